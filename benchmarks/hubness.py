@@ -28,7 +28,7 @@ from eaglenet.research.evaluation.metrics import retrieval_metrics
 from eaglenet.research.experiments.stored_data import open_frames
 from eaglenet.research.training.epochs import index_chunks
 from eaglenet.scoring.hubness import TEMPERATURE, typical_sentences
-from eaglenet.search.store.hub_bank import HubBank
+from eaglenet.store.hubness import HubnessBank
 
 TRAINING_BANKS = (4096, 1024, 256, 64)
 
@@ -73,18 +73,18 @@ def main() -> None:
             for part in index_chunks(source.num_videos, 20)
         ]
     )
-    banks: dict[str, HubBank | None] = {"none": None}
+    banks: dict[str, HubnessBank | None] = {"none": None}
     if (own := model_hubness_bank(model, given.model)) is not None:
         banks["its own"] = own
     for count in TRAINING_BANKS:
-        banks[f"{count} training captions"] = HubBank("", captions[:count], 1.0, TEMPERATURE)
+        banks[f"{count} training captions"] = HubnessBank("", captions[:count], 1.0, TEMPERATURE)
     banks["typical sentences"] = encode_hubness_bank(typical_sentences(), model)
     owner, cosines = source.video_of_text[chosen], texts @ videos.T
     found = []
     for name, bank in banks.items():
         scores = cosines.double()
         if bank is not None:
-            scores = scores - torch.from_numpy(bank.levels(videos.numpy())).double()
+            scores = scores - torch.from_numpy(bank.offsets(videos.numpy())).double()
         recalls = retrieval_metrics(scores, owner).t2v.to_dict()
         row = {"bank": name, **{key: round(recalls[key], 1) for key in ("R@1", "R@5", "R@10")}}
         if bank is not None:

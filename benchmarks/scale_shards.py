@@ -1,4 +1,4 @@
-"""The parts of a store, asked one after the other as shards are: ``scale.py shards``."""
+"""Shards of a store, scanned one after the other: ``scale.py shards``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from common import percentiles
 from eaglenet.search.shortlist import (
@@ -20,9 +21,8 @@ from eaglenet.search.shortlist import (
     scan_name,
     uses_exact_scan,
 )
-from eaglenet.search.store.codes import codes_of
-from eaglenet.search.store.near_codes import Near, nearest_of
-from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.store.codes import Near, codes_of, merge_nearest
+from eaglenet.store.snapshot import Snapshot
 
 Part = Shortlist | Near
 Taken = tuple[float, float]
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def measure_shards(
-    snapshot: Snapshot, queries: torch.Tensor, parts: int, k: int, warm: int
+    snapshot: Snapshot, queries: NDArray[np.float32], parts: int, k: int, warm: int
 ) -> dict[str, Any]:
     """One machine, and the slowest of several parts with what the front does after it.
 
@@ -40,21 +40,21 @@ def measure_shards(
     is_exact = uses_exact_scan(snapshot)
     count = num_candidates(snapshot, k)
 
-    def whole(query: torch.Tensor) -> Shortlist:
+    def whole(query: NDArray[np.float32]) -> Shortlist:
         shortlists = exact_shortlists if is_exact else approximate_shortlists
         return shortlists(snapshot, query[None], k)[0]
 
-    def part(query: torch.Tensor, number: int) -> Part:
+    def part(query: NDArray[np.float32], number: int) -> Part:
         if is_exact:
             return exact_shortlists(snapshot, query[None], k, None, (number, parts))[0]
-        codes = codes_of(query[None].numpy())
+        codes = codes_of(query[None])
         return nearest_in_shard(snapshot, codes, count, (number, parts))[0]
 
-    def front(query: torch.Tensor, found: Sequence[Part]) -> Shortlist:
+    def front(query: NDArray[np.float32], found: Sequence[Part]) -> Shortlist:
         if is_exact:
             return merge_shortlists([each for each in found if isinstance(each, Shortlist)], k)
         near = [each for each in found if isinstance(each, Near)]
-        rows = nearest_of(near, count, snapshot.num_slots)
+        rows = merge_nearest(near, count, snapshot.num_rows)
         return rank_candidates(snapshot, rows, query, k)
 
     one, asked, merging, is_same = [], [], [], True

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,24 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.core.errors import ModelNotFoundError
+from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.tokenizers import ClipTokenizer
+from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.models.folder import load, save
 from eaglenet.research.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.scoring import score_all
 from eaglenet.search.engine import Engine
-from eaglenet.search.model import make_manifest
-from eaglenet.search.reranking import prepare_for_store
-from eaglenet.search.store.base import open_store
-from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.model import ClipFeatures
+from eaglenet.search.torch_model import make_manifest, prepare_for_store
+from eaglenet.store.layout import feature_arrays
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import Changes, ClipBatch, IndexedFile
+from eaglenet.store.store import LocalStore
 
 FRAMES, DIM, SHORTLIST = 12, 512, 100
 CLUSTERS, CLIPS_A_FILE, BATCH = 2000, 50, 2000
@@ -75,21 +80,23 @@ def make_model(folder: Path) -> None:
 
 
 def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
-    """Fill a store through its own interface; seconds it took."""
-    from eaglenet.search.store.local import StoreFolder
-    from eaglenet.search.store.tables import ClipRows, FileRow
-
+    """Fill a store through its own interface; returns the seconds it took."""
     started = time.perf_counter()
     make_model(folder / "model")
     method = load(folder / "model")
-    store_folder = folder / "store"
-    store_folder.mkdir(parents=True)
     manifest = make_manifest(
         method, str(folder / "model"), method.frame_spec, Splitting(), [], prepare=prepare
     )
-    store = StoreFolder(store_folder, manifest)
-    store.write_manifest()
-    tables = store.tables()
+    with LocalStore.write(folder / "store", manifest) as writer:
+        for changes in synthetic_changes(method, manifest, num_clips, prepare):
+            writer.commit(changes)
+        writer.finish()
+    return time.perf_counter() - started
+
+
+def synthetic_changes(
+    method: Method, manifest: Manifest, num_clips: int, prepare: bool
+) -> Iterator[Changes]:
     generator = torch.Generator().manual_seed(0)
     centres = F.normalize(torch.randn(CLUSTERS, DIM, generator=generator), dim=-1)
     for first in range(0, num_clips, BATCH):
@@ -106,26 +113,19 @@ def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
         seconds = torch.from_numpy(starts)[:, None] + torch.linspace(0, 10, FRAMES)
         paths = [f"/videos/{number // CLIPS_A_FILE:06}.mp4" for number in numbers]
         keys = [(c, int(n % CLIPS_A_FILE)) for c, n in zip(contents, numbers, strict=True)]
-        tables.add_clips(
-            ClipRows(
-                keys=keys,
-                paths=paths,
-                starts=starts,
-                ends=starts + 10,
-                coarse=method.coarse_vectors(features).numpy(),
-                records=manifest.layout.pack(features, seconds, prepared),
-                thumbnails=[bytes(3000)] * count,
-            )
+        batch = ClipBatch(
+            keys=keys,
+            starts=starts,
+            ends=starts + 10,
+            vectors=method.coarse_vectors(features).numpy(),
+            features=manifest.layout.pack(feature_arrays(features, seconds, prepared)),
+            thumbnails=[bytes(3000)] * count,
         )
-        tables.put_files(
-            [
-                FileRow(path, 1, first * 10**9, content, "done", duration=410.0)
-                for path, content in dict(zip(paths, contents, strict=True)).items()
-            ]
-        )
-    tables.optimize()
-    store.publish(tables)
-    return time.perf_counter() - started
+        files = [
+            IndexedFile(path, 1, first * 10**9, content, "done", duration=410.0)
+            for path, content in dict(zip(paths, contents, strict=True)).items()
+        ]
+        yield Changes([batch], files)
 
 
 def milliseconds(seconds: list[float]) -> dict[str, float]:
@@ -179,25 +179,24 @@ def measure(folder: Path, num_queries: int) -> dict[str, Any]:
     flat = FlatSide(engine)
     for sentence in sentences[5:]:
         began = time.perf_counter()
-        text = engine.method.encode_text([sentence])
-        vector = engine.method.coarse_vectors(text)
+        text = engine.model.encode_texts([sentence])
         began = clock("text", began)
-        snapshot, found = engine.shortlists(vector, SHORTLIST)
+        snapshot, shortlists = engine.shortlists(text.vectors, SHORTLIST)
+        shortlist = shortlists[0].rows
         began = clock("coarse", began)
-        records = snapshot.records(found[0].rows)
-        clips = engine.manifest.layout.unpack(records)
+        records = snapshot.features_at(shortlist)
+        clips = ClipFeatures(engine.manifest.layout.unpack(records), shortlist.tolist())
         began = clock("fetch", began)
-        engine.reranker.score(text, clips)
+        engine.model.score(text, clips)
         clock("rerank", began)
         began = time.perf_counter()
-        text = engine.method.encode_text([sentence])
-        query = engine.method.coarse_vectors(text).detach().numpy()
+        query = engine.model.encode_texts([sentence]).vectors
         coarse_began = time.perf_counter()
         rows = flat.coarse(query)
         flat_coarse.append(time.perf_counter() - coarse_began)
         flat.rerank(query, rows)
         flat_whole.append(time.perf_counter() - began)
-        engine_tops.append(set(found[0].rows.tolist()))
+        engine_tops.append(set(shortlist.tolist()))
         flat_tops.append(set(rows.tolist()))
     pairs = zip(engine_tops, flat_tops, strict=True)
     return {
@@ -228,7 +227,8 @@ class FlatSide:
         faiss.omp_set_num_threads(torch.get_num_threads())
         snapshot = engine.snapshot
         self.index = faiss.IndexFlatIP(engine.manifest.dim)
-        self.index.add(snapshot.vectors.numpy())
+        for _, vectors in snapshot.vector_parts():
+            self.index.add(vectors)
         self.snapshot = snapshot
 
     def coarse(self, query: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -236,16 +236,16 @@ class FlatSide:
         return rows
 
     def rerank(self, query: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> Any:
-        frames = self.snapshot.records(rows)["frames"].astype(np.float32)
+        frames = self.snapshot.features_at(rows)["frames"].astype(np.float32)
         frames /= np.linalg.norm(frames, axis=-1, keepdims=True)
         return np.argsort(-(frames @ query[0]).max(axis=-1))
 
 
 def measure_codes(folder: Path) -> dict[str, Any]:
     """Recall of the codes by which larger stores are searched, on this one."""
-    from eaglenet.indexing.maintenance import recall
+    from eaglenet.search.shortlist import measure_recall
 
-    return vars(recall(folder / "store", k=SHORTLIST, num_queries=50))
+    return vars(measure_recall(LocalStore.open(folder / "store"), k=SHORTLIST, num_queries=50))
 
 
 def measure_quality(num_clips: int) -> dict[str, Any] | None:
@@ -310,7 +310,7 @@ def main() -> None:
         built = None
         if not (folder / "store").exists():
             built = round(build_store(folder, options.clips, options.prepare), 1)
-        assert open_store(folder / "store").manifest.dim == DIM
+        assert LocalStore.open(folder / "store").manifest.dim == DIM
         command = [sys.executable, __file__, "--measure", str(folder)]
         command += ["--queries", str(options.queries)]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

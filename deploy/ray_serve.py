@@ -36,9 +36,9 @@ def application(arguments: dict[str, str]) -> serve.Application:
         os.environ.update(storage)
         from eaglenet.cluster.shard_front import ShardScan
         from eaglenet.search.engine import Engine
-        from eaglenet.search.store.base import open_store
         from eaglenet.serve.app import create_app
         from eaglenet.serve.settings import Settings
+        from eaglenet.store.kinds import open_store
 
         opened = open_store(store)
         scan = ShardScan(urls, opened.manifest.identity, token=token) if urls else None

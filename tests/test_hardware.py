@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from eaglenet.core import hardware
+from eaglenet.core import hardware, platform
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hardware import (
     Accelerator,
@@ -159,6 +162,26 @@ def test_reads_the_flags_of_this_cpu() -> None:
     flags = hardware._cpu_flags()
     assert flags, "torch reports no capabilities of this CPU: auto would never be bf16"
     assert has_fast_bf16("cpu") == any(flags.get(name) for name in hardware.BF16_FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("flags\t\t: fpu avx2 avx512_vnni\nflags\t: again", "int8"),
+        ("flags\t\t: fpu avx512_vnni avx512_bf16", "bf16"),
+        ("Features\t: fp asimd asimddp", "int8"),
+        ("Features\t: fp asimd asimddp svebf16", "bf16"),
+        ("model name\t: none", "fp32"),
+    ],
+)
+def test_flags_of_linux_decide_without_torch(
+    cpuinfo: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(platform, "PROC", tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import would fail
+    assert choose_precision("cpu") == expected
+    assert not hardware.has_gpu()
 
 
 def test_only_16_bit_precisions_change_products() -> None:

@@ -1,7 +1,7 @@
 """gs:// and az:// by the same library: against a small stand-in of Google's storage.
 
 It knows what object storage needs to know here: whole objects, ranges, listings, and writes that
-depend on the generation of an object. The tables (Lance) are not tested against it.
+depend on the generation of an object.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import numpy as np
 import pytest
+import torch
 
+from eaglenet.cluster import lease as leases
+from eaglenet.cluster.bucket import BucketStore
 from eaglenet.core.errors import StoreError
 from eaglenet.core.object_storage import (
     CREDENTIALS,
@@ -24,9 +29,16 @@ from eaglenet.core.object_storage import (
     ObjectError,
     ObjectFolder,
 )
-from eaglenet.search.store import lease as leases
-from eaglenet.search.store.base import kind_of
-from eaglenet.search.store.bucket import StoreBucket
+from eaglenet.store.kinds import kind_of, open_store
+from synthetic_store import (
+    DIM,
+    FRAMES,
+    BagMethod,
+    add_file,
+    clip_batch,
+    content_of,
+    make_manifest,
+)
 
 BUCKET = "films"
 
@@ -173,21 +185,43 @@ def test_one_writer_holds_the_lease_on_google_too(
 ) -> None:
     monkeypatch.setattr(leases, "LEASE_SECONDS", 1.5)
     folder = ObjectFolder(f"gs://{BUCKET}/store")
-    with leases.held_lease(folder) as lease:
+    with leases.hold_lease(folder) as lease:
         lease.require()
         assert "store/writer.lease" in google.objects
         with (
             pytest.raises(StoreError, match="is being written to"),
-            leases.held_lease(ObjectFolder(f"gs://{BUCKET}/store")),
+            leases.hold_lease(ObjectFolder(f"gs://{BUCKET}/store")),
         ):
             pass
-    with leases.held_lease(folder):
+    with leases.hold_lease(folder):
         pass
+
+
+def test_a_store_on_google_holds_what_was_stored(
+    google: type[GoogleStandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
+    method, location = BagMethod(), f"gs://{BUCKET}/store"
+    frames = torch.randn(4, FRAMES, DIM, generator=torch.Generator().manual_seed(0))
+    with BucketStore.write(location, make_manifest(method)) as writer:
+        for number in range(3):
+            add_file(writer, method, f"/videos/{number}.mp4", content_of(number), frames + number)
+        writer.finish()
+    assert {name.split("/")[1] for name in google.objects} >= {"store.json", "log", "features"}
+    snapshot = open_store(location).snapshot()
+    assert len(snapshot) == 12
+    layout = make_manifest(method).layout
+    expected = clip_batch(method, layout, content_of(1), frames + 1)
+    rows = np.array([clip.row for clip in snapshot.clips_of_content(content_of(1))])
+    assert np.array_equal(snapshot.vectors_at(rows), expected.vectors)
+    assert np.array_equal(snapshot.features_at(rows), expected.features)
+    assert [snapshot.thumbnail(row) for row in rows] == expected.thumbnails
+    assert open_store(location).verify().clips == 12
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_every_scheme_is_a_store_on_object_storage(scheme: str) -> None:
-    assert kind_of(f"{scheme}://bucket/videos") is StoreBucket
+    assert kind_of(f"{scheme}://bucket/videos") is BucketStore
     assert scheme in CREDENTIALS
 
 

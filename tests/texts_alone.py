@@ -12,7 +12,7 @@ import eaglenet
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.weights import _MappedFile
 from eaglenet.models.folder import load_for_texts
-from eaglenet.search.model import model_identity, release_image_tower
+from eaglenet.search.torch_model import model_identity, release_image_tower
 
 SENTENCES = ["a red car", "red ball"]
 IMAGE_TOWER = "vis"

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 from eaglenet.version import __version__
 
 if TYPE_CHECKING:
-    from eaglenet.core.types import (
-        Clips,
-        FrameSpec,
-        Hit,
-        Moment,
-        TextFeatures,
-        Tokens,
-        VideoFeatures,
-    )
+    from eaglenet.core.frame_spec import FrameSpec
+    from eaglenet.core.hits import Hit, Moment
+    from eaglenet.core.types import Clips, TextFeatures, Tokens, VideoFeatures
     from eaglenet.indexing.index import index
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.models.folder import load, save
@@ -33,9 +27,9 @@ _HOME = {
     "open": "eaglenet.search.engine",
     "save": "eaglenet.models.folder",
     "Clips": "eaglenet.core.types",
-    "FrameSpec": "eaglenet.core.types",
-    "Hit": "eaglenet.core.types",
-    "Moment": "eaglenet.core.types",
+    "FrameSpec": "eaglenet.core.frame_spec",
+    "Hit": "eaglenet.core.hits",
+    "Moment": "eaglenet.core.hits",
     "TextFeatures": "eaglenet.core.types",
     "Tokens": "eaglenet.core.types",
     "VideoFeatures": "eaglenet.core.types",
@@ -68,7 +62,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'eaglenet' has no attribute {name!r}")
     # One thread at a time: two that import a package and its module at once wait for each other.
     with _IMPORTING:
-        value = getattr(import_module(_HOME[name]), name)
+        try:
+            value = getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            from eaglenet.core.extras import missing_extra
+
+            raise missing_extra(error, f"eaglenet.{name}") or error from error
     globals()[name] = value
     return value
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import EagleNetError
-from eaglenet.search import model
+from eaglenet.search import torch_model as model
 
 runner = CliRunner()
 
@@ -50,7 +50,7 @@ def test_index_reports_problems_before_loading_a_model(
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        ("videos", "holds other files"),
+        ("videos", "has other files in it"),
         ("videos/a.mp4", "a.mp4 is a file"),
         ("videos/a.mp4/store", "a.mp4 is a file"),
     ],

@@ -26,8 +26,10 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_texts_are_encoded_alike_without_the_module(tmp_path: Path) -> None:
     short = """
 import sys
-from eaglenet.cli.terminal import UNUSED_MODULE, begin_short_command
+from eaglenet.cli.terminal import UNUSED_MODULE, begin_short_command, import_torch
 begin_short_command()
+assert "torch" not in sys.modules, "before it is known that a model needs it"
+import_torch()
 import torch, eaglenet
 assert not vars(sys.modules[UNUSED_MODULE]).get("activate_meta"), "the part was imported"
 """
@@ -47,13 +49,14 @@ def test_all_towers_work_without_the_module(tmp_path: Path) -> None:
     families = ["clip", "siglip", "perception", "compact"]
     code = """
 import sys
-from eaglenet.cli.terminal import begin_short_command
+from eaglenet.cli.terminal import begin_short_command, import_torch
 begin_short_command()
+import_torch()
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 import torch
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
 from eaglenet.models.folder import load, save
-from eaglenet.search.model import release_image_tower
+from eaglenet.search.torch_model import release_image_tower
 from eaglenet.core.types import Clips, Tokens
 from test_every_tower import make_tower
 sys.path.insert(0, sys.argv[1] + "/../methods")
@@ -117,5 +120,6 @@ with mock.patch.object(main, "app", command):
 def test_does_nothing_if_torch_is_loaded() -> None:
     before = sys.modules.get(terminal.UNUSED_MODULE)
     terminal.begin_short_command()
+    terminal.import_torch()
     assert sys.modules.get(terminal.UNUSED_MODULE) is before
     assert not terminal.ShortCommand.is_running

@@ -123,7 +123,7 @@ def test_the_shipped_model_is_far_better_than_chance_on_unseen_clips() -> None:
 
 
 def test_the_shipped_model_is_small() -> None:
-    from eaglenet.models.folder import PACKAGED
+    from eaglenet.models.files import PACKAGED
 
     folder = PACKAGED / "demo"
     assert sum(path.stat().st_size for path in folder.iterdir()) < 10 * 2**20

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.decoding import ClipFrames, decode_clips, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
-from eaglenet.search.store.splitting import Splitting
 
 SPEC = FrameSpec(num_frames=3, size=16)
 SPLITTING = Splitting(3.0, 1.0)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing.decoding import ClipFailure, decode_ahead, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
-from eaglenet.search.store.manifest import Splitting
 from eaglenet.video.decoding import write_video
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -1,184 +1,308 @@
-"""Damage in a store: an error that names the part, or the answer that was there before."""
+"""Damage in a store: the results that were there before, or an error that names a command.
+
+That command is run as it is printed, and afterwards all results are there again. Stores alone are
+damaged in more ways in ``tests/store/test_damage.py``; here a search, an index run and the commands
+of the product meet the damage.
+"""
 
 from __future__ import annotations
 
-import json
 import random
+import shlex
 import shutil
-import time
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from campaign import count, limits, numbers
-from mutations import mutate_bytes, mutated_json_bytes
-from synthetic_store import BagMethod, make_store
+from typer.testing import CliRunner
 
-from eaglenet.core.errors import EagleNetError, StoreError
-from eaglenet.indexing.maintenance import repair, verify
+from eaglenet.cli.main import app
+from eaglenet.core.errors import EagleNetError
+from eaglenet.core.splitting import Splitting
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.store import checked
-from eaglenet.search.store.base import open_store
+from eaglenet.store.store import LocalStore
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
-CASES = 120
-
-
-def answer(store: Path, bag: BagMethod) -> list[object]:
-    """Everything that a search and its pictures show."""
-    checked._files.clear()
-    engine = Engine.open(store, bag)
-    hits = engine.search("red car", k=20)
-    pictures = [engine.thumbnail(hit.clip_id) for hit in hits]
-    return [(hit.clip_id, hit.path, hit.score, hit.moment, hit.duration) for hit in hits] + pictures
-
-
-def is_one_line(error: EagleNetError) -> bool:
-    return "\n" not in str(error)
+OPTIONS = IndexOptions(splitting=Splitting(6.0, 1.0), workers=0)
+PLACE = ["--clip-seconds", "6", "--overlap", "1", "--workers", "0"]
+"""What the test adds to a command: how its store was made, and no processes."""
+TEXTS = ("red car", "a dog sleeps")
+SUBTITLES = "1\n00:00:01,000 --> 00:00:02,000\nThe red cars drive home\n"
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store without a fault, to copy and damage."""
-    folder = tmp_path_factory.mktemp("damaged") / "store"
-    make_store(folder, BagMethod())
-    return folder
+def bag() -> BagMethod:
+    return BagMethod()
 
 
-PARTS = [
-    "snapshot/current.json",
-    "snapshot/rows-1.npz",
-    "snapshot/files-1.json",
-    "snapshot/vectors-1.f32",
-    "snapshot/records-1.bin",
-    "snapshot/thumbnails-1.bin",
-    "manifest.json",
-]
+@pytest.fixture(autouse=True)
+def _load_bag(bag: BagMethod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line finds the model of these tests."""
+    monkeypatch.setattr("eaglenet.models.folder.load", lambda name: bag)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_no_damage_to_a_part_gives_another_answer(part: str, sound: Path) -> None:
-    bag = BagMethod()
-    expected = answer(sound, bag)
-    path = sound / part
-    content = path.read_bytes()
-    refused = tried = 0
+@pytest.fixture(scope="module")
+def intact(bag: BagMethod, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with videos and a store of them, to copy and damage."""
+    place = tmp_path_factory.mktemp("damaged")
+    videos = place / "videos"
+    videos.mkdir()
+    for number, colours in enumerate((["red", "green"], ["blue"], ["green"] * 4 + ["red"])):
+        colour_video(videos / f"{number}.mp4", colours)
+    (videos / "0.srt").write_text(SUBTITLES)
+    (place / "texts.txt").write_text("\n".join(TEXTS))
+    index_videos([videos], place / "store", "bag", method=bag, options=OPTIONS)
+    # A second commit of hubness offsets leaves a second version of the labels.
+    options = IndexOptions(splitting=OPTIONS.splitting, workers=0, hubness=TEXTS)
+    index_videos([videos], place / "store", "bag", method=bag, options=options)
+    return place
+
+
+def results(store: Path, bag: BagMethod) -> list[object]:
+    """Everything that searching and browsing show."""
+    engine = Engine.open(store, bag)
+    shown: list[object] = []
+    for query, modalities in (("red", "visual"), ("blue dog", "visual"), ("cars", "speech")):
+        hits = engine.search(query, k=20, modalities=modalities, keep_duplicates=True)
+        # Clips with the same score may change places when they are encoded again.
+        for hit in sorted(hits, key=lambda hit: (-hit.score, hit.clip_id)):
+            values = (hit.clip_id, hit.path, hit.score, hit.moment, hit.duration)
+            shown += [values, engine.thumbnail(hit.clip_id), engine.explain(query, hit.clip_id)]
+    info = engine.info()
+    return [*shown, *(info[name] for name in ("clips", "files", "hours", "lines", "roots"))]
+
+
+def refusal_of(action: Callable[[], object]) -> str:
+    """Message of an error of ours, one line that names a command; empty if there is none."""
+    text = ""
     try:
-        for number in numbers(CASES):
-            tried += 1
-            chance = random.Random(f"{part} {number}")
-            is_json = part.endswith(".json") and number % 2
-            mutate = mutated_json_bytes if is_json else mutate_bytes
-            path.write_bytes(mutate(content, chance))
-            try:
-                with limits():
-                    found = answer(sound, bag)
-            except EagleNetError as error:
-                refused += is_one_line(error)
-            else:
-                assert found == expected, number
-    finally:
-        path.write_bytes(content)
-        count(part, tried)
-    assert refused > tried // 2
+        action()
+    except EagleNetError as error:
+        text = str(error)
+    assert not text or ("eaglenet " in text and "\n" not in text), text
+    return text
 
 
-def test_swapped_and_broken_vectors_are_noticed(sound: Path, tmp_path: Path) -> None:
-    bag = BagMethod()
-    for number, change in enumerate(("swap", "nan", "zero")):
-        store = tmp_path / str(number)
-        shutil.copytree(sound, store)
-        path = store / "snapshot" / "vectors-1.f32"
-        vectors = np.frombuffer(path.read_bytes(), np.float32).reshape(18, -1).copy()
-        if change == "swap":
-            vectors[[2, 7]] = vectors[[7, 2]]
-        else:
-            vectors[5] = np.nan if change == "nan" else 0
-        path.write_bytes(vectors.tobytes())
-        with pytest.raises(StoreError, match=r"vectors-1.f32 .* eaglenet store repair"):
-            answer(store, bag)
-        with pytest.raises(StoreError, match=r"vectors-1.f32"):
-            verify(store)
-        repair(store)
-        assert answer(store, bag) == answer(sound, bag)
-
-
-def test_an_edited_list_of_files_is_noticed(sound: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(sound, store)
-    path = store / "snapshot" / "files-1.json"
-    values = json.loads(path.read_text())
-    values["paths"][0] = ["/etc/passwd"]
-    path.write_text(json.dumps(values))
-    with pytest.raises(StoreError, match=r"files-1.json is not as it was written"):
-        Engine.open(store, BagMethod())
-
-
-@pytest.mark.parametrize("value", [-1, 2**70, 1e300, "many", None, []])
-def test_impossible_numbers_in_a_snapshot_are_noticed_and_repaired(
-    value: object, sound: Path, tmp_path: Path
-) -> None:
-    bag = BagMethod()
-    expected = answer(sound, bag)
-    path = Path("snapshot") / "current.json"
-    changed = 0
-    for name, old in json.loads((sound / path).read_text()).items():
-        if type(old) is not int:
+def run_commands(text: str, store: Path, place: Path) -> str:
+    """Run the commands at the end of a message, as pasted into a shell; returns their output."""
+    output = ""
+    for command in text.rpartition(": ")[2].split(" && "):
+        words = shlex.split(command.replace("FOLDER", shlex.quote(str(place / "videos"))))
+        if words[0] == "mv":
+            Path(words[1]).rename(words[2])
             continue
-        store = tmp_path / name
-        shutil.copytree(sound, store)
-        values = json.loads((store / path).read_text())
-        (store / path).write_text(json.dumps(values | {name: value}))
-        with pytest.raises(StoreError, match="eaglenet store repair"):
-            answer(store, bag)
-        repair(store)
-        assert answer(store, bag) == expected
-        changed += 1
-    assert changed > 1
+        assert words.pop(0) == "eaglenet", text
+        if "--hubness" in words:
+            words[-1] = str(place / "texts.txt")
+        if words[0] == "index":
+            words += [*PLACE, *([] if "--model" in words else ["--model", "bag"])]
+        result = CliRunner().invoke(app, words)
+        if isinstance(result.exception, EagleNetError):
+            output += f"{result.output}{result.exception}\n"
+        else:
+            assert result.exit_code == 0, (words, result.output, result.exception)
+            output += result.output
+    return output
 
 
-def test_a_whole_store_is_verified(sound: Path) -> None:
-    assert (verify(sound).clips, verify(sound).files) == (18, 6)
+def recover(text: str, store: Path, place: Path, bag: BagMethod) -> None:
+    """Follow what is printed until there is nothing more to do."""
+    for _ in range(4):
+        lines = [line for line in text.splitlines() if "eaglenet " in line]
+        if not lines:
+            return
+        text = "".join(run_commands(line, store, place) for line in lines)
+    raise AssertionError(f"the commands do not end: {text}")
 
 
-def test_damaged_tables_are_an_error_everywhere_and_never_replace_a_good_snapshot(
-    sound: Path, tmp_path: Path
+def check(place: Path, bag: BagMethod, expected: list[object], *, writes_first: bool) -> str:
+    """Meet the damage, recover, and compare; returns who noticed."""
+    store, videos = place / "store", place / "videos"
+
+    def write() -> None:
+        index_videos([videos], store, "bag", method=bag, options=OPTIONS)
+
+    def search() -> None:
+        assert results(store, bag) == expected
+
+    def verify() -> None:
+        LocalStore.open(store).verify()
+
+    steps = {"writer": write, "search": search, "verify": verify}
+    for name in ("writer", "search", "verify") if writes_first else ("search", "verify", "writer"):
+        refusal = refusal_of(steps[name])
+        if refusal:
+            recover(refusal, store, place, bag)
+            break
+    else:
+        name = "harmless"
+    if not LocalStore.open(store).snapshot().hubness_bank:
+        options = IndexOptions(splitting=OPTIONS.splitting, workers=0, hubness=TEXTS)
+        index_videos([videos], store, "bag", method=bag, options=options)
+    write()
+    search()
+    verify()
+    return name
+
+
+def damage(path: Path, chance: random.Random) -> str:
+    """Flip 1, 8 or 64 bits, zero or shuffle a stretch, cut the file, or append to it."""
+    content = bytearray(path.read_bytes())
+    kind = chance.choice(["1", "8", "64", "zero", "swap", "cut", "append"])
+    start = chance.randrange(len(content))
+    size = min(chance.choice([16, 512, 4096]), len(content) - start)
+    if kind == "cut":
+        del content[start:]
+    elif kind == "append":
+        content += chance.randbytes(size)
+    elif kind == "zero":
+        content[start : start + size] = bytes(size)
+    elif kind == "swap":
+        other = chance.randrange(len(content) - size + 1)
+        stretch = content[start : start + size]
+        content[start : start + size] = content[other : other + size]
+        content[other : other + size] = stretch
+    else:
+        for _ in range(int(kind)):
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(bytes(content))
+    return kind
+
+
+def copy_of(intact: Path, tmp_path: Path) -> Path:
+    """A copy at the same path, because a store knows where its videos are."""
+    aside = tmp_path / "aside"
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(intact / "store", aside)
+    return aside
+
+
+def trial(intact: Path, tmp_path: Path, bag: BagMethod, seed: int, expected: list[object]) -> str:
+    chance = random.Random(seed)
+    whole = copy_of(intact, tmp_path)
+    store = intact / "store"
+    files = sorted(path for path in store.rglob("*") if path.is_file() and path.stat().st_size)
+    path = chance.choice(files)
+    kind = damage(path, chance)
+    try:
+        return check(intact, bag, expected, writes_first=seed % 2 == 1)
+    except BaseException as error:
+        raise AssertionError(f"damage {seed}: {kind} in {path.name}") from error
+    finally:
+        restore(intact, whole)
+
+
+def restore(intact: Path, whole: Path) -> None:
+    for name in ("store", "store.old"):
+        shutil.rmtree(intact / name, ignore_errors=True)
+    whole.rename(intact / "store")
+
+
+def test_random_damage_is_harmless_or_has_a_way_back(
+    intact: Path, bag: BagMethod, tmp_path: Path
 ) -> None:
-    bag = BagMethod()
-    expected = answer(sound, bag)
-    data = sorted(
-        path.relative_to(sound)
-        for name in ("clips.lance", "files.lance")
-        for path in (sound / name / "data").iterdir()
-    )
-    refused = 0
-    for number in range(16):
-        chance = random.Random(number)
-        store = tmp_path / str(number)
-        shutil.copytree(sound, store)
-        path = store / chance.choice(data)
-        content = bytearray(path.read_bytes())
-        place = chance.randrange(len(content) // 2)
-        content[place : place + 40] = chance.randbytes(40)
-        path.write_bytes(bytes(content))
-        for act in (verify, repair):
-            try:
-                act(store)
-            except StoreError as error:
-                refused += is_one_line(error)
-        assert answer(store, bag) == expected, number
-        shutil.rmtree(store)
-    assert refused > 5
+    expected = results(intact / "store", bag)
+    assert len(expected) > 20
+    outcomes = [trial(intact, tmp_path, bag, seed, expected) for seed in range(12)]
+    assert set(outcomes) > {"search", "writer"}
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_clips_open_in_a_tenth_of_a_second(tmp_path: Path) -> None:
-    bag = BagMethod()
-    make_store(tmp_path / "store", bag, num_files=100, clips_each=1000)
-    snapshot = open_store(tmp_path / "store").snapshot()
-    assert len(snapshot) == 100_000
-    took = []
-    for _ in range(5):
-        began = time.perf_counter()
-        open_store(tmp_path / "store").snapshot()
-        took.append(time.perf_counter() - began)
-    assert min(took) < 0.1, took
+def test_three_hundred_random_damages_are_harmless_or_have_a_way_back(
+    intact: Path, bag: BagMethod, tmp_path: Path
+) -> None:
+    expected = results(intact / "store", bag)
+    outcomes = [trial(intact, tmp_path, bag, seed, expected) for seed in range(1000, 1300)]
+    print({outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
+
+
+def _sql(statement: str) -> Callable[[Path], None]:
+    def change(store: Path) -> None:
+        connection = sqlite3.connect(store / "store.db")
+        connection.execute(statement)
+        connection.commit()
+        connection.close()
+
+    return change
+
+
+def _lost(table: str) -> Callable[[Path], None]:
+    """Rows that disappear as from a damaged page: no trigger counts them."""
+
+    def change(store: Path) -> None:
+        connection = sqlite3.connect(store / "store.db")
+        triggers = connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall()
+        for name, _ in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(f"DELETE FROM {table}")
+        for _, statement in triggers:
+            connection.execute(statement)
+        connection.commit()
+        connection.close()
+
+    return change
+
+
+def _swapped_vectors(store: Path) -> None:
+    (path,) = (store / "segments").glob("*.vectors")
+    vectors = np.frombuffer(path.read_bytes(), np.float32).reshape(5, -1).copy()
+    vectors[[0, 3]] = vectors[[3, 0]]
+    path.write_bytes(vectors.tobytes())
+
+
+def _removed(name: str) -> Callable[[Path], None]:
+    def change(store: Path) -> None:
+        for path in store.glob(name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return change
+
+
+AIMED = {
+    "another path": _sql("UPDATE files SET path = '/etc/passwd' WHERE id = 1"),
+    "another status": _sql("UPDATE files SET status = 'failed', reason = '' WHERE id = 2"),
+    "another bank": _sql("UPDATE hubness SET vectors = zeroblob(length(vectors))"),
+    "no bank": _lost("hubness"),
+    "an impossible bank": _sql("UPDATE hubness SET scale = -1"),
+    "both manifests": lambda store: (
+        _sql("UPDATE manifest SET content = '{}'")(store),
+        _sql("UPDATE manifest_copy SET content = '{}'")(store),
+    ),
+    "no lines": _lost("lines"),
+    "the schema": _sql("DROP TABLE sources"),
+    "no version of the schema": _sql("PRAGMA user_version = 0"),
+    "swapped vectors": _swapped_vectors,
+    "no database": _removed("store.db"),
+    "no segments": _removed("segments"),
+    "no thumbnails": _removed("segments/*.thumbnails"),
+    "an old journal": lambda store: (store / "store.db-journal").write_bytes(bytes(5000)),
+    "a torn WAL": lambda store: (store / "store.db-wal").write_bytes(b"\x37\x7f\x06\x83" * 999),
+    "a folder for a segment": lambda store: [
+        (path.unlink(), path.mkdir()) for path in (store / "segments").glob("*.codes")
+    ],
+}
+
+
+@pytest.mark.parametrize("writes_first", [False, True])
+@pytest.mark.parametrize("name", AIMED)
+def test_aimed_damage_is_harmless_or_has_a_way_back(
+    name: str, writes_first: bool, intact: Path, bag: BagMethod, tmp_path: Path
+) -> None:
+    expected = results(intact / "store", bag)
+    whole = copy_of(intact, tmp_path)
+    try:
+        AIMED[name](intact / "store")
+        check(intact, bag, expected, writes_first=writes_first)
+    finally:
+        restore(intact, whole)
+
+
+def test_whole_store_is_verified(intact: Path) -> None:
+    counts = LocalStore.open(intact / "store").verify()
+    assert (counts.clips, counts.files, counts.lines) == (5, 3, 1)

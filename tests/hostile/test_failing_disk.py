@@ -1,4 +1,7 @@
-"""A disk that is full or fails at any operation: one line, nothing reported is lost, it goes on."""
+"""A disk that is full or fails: one line from every command, and no checkpoint is lost.
+
+For stores see ``tests/store/test_store_failing_calls.py``: every call of an index run fails once.
+"""
 
 from __future__ import annotations
 
@@ -9,66 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from failing_disk import FailingDisk
-from synthetic_store import BagMethod
-from test_power_cut import FILES, found, work
 
 from eaglenet.cli import main as command_line
-from eaglenet.core.errors import CheckpointError, StoreError
-from eaglenet.indexing.maintenance import repair
+from eaglenet.core.errors import CheckpointError
 from eaglenet.research.training.checkpoint import latest_checkpoint, write_checkpoint
 
 FAULTS = [(errno.ENOSPC, False), (errno.EIO, True)]
-
-
-def num_operations(place: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    with monkeypatch.context() as patch:
-        disk = FailingDisk(place)
-        disk.install(patch)
-        work(place / "store", BagMethod(), [])
-        repair(place / "store")
-    return disk.operations
-
-
-def check_fault(
-    at: int, number: int, is_torn: bool, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fail one operation of an index run and a repair, then do both again."""
-    bag, store, reported = BagMethod(), place / "store", list[str]()
-    place.mkdir()
-    with monkeypatch.context() as patch:
-        FailingDisk(place, at, number, is_torn).install(patch)
-        try:
-            work(store, bag, reported)
-            repair(store)
-        except StoreError as error:
-            text = str(error)
-        else:
-            text = ""  # A file that was to be removed is removed the next time.
-    assert "\n" not in text
-    if reported:
-        assert found(store, bag) >= set(reported), at
-    work(store, bag, [])
-    repair(store)
-    assert found(store, bag) == {f"/videos/{n}.mp4" for n in range(FILES)}
-
-
-@pytest.mark.parametrize(("number", "is_torn"), FAULTS)
-def test_a_fault_of_the_disk_loses_nothing(
-    number: int, is_torn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    operations = num_operations(tmp_path / "whole", monkeypatch)
-    assert operations > 40
-    for at in range(3, operations, operations // 3):
-        check_fault(at, number, is_torn, tmp_path / str(at), monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "is_torn"), FAULTS)
-def test_a_fault_at_every_operation_loses_nothing(
-    number: int, is_torn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for at in range(1, num_operations(tmp_path / "whole", monkeypatch) + 1):
-        check_fault(at, number, is_torn, tmp_path / str(at), monkeypatch)
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(

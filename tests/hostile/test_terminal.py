@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_videos import colour_video
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from small_model import save_small_model
+from small_videos import colour_video
 
 EVIL = "two\x1b[2J\x1b]0;title\x07\u202ered"
 SHOWN = "two\\x1b[2J\\x1b]0;title\\x07\\u202ered"

@@ -19,7 +19,6 @@ import pytest
 from campaign import CORPUS, count, keep, limits, numbers
 from hostile_work import SPEC, SPLITTING, look_and_decode, never_ends, takes_memory
 from mutations import mutate_bytes
-from synthetic_store import BagMethod
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.indexing import inspection
@@ -33,6 +32,7 @@ from eaglenet.video.containers import looks_like_video
 from eaglenet.video.decoding import decode, probe, write_video
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Failure, Success, map_ahead
+from synthetic_store import BagMethod
 
 
 def small_video(path: Path, frames: int = 50, size: tuple[int, int] = (24, 32)) -> Path:

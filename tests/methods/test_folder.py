@@ -23,7 +23,7 @@ from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.base import EvaluationHabits
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.models import folder as folder_module
+from eaglenet.models import files
 
 TEXTS, VIDEOS, FRAMES, DIM, IMAGE = 2, 3, 4, 8, 32
 TINY = ClipConfig(
@@ -185,7 +185,7 @@ def test_a_save_that_fails_leaves_the_old_model(
 
 
 def test_a_missing_demo_model_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(folder_module, "PACKAGED", tmp_path)
+    monkeypatch.setattr(files, "PACKAGED", tmp_path)
     with pytest.raises(ModelNotFoundError, match="demo"):
         eaglenet.load("demo")
     eaglenet.save(build(), tmp_path / "demo")
@@ -198,7 +198,7 @@ def test_the_name_demo_means_the_packaged_model_even_beside_a_folder_of_that_nam
     packaged, own = tmp_path / "packaged", tmp_path / "own"
     eaglenet.save(build(), packaged / "demo")
     eaglenet.save(build(num_candidates=7), own / "demo")
-    monkeypatch.setattr(folder_module, "PACKAGED", packaged)
+    monkeypatch.setattr(files, "PACKAGED", packaged)
     monkeypatch.chdir(own)
     assert eaglenet.load("demo").config.num_candidates != 7
     for path in ("./demo", Path("demo"), str(own / "demo")):

@@ -13,7 +13,8 @@ from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.wordframe import WordFrameConfig
-from eaglenet.models.head import head_folder, save_head, with_head
+from eaglenet.models.files import head_folder
+from eaglenet.models.head import save_head, with_head
 
 DIM = 64
 

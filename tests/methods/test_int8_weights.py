@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from eaglenet.core.errors import CheckpointError
-from eaglenet.models.folder import SCALES, from_int8, to_int8
+from eaglenet.models.files import SCALES
+from eaglenet.models.folder import from_int8, to_int8
 
 
 def test_rows_come_back_within_half_a_step_of_their_largest_value() -> None:

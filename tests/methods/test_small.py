@@ -13,8 +13,9 @@ import eaglenet
 from eaglenet.core.errors import CheckpointError
 from eaglenet.core.types import Clips
 from eaglenet.methods.base import Method
-from eaglenet.models.folder import PACKAGED
-from eaglenet.search.model import DEFAULT_MODEL, check_vectors, load_model
+from eaglenet.models.files import PACKAGED
+from eaglenet.search.model import DEFAULT_MODEL
+from eaglenet.search.torch_model import check_method, load_model
 
 MOST_BYTES = 45_000_000
 
@@ -52,10 +53,10 @@ def test_a_model_that_sees_nothing_is_refused(small: Method, tmp_path: Path) -> 
     try:
         weight.data.zero_()
         with pytest.raises(CheckpointError, match="same vector"):
-            check_vectors(small, "blind")
+            check_method(small, "blind")
     finally:
         weight.data.copy_(kept)
-    check_vectors(small, "small")
+    check_method(small, "small")
 
 
 def test_a_model_whose_words_do_not_fit_its_pictures_is_told_of(
@@ -67,8 +68,8 @@ def test_a_model_whose_words_do_not_fit_its_pictures_is_told_of(
     try:
         weight.data.neg_()
         with pytest.raises(CheckpointError, match=r"nearer to the other.*install the package"):
-            check_vectors(small, "small")
-        check_vectors(small, "somebody/model")
+            check_method(small, "small")
+        check_method(small, "somebody/model")
         assert "nearer to the other" in caplog.text
     finally:
         weight.data.copy_(kept)

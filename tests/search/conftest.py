@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from synthetic_store import BagMethod, make_store
 
 from eaglenet.search.engine import Engine
+from synthetic_store import BagMethod, make_store
 
 
 @pytest.fixture(scope="session")

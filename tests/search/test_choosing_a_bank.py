@@ -1,34 +1,34 @@
-"""Which bank a store gets: a file's, the model's own, that of before, or none."""
+"""Hubness bank of a store: that of a file, the model's own, that of before, or none."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from small_videos import colour_video
-from synthetic_store import BagMethod
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import Clips
 from eaglenet.indexing.hubness import model_hubness_bank, read_hubness_texts
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.indexing.maintenance import verify
 from eaglenet.indexing.rebuilding import options_like
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
-from eaglenet.models.folder import PACKAGED, load
+from eaglenet.models.files import PACKAGED
+from eaglenet.models.folder import load
 from eaglenet.models.head import save_head
 from eaglenet.search.engine import Engine
-from eaglenet.search.store.base import open_store
-from eaglenet.search.store.manifest import Splitting
+from eaglenet.store.store import LocalStore
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 
 def index_with_bag(videos: Path, store: Path, hubness: Any = None) -> None:
@@ -43,24 +43,28 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
 
     def index(hubness: Any = None) -> str:
         index_with_bag(tmp_path / "videos", store, hubness)
-        assert verify(store).clips
+        assert LocalStore.open(store).verify().clips
         return str(Engine.open(store, BagMethod()).info()["hubness"])
 
     assert index() == "off"
     file = tmp_path / "sentences.txt"
     file.write_text("red car\n\n  green dog \nred car\n")
-    assert index(str(file)) == "2 sentences given, weight 1"
-    assert open_store(store).bank().texts == ("red car", "green dog")  # type: ignore[union-attr]
+    assert index(str(file)) == "2 texts given, weight 1"
+    bank = LocalStore.open(store).snapshot().hubness_bank
+    assert bank is not None
+    assert bank.texts == ("red car", "green dog")
     colour_video(tmp_path / "videos/1.mp4", ["blue", "red"])
-    assert index() == "2 sentences given, weight 1"
-    snapshot = open_store(store).snapshot()
-    assert snapshot.levels is not None
-    assert len(snapshot.levels) == len(snapshot)
+    assert index() == "2 texts given, weight 1"
+    snapshot = LocalStore.open(store).snapshot()
+    assert snapshot.hubness_offsets is not None
+    assert np.array_equal(
+        snapshot.hubness_offsets, bank.offsets(snapshot.vectors_at(np.arange(len(snapshot))))
+    )
     assert options_like(store, IndexOptions())[1].hubness == ("red car", "green dog")
     assert options_like(store, IndexOptions(hubness="off"))[1].hubness == "off"
-    assert index(["blue ball"]) == "1 sentence given, weight 1"
+    assert index(["blue ball"]) == "1 text given, weight 1"
     assert index("off") == "off"
-    assert not list(store.glob("bank-*"))
+    assert LocalStore.open(store).snapshot().hubness_bank is None
     with pytest.raises(UsageError, match="bag has no hubness bank"):
         index("own")
     (tmp_path / "bytes.txt").write_bytes(b"\xff")
@@ -72,27 +76,6 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
         assert str(refused.value).startswith(f"{tmp_path / name}: cannot read it ({cause}")
     with pytest.raises(UsageError, match="a hubness bank of 0 texts"):
         read_hubness_texts([" "])
-
-
-@pytest.mark.parametrize("is_there", [False, True], ids=["lost", "damaged"])
-def test_a_bank_comes_back_when_it_is_named_again(is_there: bool, tmp_path: Path) -> None:
-    """As the message of a lost bank says."""
-    (tmp_path / "videos").mkdir()
-    colour_video(tmp_path / "videos/0.mp4", ["red", "green", "blue"])
-    store = tmp_path / "store"
-    index = partial(index_with_bag, tmp_path / "videos", store)
-    index(["red car"])
-    (bank,) = store.glob("bank-*")
-    content = bank.read_bytes()
-    bank.unlink()
-    if is_there:
-        bank.write_bytes(b"damaged")
-    colour_video(tmp_path / "videos/1.mp4", ["blue", "red"])
-    with pytest.raises(StoreError, match="name the bank again"):
-        index()
-    index(["red car"])
-    assert bank.read_bytes() == content
-    assert verify(store).files == 2
 
 
 def test_a_head_gives_its_bank_and_leaves_the_towers_as_they_are(tmp_path: Path) -> None:
@@ -129,7 +112,7 @@ def test_the_model_in_the_package_levels_new_stores_with_its_own_bank(tmp_path: 
     found = runner.invoke(app, [*arguments, "--workers", "0", "--precision", "fp32"])
     assert found.exit_code == 0, found.output
     engine = Engine.open(tmp_path / "store", device="cpu")
-    assert engine.info()["hubness"] == "1800 sentences of the model's own, weight 0.75"
+    assert engine.info()["hubness"] == "1800 texts of the model's own, weight 0.75"
     for hit in engine.search("a red picture"):
         # Its head does the same arithmetic on the same frames: shortlist and ranking agree.
         assert hit.score == pytest.approx(hit.coarse_score, abs=2e-3)

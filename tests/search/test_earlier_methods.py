@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_videos import colour_video
 
 import eaglenet
 from eaglenet.indexing.index import index
+from eaglenet.search.torch_model import TorchModel
 from small_model import save_small_model
+from small_videos import colour_video
 
 SIZES = {"dim": 8, "num_heads": 2}
 MODELS: dict[str, dict[str, Any]] = {
@@ -30,15 +31,17 @@ def test_cross_encoder_reads_only_the_shortlist(
         colour_video(tmp_path / "videos" / f"{number}.mp4", colours.split())
     index(tmp_path / "videos", tmp_path / "store", model=str(model), workers=0)
     engine = eaglenet.open(str(tmp_path / "store"))
-    assert engine.method.is_cross_encoder
+    assert isinstance(engine.model, TorchModel)
+    method = engine.model.method
+    assert method.is_cross_encoder
     read: list[int] = []
-    plain = type(engine.method).pair_logits  # type: ignore[attr-defined]
+    plain = type(method).pair_logits  # type: ignore[attr-defined]
 
     def spy(self: Any, text: Any, video: Any, rows: Any, columns: Any) -> Any:
         read.append(len(rows))
         return plain(self, text, video, rows, columns)
 
-    monkeypatch.setattr(type(engine.method), "pair_logits", spy)
+    monkeypatch.setattr(type(method), "pair_logits", spy)
     hits = engine.search("a red car", k=1, shortlist=3)
     assert len(hits) == 1
     assert sum(read) == 3
@@ -55,7 +58,8 @@ def test_method_ranks_the_shortlist_with_its_own_score(name: str, tmp_path: Path
     hits = engine.search("a red car", k=3)
     assert len(hits) == 3
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-    method = engine.method
+    assert isinstance(engine.model, TorchModel)
+    method = engine.model.method
     with torch.no_grad():
         found = method.similarity("a red car", [str(tmp_path / "videos" / "red.mp4")])
     own = next(hit for hit in hits if hit.path.endswith("/red.mp4") or hit.path == "red.mp4")

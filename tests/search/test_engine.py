@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from synthetic_store import BagMethod, content_of, make_manifest, make_store
 
 import eaglenet
 from eaglenet.core.errors import EagleNetError, ModelNotFoundError, StoreError, UsageError
@@ -16,12 +17,20 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.search.reranking import NEGATIVE_WEIGHT
-from eaglenet.search.store.local import StoreFolder
+from eaglenet.store.layout import video_features
+from eaglenet.store.records import Changes, IndexedFile
+from eaglenet.store.store import LocalStore
+from synthetic_store import BagMethod, clip_batch, content_of, make_manifest, make_store
 
 
 def all_features(engine: Engine) -> VideoFeatures:
     snapshot = engine.snapshot
-    return engine.manifest.layout.unpack(snapshot.records(np.arange(len(snapshot)))).features
+    records = snapshot.features_at(np.arange(len(snapshot)))
+    return video_features(engine.manifest.layout.unpack(records))[0]
+
+
+def ids_of(engine: Engine, rows: list[int]) -> list[str]:
+    return [clip.id for clip in engine.snapshot.clips(rows)]
 
 
 def test_ranks_the_shortlist_by_exact_score(engine: Engine, bag: BagMethod) -> None:
@@ -30,7 +39,7 @@ def test_ranks_the_shortlist_by_exact_score(engine: Engine, bag: BagMethod) -> N
     hits = engine.search("red car", k=4, shortlist=18)
     best = exact.topk(4)
     assert [hit.rank for hit in hits] == [1, 2, 3, 4]
-    assert [hit.clip_id for hit in hits] == [engine.snapshot.clip_id(int(i)) for i in best.indices]
+    assert [hit.clip_id for hit in hits] == ids_of(engine, best.indices.tolist())
     torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), best.values)
     coarse = engine.search("red car", k=4, rerank=False)
     assert [hit.score for hit in coarse] == [hit.coarse_score for hit in coarse]
@@ -107,9 +116,9 @@ def test_clip_query_returns_k_other_clips(engine: Engine, k: int) -> None:
     # The clip is its own nearest one, and takes no place on a shortlist that is just long enough.
     hits = engine.search(Query(clip_id=clip_id), k, shortlist=k, keep_duplicates=True)
     assert len(hits) == k
-    wide = engine.shortlists(engine.snapshot.vectors[engine.snapshot.row(clip_id)][None], k + 1)[1]
-    rows = [row for row in wide[0].rows.tolist() if engine.snapshot.clip_id(row) != clip_id]
-    assert {hit.clip_id for hit in hits} == {engine.snapshot.clip_id(row) for row in rows}
+    vectors = engine.snapshot.vectors_at(np.array([engine.snapshot.row(clip_id)]))
+    (wide,) = engine.shortlists(vectors, k + 1)[1]
+    assert {hit.clip_id for hit in hits} == {*ids_of(engine, wide.rows.tolist())} - {clip_id}
 
 
 def test_ranks_captions_for_a_clip(engine: Engine, bag: BagMethod) -> None:
@@ -132,9 +141,8 @@ def test_refuses_another_model(store_folder: Path) -> None:
 
 
 def test_reports_a_moved_model(bag: BagMethod, tmp_path: Path) -> None:
-    manifest = make_manifest(bag, model=str(tmp_path / "gone"))
-    make_store(tmp_path / "store", bag, num_files=1)
-    StoreFolder(tmp_path / "store", manifest).write_manifest()
+    with LocalStore.write(tmp_path / "store", make_manifest(bag, model=str(tmp_path / "gone"))):
+        pass
     with pytest.raises(StoreError, match="--model FOLDER"):
         Engine.open(tmp_path / "store").search("red")
     with pytest.raises(ModelNotFoundError, match="/no/such/model") as caught:
@@ -179,3 +187,53 @@ def test_reports_unreadable_query_files(engine: Engine, tmp_path: Path, name: st
     query = Query(image=path) if name.endswith("png") else Query(video=path)
     with pytest.raises(EagleNetError, match=name):
         engine.search(query)
+
+
+def test_unknown_clip_ids_are_an_error(engine: Engine) -> None:
+    for clip_id in ("", "nope", "../../etc/passwd", "0" * 5000):
+        with pytest.raises(UsageError, match="no clip"):
+            engine.thumbnail(clip_id)
+        with pytest.raises(UsageError):
+            engine.file_of(clip_id)
+        assert clip_id not in engine
+
+
+def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").touch()
+    for location, message in (
+        (tmp_path / "nothing", "make one with: eaglenet index"),
+        ("~of-nobody/store", r"--store ~of-nobody/store: .*home"),
+        (tmp_path, "is no store; use another --store"),
+        (tmp_path / "a.mp4", "is a file"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            Engine.open(location)
+
+
+def test_damaged_features_are_an_error_and_not_a_ranking(bag: BagMethod, tmp_path: Path) -> None:
+    make_store(tmp_path, bag, num_files=2)
+    (path,) = (tmp_path / "segments").glob("*.features")
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(StoreError, match=rf"{path.name} .* repair --store {tmp_path}"):
+        Engine.open(tmp_path, bag).search("red car")
+
+
+def test_scores_that_are_not_numbers_are_an_error(bag: BagMethod, tmp_path: Path) -> None:
+    with LocalStore.write(tmp_path, make_manifest(bag)) as writer:
+        frames = torch.randn(2, 5, 24)
+        batch = clip_batch(bag, writer.manifest.layout, content_of(0), frames)
+        batch.features["frames"] = np.nan
+        file = IndexedFile("/videos/0.mp4", 1, 1, content_of(0), "done", num_clips=2)
+        writer.commit(Changes([batch], [file]))
+    with pytest.raises(StoreError, match="scores are not numbers"):
+        Engine.open(tmp_path, bag).search("red car")
+
+
+def test_searching_a_store_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, eaglenet.search.engine, eaglenet.store.kinds\n"
+        "heavy = ('torch', 'lancedb', 'pyarrow', 'av', 'cv2', 'PIL')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.options import Filters, expand_path, parse_date, path_matcher
-from eaglenet.search.store.file_table import FileTable
+from eaglenet.store.records import FileTable
 
 FILES = FileTable(
+    ids=np.arange(1, 4),
     contents=["a", "b", "c"],
     paths=[["/home/x/cats.mp4"], ["/home/x/dogs.mov", "/backup/copy.mov"], ["/tmp/o'k.mkv"]],
     modified=np.array([100.0, 200.0, 300.0]),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglenet.core.types import Moment
+from eaglenet.core.hits import Moment
 from eaglenet.search.moments import THRESHOLD, find_moment
 
 

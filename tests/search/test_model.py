@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from eaglenet.search.torch_model import model_identity
 from synthetic_store import (
     BagMethod,
 )
-
-from eaglenet.search.model import model_identity
 
 
 def test_model_identity_depends_on_weights_and_configuration(bag: BagMethod) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_store import content_of
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.options import MAX_RESULTS, Filters, SearchOptions
 from eaglenet.search.query import Query
+from synthetic_store import content_of
 
 
 def test_replaces_options_and_filters_by_name() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from eaglenet.search.reranking import RowCache
+from eaglenet.search.torch_model import RowCache
 
 
 class Maker:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from small_videos import colour_video, damaged_video
 from typer.testing import CliRunner
 
 from eaglenet import __version__
@@ -18,6 +17,7 @@ from eaglenet.cli.search import read_lines
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
 from small_model import save_small_model
+from small_videos import colour_video, damaged_video
 
 runner = CliRunner()
 # Starting workers takes seconds. The store of most tests is made by them, others without.
@@ -385,7 +385,7 @@ def test_refuses_options_that_do_not_go_together(world: Path) -> None:
         ("--similar", str(world / "videos" / "blue.mp4")): "is a file, not a clip id; use --video",
         ("--image", str(world / "videos" / "blue.mp4")): "is a video; use --video",
         ("--queries", "nosuch.txt"): "nosuch.txt: cannot be read as a text file: no such file",
-        ("--similar", "3f9c"): "ids come from search results, like 3f9c-0",
+        ("--similar", "3f9c"): "clip ids come from hits, like 3f9c-0",
     }
     for arguments, told in wrong.items():
         result = runner.invoke(app, ["search", "--store", str(world / "store"), *arguments])
@@ -438,7 +438,7 @@ def test_a_model_that_is_not_the_stores_is_refused_before_it_is_downloaded(
     def load(name: str) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("eaglenet.search.model.load_model", load)
+    monkeypatch.setattr("eaglenet.search.torch_model.load_model", load)
     result = runner.invoke(app, [*command, "--model", "fast"])
     assert isinstance(result.exception, EagleNetError)
-    assert "was made with model 'demo' (now 'fast'): the two do not mix" in str(result.exception)
+    assert "was made with model 'demo' (now 'fast'): they cannot be mixed" in str(result.exception)

@@ -1,15 +1,18 @@
-"""A store that is replaced while it is searched."""
+"""A store that changes or is replaced while it is searched."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from synthetic_store import BagMethod, make_store
 
 from eaglenet.core.errors import StoreError
 from eaglenet.search.engine import Engine
-from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.store.records import Changes, Clip
+from eaglenet.store.snapshot import OutdatedError, Snapshot
+from eaglenet.store.store import LocalStore
+from synthetic_store import BagMethod, make_store
 
 
 def test_store_replaced_by_one_of_another_model_is_refused(
@@ -41,25 +44,72 @@ def test_store_replaced_by_one_of_the_same_model_is_searched(tmp_path: Path) -> 
     assert len(engine.search("red", k=50)) == 6
 
 
+def remove(folder: Path, *numbers: int) -> None:
+    with LocalStore.write(folder) as writer:
+        writer.commit(Changes(removed_files=[f"/videos/{number}.mp4" for number in numbers]))
+        writer.finish()
+
+
 def test_snapshot_is_read_again_after_a_commit_only(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, tables = make_store(tmp_path, bag, num_files=2)
-    read = []
-    load = Snapshot._load
+    make_store(tmp_path, bag, num_files=2)
+    taken = []
+    take = LocalStore.snapshot
 
-    def counted(self: Snapshot) -> None:
-        read.append(self)
-        load(self)
+    def counted(self: LocalStore) -> Snapshot:
+        taken.append(self)
+        return take(self)
 
-    monkeypatch.setattr(Snapshot, "_load", counted)
+    monkeypatch.setattr(LocalStore, "snapshot", counted)
     engine = Engine.open(tmp_path, bag)
     for _ in range(3):
         assert len(engine.search("red", k=50)) == 6
-    assert len(read) == 1
-    tables.remove_files(["/videos/0.mp4"])
-    store.publish(tables)
-    read.clear()
+    assert len(taken) == 1
+    remove(tmp_path, 0)
+    taken.clear()
     for _ in range(3):
         assert len(engine.search("red", k=50)) == 3
-    assert len(read) == 1
+    assert len(taken) == 1
+
+
+@pytest.mark.parametrize("is_finished", [False, True], ids=["hidden", "compacted"])
+def test_search_is_repeated_when_a_writer_removes_clips_meanwhile(
+    is_finished: bool, bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path, bag, num_files=4)
+    engine = Engine.open(tmp_path, bag)
+    engine.warm_up()
+    read = Snapshot.clips
+    failures: list[str] = []
+
+    def slow(self: Snapshot, rows: Any) -> list[Clip]:
+        if not failures:
+            failures.append("removed")
+            with LocalStore.write(tmp_path) as writer:
+                names = [f"/videos/{number}.mp4" for number in (0, 2)]
+                writer.commit(Changes(removed_files=names))
+                if is_finished:
+                    writer.finish()
+        return read(self, rows)
+
+    monkeypatch.setattr(Snapshot, "clips", slow)
+    hits = engine.search("red", k=50)
+    assert failures
+    assert {hit.path for hit in hits} == {"/videos/1.mp4", "/videos/3.mp4"}
+    monkeypatch.undo()
+    assert hits == Engine.open(tmp_path, bag).search("red", k=50)
+
+
+def test_search_gives_up_when_every_attempt_is_outdated(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path, bag, num_files=1)
+    engine = Engine.open(tmp_path, bag)
+
+    def fail(self: Snapshot, rows: Any) -> list[Clip]:
+        raise OutdatedError("changed during the search; search again")
+
+    monkeypatch.setattr(Snapshot, "clips", fail)
+    with pytest.raises(OutdatedError, match="search again"):
+        engine.search("red")

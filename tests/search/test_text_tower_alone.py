@@ -25,8 +25,8 @@ from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.encoders.weights import _MappedFile
 from eaglenet.indexing.index import index
 from eaglenet.models.folder import load_for_texts
-from eaglenet.search.model import model_identity, release_image_tower
 from eaglenet.search.query import Query
+from eaglenet.search.torch_model import TorchModel, model_identity, release_image_tower
 from openai_class import OpenaiClip, OpenaiShape, save_archive
 from small_model import save_small_model
 from texts_alone import IMAGE_TOWER, check_texts_alone
@@ -192,7 +192,12 @@ def test_hits_equal_those_of_the_whole_model(tmp_path: Path) -> None:
     whole = eaglenet.open(tmp_path / "store", eaglenet.load(model))
     first, second = (engine.search("a red car", k=2) for engine in (alone, whole))
     assert [(hit.path, hit.score) for hit in first] == [(hit.path, hit.score) for hit in second]
-    assert all(each.is_meta for each in alone.method.encoder._modules["vision"].parameters())  # type: ignore[union-attr]
+    assert isinstance(alone.model, TorchModel)
+    encoder = alone.model.method.encoder
+    assert isinstance(encoder, TowerEncoder)
+    vision = encoder._modules["vision"]
+    assert vision is not None
+    assert all(each.is_meta for each in vision.parameters())
     picture = Image.new("RGB", (40, 24), "red")
     found = [engine.search(Query(image=picture), k=2) for engine in (alone, whole)]
     assert [hit.score for hit in found[0]] == [hit.score for hit in found[1]]

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from small_videos import colour_video
-from synthetic_store import BagMethod
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.core.errors import StoreError, UnreachableError, UsageError
-from eaglenet.core.types import Hit
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.hits import Hit
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.indexing.maintenance import repair, verify
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
-from eaglenet.search.store.base import open_store
-from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.transcripts import explain_no_match
+from eaglenet.store.records import Changes
+from eaglenet.store.store import LocalStore
+from small_videos import colour_video
 from subtitled import write_with_subtitles
+from synthetic_store import BagMethod
 
 ENGLISH = (
     "1\n00:00:01,000 --> 00:00:02,000\nHello <i>brave</i> new world\n\n"
@@ -96,7 +97,7 @@ def test_finds_speech_with_its_moment_and_lines(engine: Engine) -> None:
     ("query", "name", "lit"),
     [
         ("STRASSE", "other.mp4", ["Stra\u00dfe"]),
-        ("grosse strassen", "other.mp4", ["gro\u00dfe"]),
+        ("grosse strassen", "other.mp4", ["gro\u00dfe Stra\u00dfe"]),
         ("dog", "film.mp4", ["dogs"]),
         ("\u7ea2\u8272\u6c7d\u8f66", "inner.mkv", ["\u7ea2\u8272", "\u6c7d\u8f66"]),
         ("\u8f66", "inner.mkv", ["\u8f66"]),
@@ -186,23 +187,53 @@ def test_clips_are_searched_in_frames_only(engine: Engine) -> None:
         engine.search(Query(clip_id=clip), modalities="speech")
 
 
-def test_unreadable_transcripts_are_an_error(
-    original: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("query", "lit"),
+    [
+        ("brav*", ["brave"]),
+        ("bra* wor*", ["brave", "world"]),
+        ("YOUR*", ["yours"]),
+        ("wor* hel*", ["Hello", "world"]),
+    ],
+)
+def test_star_stands_for_the_rest_of_a_word(engine: Engine, query: str, lit: list[str]) -> None:
+    (hit,) = engine.search(query, modalities="speech")
+    line = hit.transcript[0]
+    assert [line.text[start:end] for start, end in line.highlights] == lit
+    assert engine.search("b*", modalities="speech") == []
+    assert TranscriptQuery.parse(query).plain == query.replace("*", "")
+
+
+@pytest.mark.parametrize(
+    ("query", "lit"), [("hallo", "Hello"), ("wrold", "world"), ("strase", "Stra\u00dfe")]
+)
+def test_misspelt_words_are_found_in_transcripts_alone(
+    engine: Engine, query: str, lit: str
 ) -> None:
-    engine = Engine.open(original / "store", bag)
+    (hit,) = engine.search(query, modalities="speech")
+    line = hit.transcript[0]
+    assert [line.text[start:end] for start, end in line.highlights] == [lit]
+    # A word that nobody says describes what frames show: similar ones are no match for it.
+    assert all(hit.matched_in == ("visual",) for hit in engine.search(query))
+    assert engine.search(f'"{query}"', modalities="speech") == []
 
-    def refuse(store: object) -> None:
-        raise OSError("503 slow down")
 
-    monkeypatch.setattr(StoreFolder, "words_stamp", refuse)
-    with pytest.raises(
-        UnreachableError, match=r"transcripts of .*store cannot be read: 503 slow down"
-    ):
-        engine.search("red")
-    monkeypatch.undo()
-    assert engine.search("red", k=1)
-    monkeypatch.setattr(StoreFolder, "words_stamp", refuse)
-    assert engine.search("red", k=1)  # What is open can still be searched.
+def test_words_are_found_by_their_stems_and_phrases_word_by_word(
+    bag: BagMethod, tmp_path: Path
+) -> None:
+    (tmp_path / "v").mkdir()
+    colour_video(tmp_path / "v" / "film.mp4", ["red"])
+    (tmp_path / "v" / "film.srt").write_text("00:00:00,5 --> 00:00:01,5\nHe was running home\n")
+    index(tmp_path, bag)
+    engine = Engine.open(tmp_path / "store", bag)
+    for query, lit in (("runs", "running"), ("homes run", "running home"), ("RUN", "running")):
+        (hit,) = engine.search(query, modalities="speech")
+        line = hit.transcript[0]
+        assert [line.text[start:end] for start, end in line.highlights] == [lit]
+        assert hit.metadata["transcript_score"] > 0.4
+    assert len(engine.search('"running home"')) == 1
+    assert engine.search('"runs home"') == []
+    assert engine.search(Query("home", negatives=("runs",)), modalities="speech") == []
 
 
 def test_updates_subtitles(folder: Path, bag: BagMethod) -> None:
@@ -233,9 +264,10 @@ def test_removes_transcripts_with_their_file(folder: Path, bag: BagMethod) -> No
     assert engine.info()["lines"] == 2
 
 
-def test_adds_transcripts_to_an_older_store(folder: Path, bag: BagMethod) -> None:
+def test_adds_transcripts_to_a_store_without(folder: Path, bag: BagMethod) -> None:
     store = folder / "store"
-    open_store(store).forget_words()
+    with LocalStore.write(store) as writer:
+        writer.commit(Changes(removed_sources=list(writer.sources())))
     engine = Engine.open(store, bag)
     assert engine.search("brave", modalities="speech") == []
     assert [hit.matched_in for hit in engine.search("brave")] == [("visual",)] * 3
@@ -249,36 +281,20 @@ def test_can_skip_subtitles(tmp_path: Path, bag: BagMethod, original: Path) -> N
     shutil.copytree(original / "v", tmp_path / "v")
     report = index(tmp_path, bag, subtitles=False)
     assert (report.transcript_lines, report.problems) == (0, ())
-    assert open_store(tmp_path / "store").words_stamp() is None
+    assert LocalStore.open(tmp_path / "store").snapshot().num_lines == 0
 
 
-def test_killed_writer_leaves_no_transcripts(folder: Path, bag: BagMethod) -> None:
-    mark = folder / "store" / "tables.json"
-    marked = json.loads(mark.read_text())
-    mark.write_text(json.dumps({name: marked[name] for name in ("clips.lance", "files.lance")}))
-    assert Engine.open(folder / "store", bag).search("brave", modalities="speech") == []
-    assert index(folder, bag).transcript_lines == 4
-
-
-@pytest.mark.parametrize("table", ["words", "sources"])
-def test_reads_a_lost_table_of_transcripts_again(folder: Path, bag: BagMethod, table: str) -> None:
-    shutil.rmtree(folder / "store" / f"{table}.lance")
-    assert index(folder, bag).transcript_lines == 4
-    assert len(Engine.open(folder / "store", bag).search("brave", modalities="speech")) == 1
-
-
-def test_repair_removes_damaged_transcripts(folder: Path, bag: BagMethod) -> None:
+def test_repair_restores_a_damaged_index_of_transcripts(folder: Path, bag: BagMethod) -> None:
     store = folder / "store"
-    assert verify(store).transcript_lines == 4
-    for path in (store / "words.lance" / "data").iterdir():
-        path.write_bytes(bytes(path.stat().st_size))
+    assert LocalStore.open(store).verify().lines == 4
+    with closing(sqlite3.connect(store / "store.db")) as connection:
+        connection.execute("UPDATE words_data SET block = zeroblob(length(block)) WHERE id > 10")
+        connection.commit()
     engine = Engine.open(store, bag)
-    with pytest.raises(StoreError, match=r"words of .* are damaged.*--in visual"):
+    with pytest.raises(StoreError, match=r"full-text index of .* is damaged.*store repair"):
         engine.search("brave")
     assert len(engine.search("brave", modalities="visual")) == 3
-    assert repair(store) == 3
-    assert engine.search("brave", modalities="speech") == []
-    assert index(folder, bag).transcript_lines == 4
+    assert LocalStore.repair(store).lines == 4
     assert len(engine.search("brave", modalities="speech")) == 1
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from demo_store import HOSTILE_NAME, SCENES
 from fastapi.testclient import TestClient
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.library import clips_of_file
+from eaglenet.serve.library import sample_clips
 from eaglenet.serve.settings import Settings
 
 
@@ -52,9 +54,10 @@ def test_a_file_leads_to_its_clips(client: TestClient, engine: Engine) -> None:
     starts = [clip["start"] for clip in body["clips"]]
     assert starts == sorted(starts)
     assert client.get(body["clips"][0]["thumbnail"]).status_code == 200
-    snapshot = engine.snapshot
-    row = snapshot.row(file["clip_id"])
-    assert clips_of_file(snapshot, row, 1) == [row]
+    clip, _ = engine.clip(file["clip_id"])
+    clips = [replace(clip, number=number) for number in range(9)]
+    assert [each.number for each in sample_clips(clips, 3)] == [0, 4, 8]
+    assert sample_clips(clips, 9) == clips
 
 
 def test_nonsense_is_refused(client: TestClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import shutil
@@ -14,22 +15,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from demo_store import DemoStore
 from fastapi.testclient import TestClient
 
+import eaglenet
 from eaglenet.cluster import shard_front
 from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
-from eaglenet.cluster.shards import ScanRequest, Shard, create_shard_app, parse_shard
+from eaglenet.cluster.shards import OTHER_VERSION, ScanRequest, Shard, create_shard_app, parse_shard
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
+from eaglenet.indexing.hubness import encode_hubness_bank
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
-from eaglenet.search.store.base import open_store
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.server import run_app
 from eaglenet.serve.settings import Settings
+from eaglenet.store.kinds import open_store
+from eaglenet.store.records import Changes
+from eaglenet.store.store import LocalStore
 
 SHARDS = 3
 QUERIES = ["a red ball", "two blue cars", "something green moves"]
@@ -46,6 +51,8 @@ class Gate:
     lie: Callable[[bytes], bytes] | None = None
     """Replaces the answer of the shard."""
     asked: int = 0
+    authorizations: set[str] = field(default_factory=set)
+    """Values of the header that the front sent."""
     address: str = ""
     server: Any = field(default=None, repr=False)
 
@@ -55,6 +62,7 @@ class Gate:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 gate.asked += 1
+                gate.authorizations.add(self.headers["Authorization"] or "")
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 time.sleep(gate.delay)
                 if gate.broken:
@@ -176,12 +184,10 @@ def test_shards_apply_the_same_hubness_offsets(
     engine = Engine.open(tmp_path / "store")
     plain = [hit.clip_id for hit in engine.search(QUERIES[0], 7)]
     store = open_store(tmp_path / "store")
-    with store.hold():
-        tables = store.tables()
-        bank = encode_hubness_bank(["a red ball", "a car", "it moves"], engine.method)
-        # Stronger than it would be in earnest, so that the order changes.
-        store = set_hubness_bank(store, tables, dataclasses.replace(bank, weight=9.0))
-        store.publish(tables)
+    bank = encode_hubness_bank(["a red ball", "a car", "it moves"], eaglenet.load(demo.model))
+    with LocalStore.write(tmp_path / "store") as writer:
+        # Stronger than usual, so that the order changes.
+        writer.set_hubness(dataclasses.replace(bank, weight=9.0))
     shards = [Shard(store, (number, SHARDS)) for number in range(1, SHARDS + 1)]
     asked: list[Any] = []
 
@@ -281,14 +287,108 @@ def test_refuses_wrong_shards_tokens_and_stores(
     identity = open_store(demo.folder).manifest.identity
     addresses = [gate.address for gate in gates]
     for urls, name, token, reason in (
-        (addresses[::-1], identity, TOKEN, "this is shard"),
+        (addresses[::-1], identity, TOKEN, "in the order of the shards"),
         (addresses, "another", TOKEN, "another store"),
-        (addresses, identity, "wrong-token", "a token is needed"),
+        (addresses, identity, "wrong-token", "give it the EAGLENET_TOKEN of the front"),
     ):
         other = ShardScan(urls, name, token=token)
         other.wait_until_up(snapshot, seconds=0.0)
         assert any(reason in shard.reason for shard in other.shards), reason
         other.close()
+
+
+def test_a_shard_refuses_requests_for_another_shard(demo: DemoStore) -> None:
+    store = open_store(demo.folder)
+    shard = Shard(store, (1, SHARDS))
+    scan = ShardScan(["http://a"] * SHARDS, store.manifest.identity)
+    body = scan._probe_query(store.snapshot()).body
+    scan.close()
+    assert shard.scan(ScanRequest(**body, shard=1, num_shards=SHARDS)).lists
+    with pytest.raises(Problem, match="this is shard 1 of 3, not 2 of 3"):
+        shard.scan(ScanRequest(**body, shard=2, num_shards=SHARDS))
+
+
+def test_rows_of_another_shard_are_refused(
+    scan: ShardScan, gates: list[Gate], demo: DemoStore
+) -> None:
+    front = Engine(open_store(demo.folder), scan=scan)
+    whole = {hit.clip_id for hit in front.search("red", k=100)}
+    row = base64.b64encode(np.zeros(1, "<i8").tobytes()).decode()
+    cosine = base64.b64encode(np.ones(1, "<f4").tobytes()).decode()
+    lie = json.dumps({"lists": [{"rows": row, "cosines": cosine}]}).encode()
+    gates[1].lie = lambda content: lie
+    assert {hit.clip_id for hit in front.search("red", k=100)} < whole
+    assert front.missing == ("shard 2 of 3",)
+
+
+def test_a_search_during_a_commit_is_begun_again_with_the_newer_version(
+    demo: DemoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(demo.folder, tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    shards = [Shard(open_store(tmp_path / "store"), (number, 2)) for number in (1, 2)]
+    commits = 0
+
+    def change() -> None:
+        with LocalStore.write(tmp_path / "store") as writer:
+            file = writer.files()[0]
+            writer.commit(Changes(files=[dataclasses.replace(file, size=file.size + 1)]))
+
+    def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
+        nonlocal commits
+        if commits < 1:
+            commits += 1
+            change()
+        request = ScanRequest(**json.loads(json.dumps(body)))
+        try:
+            return shards[self.shard[0] - 1].scan(request).model_dump()
+        except Problem as problem:
+            if problem.code != OTHER_VERSION:
+                raise
+            raise shard_front.OtherVersionError(problem.detail) from problem
+
+    monkeypatch.setattr(RemoteShard, "_post", post)
+    scan = ShardScan(["http://a", "http://b"], store.manifest.identity)
+    front = Engine(store, scan=scan)
+    before = front.snapshot.version
+    hits = front.search(QUERIES[0], 7)
+    assert front.missing == ()
+    assert front.snapshot.version > before
+    assert hits == Engine.open(tmp_path / "store").search(QUERIES[0], 7)
+    # A shard that says so for ever is left out, like any other that does not answer.
+    monkeypatch.setattr(shards[1], "snapshot", lambda version: other_version())
+    assert front.search(QUERIES[0], 7)
+    assert front.missing == ("shard 2 of 2",)
+    scan.close()
+
+
+def other_version() -> Any:
+    raise Problem(409, "another version", code=OTHER_VERSION)
+
+
+def test_no_shard_learns_the_token_of_the_front_or_of_another_shard(
+    gates: list[Gate], demo: DemoStore, scan: ShardScan
+) -> None:
+    for gate in gates:
+        gate.authorizations.clear()
+    scan.wait_until_up(open_store(demo.folder).snapshot(), seconds=20.0)
+    assert not any(shard.reason for shard in scan.shards)
+    sent = [value for gate in gates for value in gate.authorizations]
+    assert len(set(sent)) == len(sent) == SHARDS
+    assert not any(TOKEN in value for value in sent)
+    # What one shard was sent opens neither another shard nor the service.
+    host, port = gates[1].target.removeprefix("http://").rstrip("/").split(":")
+    for value, is_own in ((sent[0], False), (sent[1], True), (f"Bearer {TOKEN}", False)):
+        connection = HTTPConnection(host, int(port))
+        headers = {"Authorization": value, "Content-Type": "application/json"}
+        connection.request("POST", "/shard/scan", "{}", headers)
+        assert (connection.getresponse().status != 401) is is_own
+        connection.close()
+    app = create_app(Engine(open_store(demo.folder)), Settings(token=TOKEN))
+    with TestClient(app, base_url="http://localhost") as client:
+        for value in sent:
+            answer = client.get("/api/search?q=red", headers={"Authorization": value})
+            assert answer.status_code == 401
 
 
 def test_parses_shard_numbers() -> None:

@@ -26,7 +26,47 @@ def test_the_rotation_is_orthonormal_and_never_changes() -> None:
     turned = rotation(DIM)
     assert turned.shape == (num_bits(DIM), DIM) == (64, DIM)
     assert np.allclose(turned.T @ turned, np.eye(DIM), atol=1e-5)
-    assert codes_of(made(1))[0].tobytes().hex() == codes_of(made(1))[0].tobytes().hex()
+    known = codes_of(np.sin(np.arange(1, 25)).astype(np.float32)[None])
+    assert known.tobytes().hex() == "5dd78aba9cbffc66"
+
+
+@pytest.mark.parametrize("dim", [24, 64, 100, 512])
+def test_rotation_preserves_cosines(dim: int) -> None:
+    assert rotation(dim).shape == (num_bits(dim), dim)
+    np.testing.assert_allclose(rotation(dim).T @ rotation(dim), np.eye(dim), atol=1e-5)
+
+
+def test_share_of_differing_bits_is_the_angle() -> None:
+    vectors = np.random.default_rng(0).standard_normal((300, 512)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    moved = vectors[::-1] + 2 * vectors
+    differing = np.bitwise_count(codes_of(vectors) ^ codes_of(moved)).sum(axis=1) / 512
+    cosines = (vectors * moved).sum(axis=1) / np.linalg.norm(moved, axis=1)
+    assert abs(differing - np.arccos(cosines) / np.pi).mean() < 0.02
+
+
+def test_second_half_of_a_code_is_compared_where_the_first_is_near(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.standard_normal((3333, 256)).astype(np.float32)
+    query = generator.standard_normal(256).astype(np.float32)
+    near = generator.permutation(3333)[:20]
+    vectors[near] = 0.2 * vectors[near] + query
+    codes = Codes(scan_blocks(codes_of(vectors)), len(vectors))
+    allowed = generator.random(3333) < 0.1
+    plain = [codes.nearest(query, 200), codes.nearest(query, 20, allowed)]
+    monkeypatch.setattr(module, "HALVED_ROWS", 1)
+    monkeypatch.setattr(module, "HALVED_FRACTION", 20)
+    halved = [codes.nearest(query, 200), codes.nearest(query, 20, allowed)]
+    assert np.isin(near, halved[0]).all()
+    assert codes.nearest(query, 20).tolist() == sorted(near.tolist())
+    for rows, expected in zip(halved, plain, strict=True):
+        assert len(rows) == len(expected)
+        assert np.isin(rows, expected).mean() > 0.8
+    assert allowed[halved[1]].all()
+    few = np.arange(3333) < 7
+    assert codes.nearest(query, 20, few).tolist() == list(range(7))
 
 
 @pytest.mark.parametrize("halved", [False, True])

@@ -40,7 +40,7 @@ def everything(folder: Path) -> list[Any]:
     lines = snapshot.find_lines(LineQuery(("car", "dog", "ticket")), 50)
     results: list[Any] = [
         [(clip.id, clip.start, clip.end) for clip in clips],
-        [clip.id for clip in snapshot.clips(nearest)].sort(),
+        sorted(clip.id for clip in snapshot.clips(nearest)),
         scores[rows].tolist(),
         [snapshot.features_at(np.array([row])).tobytes() for row in rows],
         [snapshot.thumbnail(int(row)) for row in rows],

@@ -25,12 +25,13 @@ from made_store import (
 )
 
 from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.splitting import Splitting
 from eaglenet.store import disk, schema, segments
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, ClipBatch
 from eaglenet.store.schema import DATABASE
 from eaglenet.store.snapshot import OutdatedError
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, command_to_index_again
 
 
 def rows_of(store: LocalStore) -> dict[str, bytes]:
@@ -265,10 +266,9 @@ def test_another_model_is_refused_and_roots_are_added(tmp_path: Path) -> None:
     other = make_manifest(identity="2e", model="other")
     with pytest.raises(StoreError, match=r"was made with model 'bag' \(now 'other'\)"):
         LocalStore.write(folder, other).__enter__()
-    with pytest.raises(StoreError, match=r"clip_seconds 5 \(now 10\)"):
-        make_manifest(settings={"clip_seconds": 5}).require_same(
-            make_manifest(settings={"clip_seconds": 10}), "a"
-        )
+    with pytest.raises(StoreError, match=r"clip_seconds 5.0 \(now 10.0\)"):
+        make_manifest(splitting=Splitting(clip_seconds=5.0)).require_same(make_manifest(), "a")
+    make_manifest(splitting=Splitting(frame_step=0.5)).require_same(make_manifest(), "a")
     with LocalStore.write(folder, make_manifest(roots=("/more",))):
         pass
     assert LocalStore.open(folder).manifest.roots == ("/videos", "/more")
@@ -304,15 +304,16 @@ def test_an_old_store_is_recognised(tmp_path: Path) -> None:
     (folder / "clips.lance").mkdir(parents=True)
     values = {"roots": ["/my videos"], "model": "small"}
     (folder / "manifest.json").write_text(json.dumps(values))
-    command = (
-        rf"mv '{folder}' '{folder}'\.old && eaglenet index '/my videos' --model small --store "
-        rf"'{folder}'"
-    )
+    command = f"eaglenet store upgrade --store '{folder}'"
     for act in (LocalStore.open, LocalStore.exists):
         with pytest.raises(StoreError, match=f"made by an earlier eaglenet.*{command}"):
             act(folder)
     with pytest.raises(StoreError, match="earlier eaglenet"):
         LocalStore.write(folder, make_manifest()).__enter__()
+    assert command_to_index_again(folder) == (
+        f"mv '{folder}' '{folder}'.old && eaglenet index '/my videos' --model small --store "
+        f"'{folder}'"
+    )
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
@@ -417,7 +418,7 @@ def test_usage_names_the_parts(tmp_path: Path) -> None:
 def test_searching_imports_nothing_heavy(tmp_path: Path) -> None:
     fill(tmp_path / "store", 2).database.close()
     code = (
-        "import sys; from eaglenet.store.store import LocalStore\n"
+        "import sys; from eaglenet.store.store import LocalStore, command_to_index_again\n"
         "from eaglenet.store.records import LineQuery\n"
         "snapshot = LocalStore.open(sys.argv[1]).snapshot()\n"
         "snapshot.find_lines(LineQuery(('car',)), 5), snapshot.clips([0])\n"

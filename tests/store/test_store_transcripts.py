@@ -90,6 +90,16 @@ def test_spelling_mistakes(tmp_path: Path) -> None:
     assert snapshot.similar_terms("zzzzzz") == []
 
 
+def test_short_words_are_corrected_by_any_single_edit(tmp_path: Path) -> None:
+    snapshot = store_of(tmp_path / "store", "the world is a bike")
+    for wrong in ("wrold", "woold", "wold", "xorld", "orld", "worl", "worle"):
+        assert snapshot.similar_terms(wrong) == ["world"], wrong
+    assert snapshot.similar_terms("bake") == ["bike"]
+    assert snapshot.similar_terms("biked") == ["bike"]
+    for unlike in ("wrodl", "blue", "b?ke", "w*ld", "[a-z]"):
+        assert snapshot.similar_terms(unlike) == [], unlike
+
+
 def test_lines_of_some_kinds_and_files(tmp_path: Path) -> None:
     snapshot = fill(tmp_path / "store", 4).snapshot()
     ids = {hit.content: hit.content_id for hit in snapshot.find_lines(LineQuery(("car",)), 9)}
@@ -104,7 +114,7 @@ def test_lines_of_some_kinds_and_files(tmp_path: Path) -> None:
 
 def test_a_source_goes_on_where_it_stopped(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    source = Source(content_of(0), "speech", "", 0, 0, "listener", "done", until=20.0, lines=2)
+    source = Source(content_of(0), "speech", "", 0, 0, "listener", "done", until=20.0, lines=6)
     lines = [Line(5.0 * n, 5.0 * n + 4, "en", f"line {n}", f"line {n}") for n in range(6)]
     with LocalStore.write(folder, make_manifest()) as writer:
         writer.commit(changes_of(0))
@@ -112,6 +122,8 @@ def test_a_source_goes_on_where_it_stopped(tmp_path: Path) -> None:
         more = SourceLines(source, lines[2:], keep_until=10.0)
         writer.commit(Changes(transcripts=[more]))
         assert writer.sources()[source.key] == source
+        writer.commit(Changes(transcripts=[SourceLines(source, [], keep_until=float("inf"))]))
+        assert writer.sources()[source.key].lines == len(lines)
     snapshot = LocalStore.open(folder).snapshot()
     ((stored, kept),) = snapshot.transcripts(["speech"])
     assert stored == source

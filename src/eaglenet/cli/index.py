@@ -141,7 +141,7 @@ def _read_tags(file: Path | None, like: str | None) -> Mapping[str, tuple[str, .
 
 
 def _announce(store: str, model: str | None) -> None:
-    from eaglenet.search.store.base import kind_of
+    from eaglenet.store.kinds import kind_of
 
     if model is None and not kind_of(store).exists(store):
         from eaglenet.search.model import DEFAULT_MODEL

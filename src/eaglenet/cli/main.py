@@ -23,6 +23,7 @@ from eaglenet.cli.terminal import (
 )
 from eaglenet.core import plugins
 from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError
+from eaglenet.core.extras import missing_extra
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
@@ -266,6 +267,12 @@ def main() -> None:
             raise
         print(escape_lines(f"error: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, "this command")
+        if missing is None or os.environ.get("EAGLENET_DEBUG"):
+            raise
+        print(f"error: {missing}", file=sys.stderr)
+        sys.exit(missing.exit_code)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe.
         sys.stderr.close()

@@ -83,7 +83,7 @@ def models(
 
 def _row(card: ModelCard, aliases: list[str], measure: bool) -> dict[str, Any]:
     from eaglenet.encoders.hub import cached_folder
-    from eaglenet.models.folder import is_packaged
+    from eaglenet.models.files import is_packaged
 
     row = dataclasses.asdict(card) | {
         "bytes_on_disk": card.bytes_on_disk,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from eaglenet.core.types import Hit, TranscriptMatch
+    from eaglenet.core.hits import Hit, TranscriptMatch
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import SearchResult
 

@@ -26,6 +26,7 @@ from eaglenet.cli.results import (
 from eaglenet.cli.terminal import (
     begin_short_command,
     escape_line,
+    import_torch,
     pluralize,
     print_json,
     print_line,
@@ -44,7 +45,7 @@ from eaglenet.search.query import Query
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
-    from eaglenet.core.types import Hit
+    from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import CaptionHit, SearchResult
 
@@ -170,8 +171,11 @@ def search(
     begin_short_command()
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import SearchResult
+    from eaglenet.search.model import runs_through_numpy
 
     engine = Engine.open(store, model, device)
+    if not runs_through_numpy(model or engine.manifest.model, device):
+        import_torch()
     if is_interactive:
         negatives = source.get("negatives", ())
 

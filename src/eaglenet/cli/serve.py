@@ -63,17 +63,10 @@ def serve(
     # Waiting threads that spin take the core of those they wait for: with other work on the
     # machine a query took ten times as long. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        from eaglenet.serve.server import run, run_app
-    except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "uvicorn", "prometheus_client", "starlette"):
-            raise
-        raise UsageError(
-            f"the service needs {error.name}; install it with: pip install 'eaglenet[serve]'"
-        ) from error
     from eaglenet.search.engine import Engine
-    from eaglenet.search.store.base import open_store
+    from eaglenet.serve.server import run, run_app
     from eaglenet.serve.settings import Settings, is_local_host
+    from eaglenet.store.kinds import open_store
 
     token = read_token(token_file)
     settings = Settings(

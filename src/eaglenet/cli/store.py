@@ -1,16 +1,32 @@
-"""``eaglenet store``: inspect and maintain a store."""
+"""``eaglenet store``: inspect, maintain, export and import a store."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglenet.cli.options import AsJson, StoreName
 from eaglenet.cli.terminal import pluralize, print_json, print_line
+from eaglenet.core.errors import shell_quote
 
-commands = typer.Typer(no_args_is_help=True, help="Inspect, measure and repair a store.")
+if TYPE_CHECKING:
+    from eaglenet.store.base import Store
+
+commands = typer.Typer(no_args_is_help=True, help="Inspect, repair, export and import a store.")
+FILES_SHOWN = 20
+
+
+class TableFormat(StrEnum):
+    """Formats of an export."""
+
+    parquet = "parquet"
+    lance = "lance"
+    csv = "csv"
 
 
 def register(app: typer.Typer) -> None:
@@ -19,25 +35,40 @@ def register(app: typer.Typer) -> None:
 
 @commands.command()
 def info(store: StoreName, as_json: AsJson = False) -> None:
-    """Show clips, files, hours, model, and how the store is searched."""
+    """Show clips, files, hours, model, how the store is searched, and its size."""
     from eaglenet.search.engine import Engine
+    from eaglenet.store.kinds import open_store
 
     values = Engine.open(store).info()
+    usage = open_store(store).usage()
+    total = sum(usage.values())
     if as_json:
-        print_json(values)
+        print_json({**values, "bytes": {"total": total, **usage}})
         return
     for name, value in values.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else value
         line = f"{name:<10} {text:.2f}" if isinstance(value, float) else f"{name:<10} {text}"
         print_line(line)
+    print_line(f"{'size':<10} {_size(total)}")
+    for name, size in sorted(usage.items(), key=lambda part: -part[1]):
+        share = f"{size / max(total, 1):.0%}"
+        print_line(f"  {name:<12} {_size(size):>9}  {share:>4}")
+
+
+def _size(size: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 @commands.command()
 def files(store: StoreName, as_json: AsJson = False) -> None:
     """List all indexed files, and why others were skipped."""
-    from eaglenet.search.store.base import open_store
+    from eaglenet.store.kinds import open_store
 
-    rows = sorted(open_store(store).tables().files(), key=lambda row: row.path)
+    rows = sorted(open_store(store).files(), key=lambda row: row.path)
     if as_json:
         print_json([asdict(row) for row in rows])
         return
@@ -82,21 +113,86 @@ def recall(
 
 
 @commands.command()
-def repair(store: StoreName) -> None:
-    """Rebuild the files that searching reads from the durable table."""
-    from eaglenet.indexing.maintenance import repair as rebuild
-
-    print_line(f"{pluralize(rebuild(store), 'clip')} of {store} can be searched")
-
-
-@commands.command()
 def verify(store: StoreName, as_json: AsJson = False) -> None:
     """Compare everything in a store with its checksums, and name what is damaged."""
-    from eaglenet.indexing.maintenance import verify as compare
+    from eaglenet.store.kinds import open_store
 
-    counts = compare(store)
+    counts = open_store(store).verify()
     if as_json:
         print_json(asdict(counts))
         return
     clips, files = pluralize(counts.clips, "clip"), pluralize(counts.files, "file")
     print_line(f"intact: {clips} of {files} in {store}")
+
+
+@commands.command()
+def repair(store: StoreName, as_json: AsJson = False) -> None:
+    """Restore a damaged store from everything in it that is intact."""
+    from eaglenet.store.kinds import kind_of, open_store
+
+    result = kind_of(store).repair(store)
+    if as_json:
+        print_json(asdict(result))
+        return
+    for detail in result.details:
+        print_line(detail, is_error=True)
+    print_line(f"{pluralize(result.clips, 'clip')} of {store} can be searched")
+    if result.incomplete_files:
+        _print_incomplete(open_store(store), result.incomplete_files)
+
+
+def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
+    """Name files that lost clips, and the command that indexes them again."""
+    print_line(f"{pluralize(len(paths), 'file')} must be indexed again:", is_error=True)
+    for path in paths[:FILES_SHOWN]:
+        print_line(f"  {path}", is_error=True)
+    if len(paths) > FILES_SHOWN:
+        print_line(f"  and {len(paths) - FILES_SHOWN} more", is_error=True)
+    roots = " ".join(map(shell_quote, store.manifest.roots or ("FOLDER",)))
+    print_line(f"run: eaglenet index {roots} --store {shell_quote(store.location)}", is_error=True)
+
+
+@commands.command()
+def upgrade(store: StoreName) -> None:
+    """Convert a store of an earlier version; the old one is kept beside it."""
+    from eaglenet.indexing.upgrade import upgrade_store
+    from eaglenet.store.kinds import open_store
+
+    result = upgrade_store(store)
+    print_line(f"{store} is up to date: {pluralize(result.clips, 'clip')}")
+    if result.old is not None:
+        print_line(f"the old store is in {result.old}; remove it when all is well", is_error=True)
+    if result.incomplete_files:
+        _print_incomplete(open_store(store), result.incomplete_files)
+
+
+@commands.command("export")
+def export_tables(
+    store: StoreName,
+    folder: Annotated[Path, typer.Argument(help="New folder for the tables.")],
+    table_format: Annotated[
+        TableFormat,
+        typer.Option(
+            "--format",
+            help="Write parquet (needs eaglenet[parquet]), lance (eaglenet[lance]) or csv (without "
+            "features and thumbnails).",
+        ),
+    ] = TableFormat.parquet,
+) -> None:
+    """Write clips, files and transcripts as tables for other programs."""
+    from eaglenet.indexing.exchange import export_store
+
+    rows = export_store(store, folder, table_format.value)
+    counts = ", ".join(f"{count} {name}" for name, count in rows.items() if count)
+    print_line(f"exported to {folder}: {counts or 'an empty store'}")
+
+
+@commands.command("import")
+def import_tables(
+    store: StoreName,
+    folder: Annotated[Path, typer.Argument(help="Folder that `eaglenet store export` wrote.")],
+) -> None:
+    """Add exported tables to a store; a new store is made if there is none."""
+    from eaglenet.indexing.exchange import import_store
+
+    print_line(f"{pluralize(import_store(folder, store), 'clip')} in {store}")

@@ -177,10 +177,16 @@ class ShortCommand:
 
 
 def begin_short_command() -> None:
-    """Import torch without a part that searching never needs; does nothing if torch is loaded."""
-    if "torch" in sys.modules:
+    """Spare a command what matters to long ones only; does nothing if torch is loaded."""
+    if "torch" not in sys.modules:
+        gc.set_threshold(GARBAGE_THRESHOLD)
+        ShortCommand.is_running = True
+
+
+def import_torch() -> None:
+    """Import torch for a short command, without a part that searching never needs."""
+    if "torch" in sys.modules or not ShortCommand.is_running:
         return
-    gc.set_threshold(GARBAGE_THRESHOLD)
     sys.modules[UNUSED_MODULE] = types.ModuleType(UNUSED_MODULE)
     import torch
 
@@ -189,7 +195,6 @@ def begin_short_command() -> None:
     except RuntimeError:
         # Torch 2.13 registers generators in a module that only the omitted part imports.
         import_module("torch._prims.rng_prims")
-    ShortCommand.is_running = True
 
 
 def end_short_command(code: int) -> NoReturn:

@@ -16,7 +16,6 @@ import queue
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -27,6 +26,7 @@ import torch
 from eaglenet.cluster.workers import LostWorkerError, WorkerPool
 from eaglenet.core.errors import EagleNetError, UsageError, cause_of
 from eaglenet.core.hardware import has_fast_int8
+from eaglenet.core.splitting import Splitting
 from eaglenet.encoders import int8
 from eaglenet.indexing.decoding import (
     ClipFailure,
@@ -41,7 +41,7 @@ from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect, inspection_budget, inspection_of
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.methods.base import Method
-from eaglenet.search.store.manifest import Manifest, Splitting
+from eaglenet.store.manifest import Manifest
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Failure, Success, map_ahead
 
@@ -269,19 +269,16 @@ class RayExecutor:
             target = os.environ.get("RAY_ADDRESS") or address
         try:
             _require_answer(target)
-            with warnings.catch_warnings():
-                # Ray forks processes and replaces them at once; none of them reads a store.
-                warnings.filterwarnings("ignore", message="lancedb fork support")
-                # Ray adds the current folder to the module path of its workers.
-                with contextlib.chdir(sys.prefix):
-                    ray.init(
-                        address=address,
-                        log_to_driver=False,
-                        logging_level=logging.ERROR,
-                        include_dashboard=None if address else False,
-                        # The default is to listen on all interfaces.
-                        _node_ip_address=None if address else "127.0.0.1",
-                    )
+            # Ray adds the current folder to the module path of its workers.
+            with contextlib.chdir(sys.prefix):
+                ray.init(
+                    address=address,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    include_dashboard=None if address else False,
+                    # The default is to listen on all interfaces.
+                    _node_ip_address=None if address else "127.0.0.1",
+                )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             where = f"at {target}" if target and target != "auto" else "on this machine"
             reason = (cause_of(error) or type(error).__name__).splitlines()[0]

@@ -22,15 +22,15 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from eaglenet.cluster.shards import (
     MAX_QUERIES,
     NEAR_PATH,
+    OTHER_VERSION,
     SCAN_PATH,
     pack,
+    shard_token,
     unpack_near,
     unpack_shortlist,
 )
@@ -39,14 +39,15 @@ from eaglenet.core.errors import UnreachableError, UsageError
 from eaglenet.search.options import Filters
 from eaglenet.search.shortlist import (
     Shortlist,
+    Vectors,
     merge_shortlists,
     num_candidates,
     rank_candidates,
+    rows_of_shard,
     uses_exact_scan,
 )
-from eaglenet.search.store.codes import code_bytes, codes_of
-from eaglenet.search.store.near_codes import Near, is_halved, nearest_of
-from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.store.codes import Near, code_bytes, codes_of, is_halved, merge_nearest
+from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +86,16 @@ class ShardQuery(Generic[Answer]):
     num_queries: int
     num_rows: int
     """Rows per query at most."""
-    read: Callable[[Mapping[str, str]], Answer]
+    read: Callable[[Mapping[str, str], tuple[int, int]], Answer]
+    """Reads the answer of a shard, whose number and count it takes as well."""
 
 
 class ShardFailureError(Exception):
     """Why a shard gave no shortlist."""
+
+
+class OtherVersionError(ShardFailureError):
+    """The shard has another version of the store, because a writer has just changed it."""
 
 
 class RemoteShard:
@@ -108,7 +114,7 @@ class RemoteShard:
         self._host, self._port = address.hostname, address.port
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers["Authorization"] = f"Bearer {shard_token(token, shard)}"
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"shard-{shard[0]}")
         self.failed_at: float | None = None
         """Time of the last failure; None while it answers."""
@@ -125,7 +131,7 @@ class RemoteShard:
         try:
             number, total = self.shard
             answer = self._post(query, {**query.body, "shard": number, "num_shards": total})
-            answers = [query.read(each) for each in answer["lists"]]
+            answers = [query.read(each, self.shard) for each in answer["lists"]]
             if len(answers) != query.num_queries:
                 raise ValueError(f"{len(answers)} lists for {query.num_queries} queries")
             seconds = time.monotonic() - start
@@ -135,6 +141,8 @@ class RemoteShard:
             failure = ShardFailureError(f"{type(error).__name__}: {error}"[:300])
             self.record(failure)
             raise failure from error
+        except OtherVersionError:
+            raise  # The caller decides whether the shard or the front is at fault.
         except ShardFailureError as failure:
             self.record(failure)
             raise
@@ -168,7 +176,15 @@ class RemoteShard:
         finally:
             connection.close()
         if answer.status != 200:
-            raise ShardFailureError(f"answered {answer.status} {content[:200]!r}")
+            text = f"answered {answer.status} {content[:200]!r}"
+            if answer.status == 409 and OTHER_VERSION.encode() in content[:1000]:
+                raise OtherVersionError(text)
+            if answer.status == 401:
+                text = (
+                    "refused the token; give it the EAGLENET_TOKEN of the front, and the front "
+                    "the addresses in the order of the shards"
+                )
+            raise ShardFailureError(text)
         if len(content) > limit:
             raise ShardFailureError(f"answered with more than {limit} bytes")
         return untrusted.parse_json(content)
@@ -194,6 +210,8 @@ class ShardScan:
             for number, url in enumerate(urls, 1)
         ]
         self._last: Snapshot | None = None
+        self._outdated_version: int | None = None
+        """Version that a shard did not have, for which a search was begun again."""
         self._closed = threading.Event()
         self._prober = threading.Thread(target=self._probe, name="shards-probe", daemon=True)
         self._prober.start()
@@ -211,22 +229,21 @@ class ShardScan:
     def shortlists(
         self,
         snapshot: Snapshot,
-        queries: Tensor,
+        queries: Vectors,
         k: int,
         filters: Filters | None,
         hubness_weights: Sequence[float] | None = None,
     ) -> list[Shortlist]:
         self._last = snapshot
-        queries = queries.to("cpu", torch.float32)
         if uses_exact_scan(snapshot):
             return self._scan_vectors(snapshot, queries, k, filters, hubness_weights)
         count = num_candidates(snapshot, k)
         results = []
         for chunk in _chunks(len(queries), min(CODED_QUERIES, CANDIDATES // count)):
-            codes = np.concatenate([codes_of(queries[number, None].numpy()) for number in chunk])
+            codes = np.concatenate([codes_of(queries[number, None]) for number in chunk])
             answers = self._answers(self._code_query(snapshot, codes, count, filters))
             for index, number in enumerate(chunk):
-                rows = nearest_of([near[index] for near in answers], count, snapshot.num_slots)
+                rows = merge_nearest([near[index] for near in answers], count, snapshot.num_rows)
                 weight = hubness_weights[number] if hubness_weights else 0.0
                 results.append(rank_candidates(snapshot, rows, queries[number], k, weight))
         return results
@@ -234,7 +251,7 @@ class ShardScan:
     def _scan_vectors(
         self,
         snapshot: Snapshot,
-        queries: Tensor,
+        queries: Vectors,
         k: int,
         filters: Filters | None,
         hubness_weights: Sequence[float] | None,
@@ -255,24 +272,43 @@ class ShardScan:
     def _answers(self, query: ShardQuery[Answer]) -> list[list[Answer]]:
         """Answers of each shard that works, for each query."""
         working = [shard for shard in self.shards if shard.failed_at is None]
-        answers = self._send(query, working)
+        answers = self._send(query, working, is_search=True)
         if not answers:
             reasons = "; ".join(f"{shard.name}: {shard.reason}" for shard in self.shards)
             raise UnreachableError(f"no shard of the store answers: {reasons}")
         return answers
 
-    def _send(self, query: ShardQuery[Answer], shards: Sequence[RemoteShard]) -> list[list[Answer]]:
+    def _send(
+        self,
+        query: ShardQuery[Answer],
+        shards: Sequence[RemoteShard],
+        *,
+        is_search: bool = False,
+    ) -> list[list[Answer]]:
         """Answers that these shards give in time."""
         futures = {shard.submit(query): shard for shard in shards}
         done, late = wait(futures, timeout=self.timeout)
         for future in late:
             futures[future].record(ShardFailureError(f"no answer within {self.timeout:g} s"))
-        return [future.result() for future in done if future.exception() is None]
+        errors = {future: future.exception() for future in done}
+        others = {
+            future: error
+            for future, error in errors.items()
+            if isinstance(error, OtherVersionError)
+        }
+        version = query.body["version"]
+        if others and is_search and self._outdated_version != version:
+            # The front may be behind. Only once per version: a shard may be behind, or lie.
+            self._outdated_version = version
+            raise OutdatedError("the store changed during the search; search again")
+        for future, error in others.items():
+            futures[future].record(error)
+        return [future.result() for future, error in errors.items() if error is None]
 
     def _vector_query(
         self,
         snapshot: Snapshot,
-        vectors: Tensor,
+        vectors: Vectors,
         k: int,
         filters: Filters | None = None,
         hubness_weights: Sequence[float] | None = None,
@@ -281,11 +317,15 @@ class ShardScan:
         body = {
             **self._body(snapshot, filters),
             "k": k,
-            "vectors": pack(vectors.numpy(), "<f4"),
+            "vectors": pack(vectors, "<f4"),
             **({} if hubness_weights is None else {"hubness_weights": list(hubness_weights)}),
         }
         return ShardQuery(
-            SCAN_PATH, body, len(vectors), k, lambda each: unpack_shortlist(each, len(snapshot))
+            SCAN_PATH,
+            body,
+            len(vectors),
+            k,
+            lambda each, shard: unpack_shortlist(each, rows_of_shard(snapshot, shard)),
         )
 
     def _code_query(
@@ -297,28 +337,29 @@ class ShardScan:
     ) -> ShardQuery[Near]:
         """Query for the nearest codes of each shard."""
         body = {**self._body(snapshot, filters), "count": count, "codes": pack(codes, "u1")}
-        halved = is_halved(snapshot.num_slots, code_bytes(snapshot.dim) // 8)
+        halved = is_halved(snapshot.num_rows, code_bytes(snapshot.manifest.dim) // 8)
         return ShardQuery(
             NEAR_PATH,
             body,
             len(codes),
-            snapshot.num_slots,
-            lambda each: unpack_near(each, len(snapshot), halved),
+            snapshot.num_rows,
+            lambda each, shard: unpack_near(each, rows_of_shard(snapshot, shard), halved),
         )
 
     def _body(self, snapshot: Snapshot, filters: Filters | None) -> dict[str, Any]:
         return {
             "identity": self.identity,
             "version": snapshot.version,
-            "dim": snapshot.dim,
+            "dim": snapshot.manifest.dim,
             "filters": dataclasses.asdict(filters) if filters else {},
         }
 
     def _probe_query(self, snapshot: Snapshot) -> ShardQuery[Any]:
         """Small query that shows whether a shard works."""
         if uses_exact_scan(snapshot):
-            return self._vector_query(snapshot, torch.zeros(1, snapshot.dim), 1)
-        return self._code_query(snapshot, np.zeros((1, code_bytes(snapshot.dim)), np.uint8), 1)
+            return self._vector_query(snapshot, np.zeros((1, snapshot.manifest.dim), np.float32), 1)
+        codes = np.zeros((1, code_bytes(snapshot.manifest.dim)), np.uint8)
+        return self._code_query(snapshot, codes, 1)
 
     def wait_until_up(self, snapshot: Snapshot, seconds: float) -> None:
         """Wait until every shard answers, or for ``seconds``."""

@@ -8,13 +8,15 @@ The front merges the results of all shards and does the rest of the search.
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from fastapi import APIRouter, FastAPI, Request
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,19 +26,20 @@ from eaglenet.search.options import MAX_RESULTS, Filters
 from eaglenet.search.shortlist import (
     CANDIDATES_PER_RESULT,
     Shortlist,
+    allowed_rows,
     exact_shortlists,
     nearest_in_shard,
+    rows_of_shard,
     uses_exact_scan,
 )
-from eaglenet.search.store.base import Store, open_store
-from eaglenet.search.store.codes import code_bytes
-from eaglenet.search.store.near_codes import Near
-from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.limits import LimitMiddleware
 from eaglenet.serve.problems import Problem, add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.settings import Settings
+from eaglenet.store.base import Store
+from eaglenet.store.codes import Near, code_bytes
+from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 MAX_QUERIES = 64
 MAX_WIDTH = 2 * MAX_RESULTS + 1
@@ -90,12 +93,12 @@ class NearRequest(ShardRequest):
 
 
 class NearList(BaseModel):
-    """A ``Near``: rows (int64) and distances (uint16); of many codes, halves and counts as well."""
+    """A ``Near``: rows (int64) and distances (uint16); of many codes, those of halves as well."""
 
     rows: str
     distances: str
-    halves: str | None = None
-    counts: str | None = None
+    half_distances: str | None = None
+    half_counts: str | None = None
 
 
 class NearBody(BaseModel):
@@ -116,28 +119,29 @@ def pack_shortlist(shortlist: Shortlist) -> ScanList:
     return ScanList(rows=pack(shortlist.rows, "<i8"), cosines=pack(shortlist.cosines, "<f4"))
 
 
-def unpack_shortlist(body: Mapping[str, str], num_rows: int) -> Shortlist:
-    """Decode the best clips of a shard; raises ``ValueError`` for rows outside of the store."""
+def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortlist:
+    """Decode the best clips of a shard; raises ``ValueError`` for rows outside of its bounds."""
     rows, cosines = unpack(body["rows"], "<i8"), unpack(body["cosines"], "<f4")
-    _check_rows(rows, num_rows, len(cosines))
+    _check_rows(rows, bounds, len(cosines))
     return Shortlist(rows.astype(np.int64), cosines.astype(np.float32))
 
 
 def pack_near(near: Near) -> NearList:
-    list_ = NearList(rows=pack(near.slots, "<i8"), distances=pack(near.distances, "<u2"))
-    if near.halves is not None:
-        list_.halves, list_.counts = pack(near.halves, "<u2"), pack(near.counts, "<i8")
+    list_ = NearList(rows=pack(near.rows, "<i8"), distances=pack(near.distances, "<u2"))
+    if near.half_distances is not None:
+        list_.half_distances = pack(near.half_distances, "<u2")
+        list_.half_counts = pack(near.counts, "<i8")
     return list_
 
 
-def unpack_near(body: Mapping[str, str], num_rows: int, is_halved: bool) -> Near:
-    """Decode the nearest codes of a shard; raises ``ValueError`` for rows outside of the store."""
+def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], is_halved: bool) -> Near:
+    """Decode the nearest codes of a shard; raises ``ValueError`` for rows outside of its bounds."""
     rows, distances = unpack(body["rows"], "<i8"), unpack(body["distances"], "<u2")
-    _check_rows(rows, num_rows, len(distances))
+    _check_rows(rows, bounds, len(distances))
     if not is_halved:
         return Near(rows.astype(np.int64), distances.astype(np.uint16))
-    halves, counts = unpack(body["halves"], "<u2"), unpack(body["counts"], "<i8")
-    _check_rows(rows, num_rows, len(halves))
+    halves, counts = unpack(body["half_distances"], "<u2"), unpack(body["half_counts"], "<i8")
+    _check_rows(rows, bounds, len(halves))
     return Near(
         rows.astype(np.int64),
         distances.astype(np.uint16),
@@ -146,11 +150,14 @@ def unpack_near(body: Mapping[str, str], num_rows: int, is_halved: bool) -> Near
     )
 
 
-def _check_rows(rows: NDArray[Any], num_rows: int, count: int) -> None:
-    if len(rows) != count or (count and not 0 <= rows.min() <= rows.max() < num_rows):
-        raise ValueError("rows outside of the store")
+def _check_rows(rows: NDArray[Any], bounds: tuple[int, int], count: int) -> None:
+    first, end = bounds
+    if len(rows) != count or (count and not first <= rows.min() <= rows.max() < end):
+        raise ValueError("rows outside of the shard")
 
 
+OTHER_VERSION = "other_version"
+"""Code of the answer to a request for a version that the shard does not have."""
 OPEN_VERSIONS = 2
 """A front may still use the version before the newest."""
 
@@ -165,6 +172,16 @@ def parse_shard(text: str) -> tuple[int, int]:
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UsageError(f"--shard {text!r:.60}: expected NUMBER/TOTAL, such as 1/4")
     return int(match[1]), int(match[2])
+
+
+def shard_token(token: str, shard: tuple[int, int]) -> str:
+    """Token of one shard, made from that of the service, which no shard is ever sent.
+
+    A server that is no shard of ours, or is turned against us, learns nothing that opens the
+    service or another shard. Front and shard compute it from the same ``EAGLENET_TOKEN``.
+    """
+    name = f"eaglenet shard {shard[0]} of {shard[1]}"
+    return hmac.new(token.encode(), name.encode(), hashlib.sha256).hexdigest()
 
 
 class Shard:
@@ -188,18 +205,12 @@ class Shard:
             snapshot = self._find_open(version)  # Opened by another request meanwhile.
             if snapshot is not None:
                 return snapshot
-            self.store = open_store(self.store.location)
             newest = self.store.snapshot()
             self._read(newest)
             others = [open_ for open_ in self._snapshots if open_.version != newest.version]
             self._snapshots = (newest, *others)[:OPEN_VERSIONS]
             if version is not None and newest.version != version:
-                raise Problem(
-                    409,
-                    f"this shard has version {newest.version} of the store, not {version}",
-                    code="other_version",
-                    hint="try again; shard and front see new versions at different moments",
-                )
+                raise _other_version(f"version {newest.version} of the store, not {version}")
             return newest
 
     def _find_open(self, version: int | None) -> Snapshot | None:
@@ -207,33 +218,33 @@ class Shard:
 
     def _read(self, snapshot: Snapshot) -> None:
         """Read and check the vectors or codes of a version before the first request needs them."""
-        rows = snapshot.part(*self.shard)
+        rows = rows_of_shard(snapshot, self.shard)
         if uses_exact_scan(snapshot):
-            snapshot.vectors_between(*rows)
+            list(snapshot.vector_parts(*rows))
         else:
-            snapshot.codes_between(*rows)
+            snapshot.codes(*rows)
 
     def scan(self, request: ScanRequest) -> ScanBody:
         """Best clips of this shard."""
         snapshot, allowed = self._check(request)
-        queries = torch.from_numpy(_arrays("vectors", request.vectors, "<f4", request.dim).copy())
-        if not queries.isfinite().all():
+        queries = _arrays("vectors", request.vectors, "<f4", request.dim).astype(np.float32)
+        if not np.isfinite(queries).all():
             raise Problem(422, "vectors: all values must be finite")
         weights = request.hubness_weights
         if weights is not None and len(weights) != len(queries):
             raise Problem(422, f"hubness_weights: {len(weights)} for {len(queries)} vectors")
-        shortlists = exact_shortlists(
-            snapshot, queries, request.k, allowed, self.shard, hubness_weights=weights
-        )
+        with self._current():
+            shortlists = exact_shortlists(
+                snapshot, queries, request.k, allowed, self.shard, hubness_weights=weights
+            )
         return ScanBody(lists=[pack_shortlist(shortlist) for shortlist in shortlists])
 
     def near(self, request: NearRequest) -> NearBody:
         """Clips of this shard that may be among those with the nearest codes of the store."""
         snapshot, allowed = self._check(request)
         codes = _arrays("codes", request.codes, "u1", code_bytes(request.dim))
-        if not snapshot.has_codes:
-            raise Problem(409, "the store has no codes", code="no_codes")
-        nearest = nearest_in_shard(snapshot, codes, request.count, self.shard, allowed)
+        with self._current():
+            nearest = nearest_in_shard(snapshot, codes, request.count, self.shard, allowed)
         return NearBody(lists=[pack_near(near) for near in nearest])
 
     def _check(self, request: ShardRequest) -> tuple[Snapshot, NDArray[np.bool_] | None]:
@@ -247,7 +258,7 @@ class Shard:
                 hint="give the front the addresses in the order of the shards",
             )
         snapshot = self.snapshot(request.version)
-        manifest = self.store.manifest
+        manifest = snapshot.manifest
         if request.identity != manifest.identity or request.dim != manifest.dim:
             raise Problem(
                 409,
@@ -256,7 +267,26 @@ class Shard:
                 hint="give shards and front the same --store",
             )
         filters = _filters(request.filters)
-        return snapshot, snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
+        with self._current():
+            return snapshot, allowed_rows(snapshot, filters)
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """Forget open versions if a writer removed a part of one; the front asks again."""
+        try:
+            yield
+        except OutdatedError as error:
+            self._snapshots = ()
+            raise _other_version("a newer version of the store") from error
+
+
+def _other_version(text: str) -> Problem:
+    return Problem(
+        409,
+        f"this shard has {text}",
+        code=OTHER_VERSION,
+        hint="try again; shard and front see new versions at different moments",
+    )
 
 
 def _arrays(name: str, text: str, dtype: str, size: int) -> NDArray[Any]:
@@ -312,7 +342,8 @@ def create_shard_app(
     add_handlers(app)
     app.include_router(router)
     metrics = ServiceMetrics()
-    tokens = TokenCheck(settings.token) if settings.token is not None else None
+    token = settings.token
+    tokens = TokenCheck(shard_token(token, number)) if token is not None else None
     app.add_middleware(LimitMiddleware, settings=settings, metrics=metrics)
     app.add_middleware(GuardMiddleware, settings=settings, tokens=tokens)
     app.add_middleware(ObserveMiddleware, metrics=metrics)

@@ -1,15 +1,22 @@
-"""The device to compute on, and the fastest precision there."""
+"""The device to compute on, and the fastest precision there. Imports torch on first use."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
-
-import torch
+from importlib.util import find_spec
+from pathlib import Path
+from platform import machine
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.extras import require_torch
+from eaglenet.core.platform import read_proc
+
+if TYPE_CHECKING:
+    import torch
 
 AUTO = "auto"
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
@@ -19,7 +26,11 @@ BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 """Capabilities of CPUs that multiply bfloat16: two of x86, two of ARM."""
 INT8_FLAGS = ("dot", "avx512_vnni", "avx_vnni")
 """Capabilities of CPUs that sum int8 products: one of ARM, two of x86."""
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+CPUINFO_FIELDS = ("flags", "Features")
+CPUINFO_NAMES = {"asimddp": "dot", "svebf16": "sve_bf16"}
+"""Names of Linux for what torch, and the tuples above, call otherwise."""
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
+"""Devices of NVIDIA, AMD and WSL drivers."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +44,42 @@ class Accelerator:
 
 
 def _cuda_half() -> Precision:
+    import torch
+
     # Emulated bfloat16 is slower than fp32.
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
+def _count(kind: str) -> int:
+    import torch
+
+    return int(getattr(torch, kind).device_count())
+
+
 def _mps_count() -> int:
+    import torch
+
     return int(torch.backends.mps.is_available())
 
 
 def _mps_half() -> Precision:
+    import torch
+
     # Metal has bfloat16 since macOS 14.
     return "bf16" if torch.backends.mps.is_macos_or_newer(14, 0) else "fp16"
 
 
 def _xpu_half() -> Precision:
+    import torch
+
     return "bf16" if torch.xpu.is_bf16_supported() else "fp16"
 
 
 ACCELERATORS: dict[str, Accelerator] = {
     # ROCm builds of torch call AMD GPUs "cuda", too.
-    "cuda": Accelerator(lambda: torch.cuda.device_count(), _cuda_half, is_automatic=True),
+    "cuda": Accelerator(lambda: _count("cuda"), _cuda_half, is_automatic=True),
     "mps": Accelerator(_mps_count, _mps_half, is_automatic=True),
-    "xpu": Accelerator(lambda: torch.xpu.device_count(), _xpu_half, is_automatic=False),
+    "xpu": Accelerator(lambda: _count("xpu"), _xpu_half, is_automatic=False),
 }
 """GPUs by torch's name, in the order in which ``auto`` prefers them."""
 
@@ -72,6 +97,9 @@ def require_device(choice: torch.device | str) -> torch.device:
 
     ``auto`` is :func:`best_device`, ``rocm`` and ``rocm:N`` are AMD GPUs.
     """
+    require_torch(f"--device {choice}")
+    import torch
+
     name = best_device() if choice == AUTO else str(choice)
     kind, _, number = name.partition(":")
     if kind == "rocm":
@@ -97,7 +125,7 @@ def require_device(choice: torch.device | str) -> torch.device:
 
 def has_fast_bf16(device: torch.device | str) -> bool:
     """Return whether the device multiplies bfloat16 in hardware."""
-    kind = torch.device(device).type
+    kind = _kind(device)
     if kind == "cpu":
         flags = _cpu_flags()
         return any(bool(flags.get(name)) for name in BF16_FLAGS)
@@ -106,7 +134,7 @@ def has_fast_bf16(device: torch.device | str) -> bool:
 
 def has_fast_int8(device: torch.device | str) -> bool:
     """Return whether the device is a CPU with instructions for sums of int8 products."""
-    flags = _cpu_flags() if torch.device(device).type == "cpu" else {}
+    flags = _cpu_flags() if _kind(device) == "cpu" else {}
     return any(bool(flags.get(name)) for name in INT8_FLAGS)
 
 
@@ -114,7 +142,7 @@ def choose_precision(device: torch.device | str, choice: str = AUTO) -> Precisio
     """Return the precision for encoding: the choice, or for ``auto`` the fastest of the device."""
     if choice not in get_args(PrecisionChoice):
         raise UsageError(f"precision {choice!r} is unknown; give auto, fp32, bf16, fp16 or int8")
-    kind = torch.device(device).type
+    kind = _kind(device)
     if choice == "int8" and kind != "cpu":
         raise UsageError(f"int8 is for CPUs, but the model is on {device}; give bf16")
     if choice == "fp16" and kind == "cpu":
@@ -128,12 +156,45 @@ def choose_precision(device: torch.device | str, choice: str = AUTO) -> Precisio
 
 def autocast_for(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """Return a context with 16-bit products over fp32 weights; fp32 and int8 change nothing."""
-    if precision in _AUTOCAST:
-        return torch.autocast(device.type, _AUTOCAST[precision])
-    return nullcontext()
+    if precision not in ("bf16", "fp16"):
+        return nullcontext()
+    import torch
+
+    return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
+
+
+def is_torch_installed() -> bool:
+    """Return whether models other than compact ones can run; does not import torch."""
+    return find_spec("torch") is not None
+
+
+def has_gpu() -> bool:
+    """Return whether ``auto`` may find a GPU; without one, torch need not be imported to know.
+
+    A driver without torch does not count.
+    """
+    if not is_torch_installed():
+        return False
+    is_apple = sys.platform == "darwin" and machine() == "arm64"
+    return is_apple or any(Path(path).exists() for path in GPU_FILES)
+
+
+def _kind(device: torch.device | str) -> str:
+    return str(device).partition(":")[0]
 
 
 def _cpu_flags() -> dict[str, Any]:
-    """Return the CPU's capabilities; empty where this torch does not report them."""
+    """Return the CPU's capabilities by torch's names; empty where nothing reports them."""
+    description = read_proc("cpuinfo")
+    if description is not None:
+        lines = (line.partition(":") for line in description.splitlines())
+        flags = next((values for name, _, values in lines if name.strip() in CPUINFO_FIELDS), "")
+        return {CPUINFO_NAMES.get(flag, flag): True for flag in flags.split()}
+    if sys.platform == "darwin" and machine() == "arm64":
+        return {"dot": True}  # All Apple silicon has it.
+    if not is_torch_installed():
+        return {}
+    import torch
+
     function = getattr(torch.cpu, "get_capabilities", None)
     return dict(function()) if function is not None else {}

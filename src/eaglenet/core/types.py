@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from eaglenet.core.frame_spec import (
     Sampling,
     ShortVideo,
 )
+from eaglenet.core.hits import Hit, Modality, Moment, TranscriptKind, TranscriptMatch
 
 # A type variable, not ``Self``: the shape checker decorates methods one by one and refuses Self.
 Record = TypeVar("Record", bound="TensorRecord")
@@ -265,11 +266,6 @@ __all__ = [
     "VideoFeatures",
 ]
 
-Modality = Literal["visual", "speech", "screen-text"]
-"""What of a video is searched: frames, subtitles and speech, or on-screen text."""
-TranscriptKind = Literal["subtitle", "speech", "text"]
-"""Origin of a transcript line: subtitles, speech recognition, or on-screen text."""
-
 
 @runtime_checkable
 class PlainConfig(Protocol):
@@ -425,54 +421,6 @@ class Encoder(Protocol):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> object: ...
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A span of a video file in seconds, and the time of its best frame."""
-
-    start: float
-    end: float
-    best: float
-
-
-@dataclass(frozen=True)
-class TranscriptMatch:
-    """A transcript line that matches a query.
-
-    start, end: seconds in the file. language: as its source names it; may be empty.
-    highlights: first and last + 1 character of each match in ``text``.
-    """
-
-    text: str
-    start: float
-    end: float
-    kind: TranscriptKind
-    language: str = ""
-    highlights: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One search result. ``rank`` starts at 1; ``coarse_score`` is the shortlist's cosine.
-
-    matched_in: the modalities that matched, the most important one first.
-    transcript: the matching transcript lines, best first.
-    """
-
-    rank: int
-    clip_id: str
-    path: str
-    score: float
-    coarse_score: float
-    moment: Moment
-    duration: float
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    matched_in: tuple[Modality, ...] = ("visual",)
-    transcript: tuple[TranscriptMatch, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 MIN_NORM = 1e-6

@@ -10,7 +10,7 @@ not depend on the others of its batch; and a over the few inputs that get the la
 would make every step coarse and stay as they are (Dettmers et al., LLM.int8, 2022).
 
 torch has no product of this kind that is faster than its fp32 one on an ARM CPU
-(docs/measurements.md); onnxruntime has. This module is the only one that imports it.
+(docs/measurements.md); onnxruntime has.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor, nn
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
 from eaglenet.core.platform import num_cores
 
 NUM_APART = 8
 """Inputs of a layer that are multiplied in fp32."""
 FEW_ROWS = 128
 """Products of fewer rows are not worth a second thread."""
-OWN_DOMAIN = "com.microsoft"
-"""Of operations that onnxruntime has beside those of the standard."""
 AGREEMENT = 0.999
 """Least cosine between a frame of the int8 tower and of the tower itself."""
 
 
 def is_installed() -> bool:
     """Whether what int8 products need is there."""
-    return all(importlib.util.find_spec(name) is not None for name in ("onnx", "onnxruntime"))
+    return importlib.util.find_spec("onnxruntime") is not None
 
 
 class Int8Linear(nn.Module):
@@ -113,7 +112,7 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     """
     if not is_installed():
         raise UsageError(
-            "int8 products need onnxruntime: pip install 'eaglenet[int8]', or encode with "
+            "int8 products need onnxruntime: pip install onnxruntime, or encode with "
             "--precision fp32"
         )
     pictures = _pictures(size)
@@ -170,40 +169,20 @@ def _product_with(weights: Int8[Tensor, "outputs inputs"], scales: Float[Tensor,
     Numbers become whole and products floats on the way in and out: torch would pass over both
     again, and takes three times as long to make bytes of floats.
     """
-    import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
-
-    graph = helper.make_graph(
-        [
-            helper.make_node("Cast", ["rows"], ["numbers"], to=TensorProto.UINT8),
-            helper.make_node(
-                "MatMulIntegerToFloat",
-                ["numbers", "weights", "one", "scales"],
-                ["product"],
-                domain=OWN_DOMAIN,
-            ),
-        ],
-        "product",
-        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["rows", weights.shape[1]])],
-        [helper.make_tensor_value_info("product", TensorProto.FLOAT, ["rows", len(weights)])],
-        [
-            numpy_helper.from_array(weights.T.contiguous().numpy(), "weights"),
-            numpy_helper.from_array(np.ones((), np.float32), "one"),
-            numpy_helper.from_array(scales.numpy(), "scales"),
-        ],
+    graph = Graph()
+    graph.input("rows", np.float32, ["rows", weights.shape[1]])
+    product = graph.node(
+        "MatMulIntegerToFloat",
+        graph.cast("rows", np.uint8),
+        graph.constant(weights.T.numpy()),
+        graph.constant(np.float32(1)),
+        graph.constant(scales.numpy()),
+        domain=OWN_DOMAIN,
     )
-    # Opset 13 and format 9 are old enough for every onnxruntime of the last years.
-    versions = [helper.make_opsetid("", 13), helper.make_opsetid(OWN_DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=versions, ir_version=9)
-    options = onnxruntime.SessionOptions()
-    # Threads are this module's: a pool for each of fifty layers would be hundreds of them.
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    # Arenas of fifty layers would each keep the largest product it ever made: gigabytes.
-    options.enable_cpu_mem_arena = False
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    graph.output(product, "product", np.float32, ["rows", len(weights)])
+    # Threads are this module's: a pool for each of fifty layers would be hundreds of them. Arenas
+    # of fifty layers would each keep the largest product it ever made: gigabytes.
+    return open_session(graph.to_bytes(), 1, has_arena=False)
 
 
 @cache

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from eaglenet.core.registry import Registry
-from eaglenet.core.types import Encoder, Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from eaglenet.core.types import Encoder, Tokenizer
 
 
 class Pretrained(NamedTuple):

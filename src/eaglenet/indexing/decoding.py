@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.fetching import current_version, local_path
 from eaglenet.indexing.files import CHANGED, FileVersion
-from eaglenet.search.store.splitting import Splitting
 from eaglenet.video.decoding import decode_windows
 from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.limits import Limits
@@ -28,7 +28,7 @@ from eaglenet.video.sampling import shared_step
 from eaglenet.video.windows import FrameArrays
 
 if TYPE_CHECKING:
-    from eaglenet.search.store.tables import ClipKey
+    from eaglenet.store.records import ClipKey
 
 Window = tuple[float, float]
 

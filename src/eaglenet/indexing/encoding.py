@@ -1,27 +1,28 @@
-"""Encoding: decode clips ahead, encode them in batches, pack them as rows of the store."""
+"""Encoding: decode clips ahead, encode them in batches, pack them for the store."""
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from eaglenet.core.errors import NonFiniteError, UsageError
-from eaglenet.core.hardware import AUTO, autocast_for, choose_precision
-from eaglenet.core.types import Clips
-from eaglenet.encoders import int8
-from eaglenet.encoders.base import TowerEncoder
+from eaglenet.core.hardware import AUTO, choose_precision, has_fast_int8
 from eaglenet.indexing.decoding import ClipFailure, ClipFrames, ClipRequest, Damage, decode_ahead
 from eaglenet.indexing.files import CandidateFile
-from eaglenet.methods.base import Method
-from eaglenet.search.reranking import prepare_for_store
-from eaglenet.search.store.manifest import Manifest
-from eaglenet.search.store.tables import ClipRows
+from eaglenet.models.light_model import LightModel, mean_of_frames
+from eaglenet.store.layout import SECONDS
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import ClipBatch
 from eaglenet.video.limits import Limits
+
+if TYPE_CHECKING:
+    from eaglenet.methods.base import Method
 
 logger = logging.getLogger(__name__)
 
@@ -40,24 +41,27 @@ MIN_INT8_BYTES = 2 * 2**20
 
 
 def prepare_for_precision(
-    method: Method,
+    method: Method | LightModel,
     requested: str,
     files: Sequence[CandidateFile],
     executor_supports_int8: Callable[[], bool] = lambda: True,
-) -> tuple[Method, str]:
+) -> tuple[Method | LightModel, str]:
     """Choose a precision for these files; returns the model to encode with, and the precision.
 
     ``auto`` chooses bf16 if the machine multiplies it fast. Otherwise it chooses int8 if the
     machine is fast in it, there is much to encode, onnxruntime is installed, and the model's
     frames keep a cosine of 0.999 with those in fp32, which is tried now. Otherwise it is fp32.
-    ``executor_supports_int8`` is called only if its answer decides.
+    ``executor_supports_int8`` is called only if its answer decides. A compact model without torch
+    has no bf16.
     """
     precision = choose_precision(method.device, requested)
+    if isinstance(method, LightModel) and requested == AUTO:
+        precision = "int8" if has_fast_int8("cpu") else "fp32"
     if precision != "int8":
         return method, precision
     if requested != AUTO:
         return to_int8(method), "int8"
-    if sum(file.size for file in files) < MIN_INT8_BYTES or not int8.is_installed():
+    if sum(file.size for file in files) < MIN_INT8_BYTES or not find_spec("onnxruntime"):
         return method, "fp32"
     if not executor_supports_int8():
         logger.info("encoding in fp32: not all machines of the executor are fast in int8")
@@ -69,17 +73,14 @@ def prepare_for_precision(
         return method, "fp32"
 
 
-def to_int8(method: Method) -> Method:
-    """Copy a model with an int8 image tower; the copy shares the text tower."""
-    encoder = method.encoder
-    if not isinstance(encoder, TowerEncoder):
-        raise UsageError(
-            f"int8 needs a model with an image tower, which {method.name} on {encoder.family} "
-            "does not have; use --precision fp32"
-        )
-    vision = int8.int8_tower(encoder.vision, encoder.image_size)
-    twin = copy.deepcopy(method, {id(encoder.text): encoder.text, id(encoder.vision): vision})
-    return twin.eval()
+def to_int8(method: Method | LightModel) -> Method | LightModel:
+    """The model with an int8 image tower; an error if its frames would differ."""
+    if isinstance(method, LightModel):
+        method.vision("int8")
+        return method
+    from eaglenet.indexing.torch_encoding import int8_twin
+
+    return int8_twin(method)
 
 
 class ClipEncoding:
@@ -87,7 +88,7 @@ class ClipEncoding:
 
     def __init__(
         self,
-        method: Method,
+        method: Method | LightModel,
         manifest: Manifest,
         workers: int,
         limits: Limits | None = None,
@@ -99,20 +100,20 @@ class ClipEncoding:
         self.manifest = manifest
         self.workers = workers
         num_frames = manifest.frame_spec.num_frames
-        self.is_adaptive = method.device.type != "cuda"
+        self.is_adaptive = not str(method.device).startswith("cuda")
         frames = BATCH_FRAMES if self.is_adaptive else GPU_BATCH_FRAMES
         self.max_clips = max(1, frames // num_frames)
         first = max(1, FIRST_FRAMES // num_frames)
         self.batch_size = min(first, self.max_clips) if self.is_adaptive else self.max_clips
 
-    def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure | Damage]:
-        """Yield rows, failures and damage; the clips of one file may be in several batches."""
+    def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipBatch | ClipFailure | Damage]:
+        """Yield encoded clips, failures and damage; clips of one file may be in several batches."""
         spec, step = self.manifest.frame_spec, self.manifest.splitting.frame_step
         return self.encode(decode_ahead(requests, spec, self.workers, self.limits, step))
 
     def encode(
         self, decoded: Iterable[ClipFrames | ClipFailure | Damage]
-    ) -> Iterator[ClipRows | ClipFailure | Damage]:
+    ) -> Iterator[ClipBatch | ClipFailure | Damage]:
         """Encode clips that are decoded already; see :meth:`run`."""
         batch: list[ClipFrames] = []
         for item in decoded:
@@ -122,9 +123,9 @@ class ClipEncoding:
             batch.append(item)
             if len(batch) == self.batch_size:
                 start = time.perf_counter()
-                rows, batch = self._encode(batch), []
+                encoded, batch = self._encode(batch), []
                 self._adapt(time.perf_counter() - start)
-                yield rows
+                yield encoded
         if batch:
             yield self._encode(batch)
 
@@ -134,34 +135,35 @@ class ClipEncoding:
         if self.is_adaptive and not 2 / 3 < target / self.batch_size < 3 / 2:
             self.batch_size = min(max(MIN_CLIPS, target), self.max_clips)
 
-    @torch.inference_mode()
-    def _encode(self, batch: list[ClipFrames]) -> ClipRows:
-        seconds = torch.stack([clip.seconds for clip in batch]).float()
-        clips = Clips(
-            torch.stack([clip.frames for clip in batch]),
-            torch.stack([clip.mask for clip in batch]),
-            seconds,
-        )
-        device = self.method.device
-        with autocast_for(device, self.precision):
-            features = self.method.encode_video(clips.to(device))
-        if self.precision != "fp32":
-            # Pooling, packing and preparing are cheap and stay exact.
-            features = features.to(device, torch.float32)
-        coarse = self.method.coarse_vectors(features).float().cpu().numpy()
-        if not np.isfinite(coarse).all():
+    def _encode(self, batch: list[ClipFrames]) -> ClipBatch:
+        frames = np.stack([clip.pixels for clip in batch])
+        mask = np.stack([clip.is_real for clip in batch])
+        seconds = np.stack([clip.times for clip in batch]).astype(np.float32, copy=False)
+        vectors, arrays = self._features(frames, mask, seconds)
+        if not np.isfinite(vectors).all():
             raise NonFiniteError(
                 f"the model returned non-finite vectors for {batch[0].path}; its weights are "
                 "damaged or belong to another model"
             )
-        layout = self.manifest.layout
-        prepared = prepare_for_store(self.method, features) if layout.has_prepared else None
-        return ClipRows(
+        return ClipBatch(
             keys=[clip.key for clip in batch],
-            paths=[clip.path for clip in batch],
             starts=np.array([clip.window[0] for clip in batch], np.float64),
             ends=np.array([clip.window[1] for clip in batch], np.float64),
-            coarse=coarse,
-            records=layout.pack(features, seconds, prepared),
+            vectors=vectors,
+            features=self.manifest.layout.pack(arrays),
             thumbnails=[clip.thumbnail for clip in batch],
         )
+
+    def _features(
+        self, frames: NDArray[np.uint8], mask: NDArray[np.bool_], seconds: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
+        """Vectors and features of clips."""
+        method = self.method
+        if isinstance(method, LightModel):
+            encoded = method.encode_frames(frames, mask, cast("Any", self.precision))
+            arrays = {"frames": encoded, "mask": mask, SECONDS: seconds}
+            return mean_of_frames(encoded, mask), arrays
+        from eaglenet.indexing.torch_encoding import encode_clips
+
+        has_prepared = self.manifest.layout.has_prepared
+        return encode_clips(method, frames, mask, seconds, self.precision, has_prepared)

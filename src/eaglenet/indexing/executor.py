@@ -19,14 +19,15 @@ from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect_ahead
 from eaglenet.indexing.options import ClusterOptions
-from eaglenet.search.store.manifest import Manifest
-from eaglenet.search.store.tables import ClipRows
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import ClipBatch
 from eaglenet.video.limits import Limits
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
+    from eaglenet.models.light_model import LightModel
 
-ClipOutcome = ClipRows | ClipFailure | Damage
+ClipOutcome = ClipBatch | ClipFailure | Damage
 
 
 class Executor(Protocol):
@@ -39,7 +40,7 @@ class Executor(Protocol):
         ...
 
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
-        """Return rows or a failure for every clip, and damage before the clips it concerns.
+        """Return every clip, encoded or failed, and damage before the clips it concerns.
 
         ``requests`` is long, slow and lazy: it inspects files as it is read, and should be read
         only a little ahead of the work. It may be read in another thread, but in one at a time.
@@ -51,7 +52,7 @@ class Executor(Protocol):
 class ExecutorSettings:
     """Work and resources of an executor."""
 
-    method: Method
+    method: Method | LightModel
     manifest: Manifest
     files: Sequence[CandidateFile]
     """All files to inspect."""

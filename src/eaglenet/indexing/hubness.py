@@ -2,33 +2,28 @@
 
 Some clips are close to every text and would match every query. Their scores are lowered by a
 hubness offset, computed from a fixed bank of texts when they are indexed (``scoring.hubness`` has
-the arithmetic, ``search.store.hub_bank`` the stored form).
+the arithmetic, ``store.hubness`` the stored form).
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import StoreError, UsageError, cause_of, shell_quote
-from eaglenet.indexing.options import HubnessChoice
-from eaglenet.methods.base import Method
-from eaglenet.models.head import head_folder, with_head
-from eaglenet.scoring.hubness import TEMPERATURE
+from eaglenet.core.errors import UsageError, cause_of
+from eaglenet.indexing.options import OFF, OWN, HubnessChoice
+from eaglenet.models.files import head_folder
+from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.query import clean_text
-from eaglenet.search.store.hub_bank import HubBank
-from eaglenet.search.store.publishing import missing_clips
+from eaglenet.store.hubness import TEMPERATURE, HubnessBank
 
 if TYPE_CHECKING:
-    from eaglenet.search.store.base import Store
-    from eaglenet.search.store.tables import ClipStore
+    from eaglenet.methods.base import Method
 
-OWN, OFF = "own", "off"
 MAX_TEXTS = 16_384
 BATCH_TEXTS = 256
 
@@ -64,7 +59,9 @@ def _unique_texts(lines: Sequence[str]) -> tuple[str, ...]:
     return texts
 
 
-def choose_hubness_bank(choice: HubnessChoice, method: Method, model: str) -> HubBank | None:
+def choose_hubness_bank(
+    choice: HubnessChoice, method: Method | LightModel, model: str
+) -> HubnessBank | None:
     """The chosen bank, encoded with this model; None: no bank."""
     if choice is None or choice == OWN:
         bank = model_hubness_bank(method, model)
@@ -78,50 +75,27 @@ def choose_hubness_bank(choice: HubnessChoice, method: Method, model: str) -> Hu
     return encode_hubness_bank(texts, method) if texts else None
 
 
-@torch.no_grad()
-def model_hubness_bank(method: Method, model: str) -> HubBank | None:
+def model_hubness_bank(method: Method | LightModel, model: str) -> HubnessBank | None:
     """Bank that was saved with a model, or with the head beside it."""
-    folder = head_folder(model)
-    if folder is not None:
-        # On a copy that shares the weights: a head may change the towers, the store may not.
-        shared = (*method.parameters(), *method.buffers(), method.tokenizer)
-        method = with_head(copy.deepcopy(method, {id(each): each for each in shared}), folder)
-    level_bank = method.level_bank
-    if level_bank is None:
-        return None
-    bank, scale = level_bank
-    vectors = bank.held().to("cpu", torch.float32).numpy()
-    return HubBank("of the model's own", vectors, bank.weight, float(scale))
+    if isinstance(method, LightModel):
+        bank = method.bank
+        parts = None if bank is None else (bank.vectors, bank.weight, bank.scale)
+    else:
+        from eaglenet.search.torch_model import level_bank
+
+        parts = level_bank(method, head_folder(model))
+    return None if parts is None else HubnessBank("of the model's own", *parts)
 
 
-@torch.no_grad()
-def encode_hubness_bank(texts: Sequence[str], method: Method) -> HubBank:
+def encode_hubness_bank(texts: Sequence[str], method: Method | LightModel) -> HubnessBank:
     """Encode texts as a bank, with the weight and temperature of ``evaluate --hubness``."""
-    batches = [
-        method.coarse_vectors(method.encode_text(texts[start : start + BATCH_TEXTS]))
-        for start in range(0, len(texts), BATCH_TEXTS)
-    ]
-    vectors = torch.cat(batches).to("cpu", torch.float32).numpy()
-    return HubBank("given", vectors, 1.0, TEMPERATURE, tuple(texts))
+    if isinstance(method, LightModel):
+        vectors = unit(method.encode_texts(texts))
+    else:
+        from eaglenet.search.torch_model import TorchModel
 
-
-def set_hubness_bank(store: Store, tables: ClipStore, bank: HubBank | None) -> Store:
-    """The store with this bank, which its next publication applies to all clips."""
-    if (None if bank is None else bank.note) == store.manifest.hubness:
-        return store if _is_bank_readable(store) else store.with_bank(bank)
-    if store.is_searched and missing_clips(tables):
-        # Publishing starts from the tables, so clips missing there would be lost.
-        raise StoreError(
-            f"the tables of {store.location} lack clips that can be searched; encode them again "
-            f"first, without --hubness: eaglenet index FOLDER --store {shell_quote(store.location)}"
-        )
-    return store.with_bank(bank)
-
-
-def _is_bank_readable(store: Store) -> bool:
-    """Whether the bank can be read; a lost one is written again when it is chosen again."""
-    try:
-        store.bank()
-    except StoreError:
-        return False
-    return True
+        starts = range(0, len(texts), BATCH_TEXTS)
+        batches = (texts[start : start + BATCH_TEXTS] for start in starts)
+        model = TorchModel(method)
+        vectors = np.concatenate([model.encode_texts(batch).vectors for batch in batches])
+    return HubnessBank("given", vectors, 1.0, TEMPERATURE, tuple(texts))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.extras import require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress
@@ -28,7 +29,7 @@ from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_
 from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
-from eaglenet.indexing.options import IndexOptions
+from eaglenet.indexing.options import OFF, IndexOptions
 from eaglenet.indexing.recognition import (
     OnScreenTextRecognizer,
     RecognitionRun,
@@ -38,15 +39,16 @@ from eaglenet.indexing.recognition import (
 from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.indexing.run import IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun
-from eaglenet.search.store.base import kind_of, open_store
-from eaglenet.search.store.manifest import Manifest
+from eaglenet.models.light_model import LightModel
+from eaglenet.store.kinds import kind_of, open_store
+from eaglenet.store.manifest import Manifest
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel
 from eaglenet.video.containers import looks_like_video
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
-    from eaglenet.search.store.hub_bank import HubBank
+    from eaglenet.store.hubness import HubnessBank
 
 __all__ = ["IndexOptions", "index", "index_videos"]
 
@@ -83,47 +85,44 @@ def index_videos(
     method: Method | None = None,
     files: Sequence[str] = (),
     on_transcripts: Progress | None = None,
+    source: ModelSource | None = None,
 ) -> IndexReport:
     """Bring a store up to date with the videos under ``paths``, and those listed in ``files``.
 
-    Both may be URLs of object storage. ``method`` is a loaded ``model``. ``on_progress`` reports
-    encoding, ``on_transcripts`` the recognition of speech and on-screen text.
+    Both may be URLs of object storage. ``method`` is a loaded ``model``; ``source`` keeps a model
+    for several runs. ``on_progress`` reports encoding, ``on_transcripts`` the recognition of speech
+    and on-screen text.
     """
     options = options or IndexOptions()
     make_executor = check_request(paths, store, options)
     roots = [absolute_location(path) for path in (*paths, *parents_of(files))]
     candidates = _find_files(paths, files, store, options)
-    source = _ModelSource(store, model, options, method)
-    manifest, bank = source.manifest(roots)
+    source = source or ModelSource(store, model, options, method)
+    manifest, bank = source.manifest(roots), source.hubness_bank()
     recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
     if options.listen is not None:
         recognizers.append(SpeechRecognizer(options.listen, options.device))
     precision = "fp32"
-    with kind_of(store).create(str(store), manifest) as opened:
-        tables = opened.tables()
-        if options.hubness is not None or not opened.is_searched:
-            from eaglenet.indexing.hubness import set_hubness_bank
-
-            opened = set_hubness_bank(opened, tables, bank)
-        if not opened.is_searched:
-            opened.publish(tables)
+    with kind_of(store).write(str(store), manifest, bank) as writer:
+        if options.hubness is not None:
+            writer.set_hubness(bank)
         folders = (
             None
             if options.follow_links
             else real_folders([root for root in roots if not is_object_url(root)])
         )
         transcripts = TranscriptRun(
-            tables, retry=options.retry, subtitles=options.subtitles, folders=folders
+            writer, retry=options.retry, subtitles=options.subtitles, folders=folders
         )
-        ledger, commit = Ledger(tables, tags or {}), Commit(opened, tables)
-        run = IndexRun(ledger, commit, Tally(), transcripts, on_progress)
+        ledger = Ledger(writer, tags or {})
+        run = IndexRun(ledger, Commit(writer), Tally(), transcripts, on_progress)
         todo = run.todo(candidates, retry=options.retry)
         if todo:
             from eaglenet.indexing.encoding import prepare_for_precision
 
             for recognizer in recognizers:
                 recognizer.load()  # Now, so that a wrong name does not end a long run.
-            source.require_same(opened.manifest, roots)
+            source.require_same(writer.manifest, roots)
             encoder, precision = prepare_for_precision(
                 source.method,
                 options.precision,
@@ -132,7 +131,7 @@ def index_videos(
             )
             settings = ExecutorSettings(
                 encoder,
-                opened.manifest,
+                writer.manifest,
                 todo,
                 options.workers,
                 options.limits,
@@ -143,13 +142,12 @@ def index_videos(
         else:
             run.write()
         workers = num_workers(todo, options.workers)
-        stored = run.stored_rows(candidates)
+        stored = run.stored_files(candidates)
         if options.transcripts_from is not None:
-            other = open_store(options.transcripts_from).words()
-            if other is not None:
-                transcripts.copy_from(other, {row.content for row in stored})
+            other = open_store(options.transcripts_from).snapshot()
+            transcripts.copy_from(other, {file.content for file in stored})
         # Transcripts are read from local files only.
-        local = [row for row in stored if not is_object_url(row.path)]
+        local = [file for file in stored if not is_object_url(file.path)]
         transcripts.read_subtitles(local, workers, options.limits)
         for recognizer in recognizers:
             RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
@@ -165,15 +163,15 @@ def index_videos(
     )
 
 
-class _ModelSource:
-    """The model of a run, loaded when it is first needed."""
+class ModelSource:
+    """The model of one or several runs, loaded when it is first needed."""
 
     def __init__(
         self,
         store: str | Path,
         model: str | None,
         options: IndexOptions,
-        method: Method | None,
+        method: Method | None = None,
     ) -> None:
         self.store = store
         self.options = options
@@ -187,13 +185,22 @@ class _ModelSource:
         return self._model if self._model is not None else model_for_store(self.store)
 
     @cached_property
-    def method(self) -> Method:
+    def method(self) -> Method | LightModel:
+        """The model: without torch if that is possible and as fast."""
         from eaglenet.core.hardware import choose_precision
-        from eaglenet.search.model import load_model, move_to_device, refuse_other_model
+        from eaglenet.search.model import refuse_other_model
 
         method = self._method
         if method is None:
             refuse_other_model(self.store, self.name)
+            if uses_light_model(self.name, self.options):
+                from eaglenet.search.numpy_model import load_light
+
+                return load_light(self.name)
+        require_torch(f"indexing with the model {self.name!r} and these options")
+        from eaglenet.search.torch_model import load_model, move_to_device
+
+        if method is None:
             method = load_model(self.name)
         method.eval()
         if self.options.device != "auto" or self._method is None:
@@ -201,52 +208,77 @@ class _ModelSource:
         choose_precision(method.device, self.options.precision)
         return method
 
-    def manifest(self, roots: Sequence[str]) -> tuple[Manifest, HubBank | None]:
-        """Manifest and hubness bank to open the store with.
+    def manifest(self, roots: Sequence[str]) -> Manifest:
+        """Manifest to open the store with.
 
         A store that was made with the same settings is opened with its own manifest; whether the
         model still is the same matters only once there is something to encode.
         """
         stored = self._stored_manifest()
         if stored is not None:
-            return dataclasses.replace(stored, roots=tuple(roots)), None
+            return dataclasses.replace(stored, roots=tuple(roots))
+        return self._make_manifest(roots)
+
+    def hubness_bank(self) -> HubnessBank | None:
+        """Bank of a new store, or the one that was asked for."""
+        choice = self.options.hubness
+        if choice == OFF or (choice is None and kind_of(self.store).exists(str(self.store))):
+            return None
         from eaglenet.indexing.hubness import choose_hubness_bank
 
-        manifest = self._make_manifest(roots)
-        return manifest, choose_hubness_bank(self.options.hubness, self.method, self.name)
+        return choose_hubness_bank(choice, self.method, self.name)
 
     def require_same(self, manifest: Manifest, roots: Sequence[str]) -> None:
         """Raise an error if the model is not the one that the store was made with."""
         manifest.require_same(self._make_manifest(roots), str(self.store))
 
     def _make_manifest(self, roots: Sequence[str]) -> Manifest:
-        from eaglenet.search.model import make_manifest
-
-        spec = dataclasses.replace(self.method.frame_spec, fast=self.options.fast)
+        method = self.method
+        spec = dataclasses.replace(method.frame_spec, fast=self.options.fast)
         splitting = with_shared_frames(self.options.splitting, spec)
+        if isinstance(method, LightModel):
+            from eaglenet.search.numpy_model import make_light_manifest
+
+            return make_light_manifest(method, self.name, spec, splitting, roots)
+        from eaglenet.search.torch_model import make_manifest
+
         return make_manifest(
-            self.method, self.name, spec, splitting, roots, prepare=self.options.prepare
+            method, self.name, spec, splitting, roots, prepare=self.options.prepare
         )
 
     def _stored_manifest(self) -> Manifest | None:
         """Manifest of a store with the settings of this run; None if the model must be loaded."""
         kind = kind_of(self.store)
-        if self._method is not None or self.options.hubness is not None:
+        if self._method is not None or not kind.exists(str(self.store)):
             return None
-        if not kind.exists(str(self.store)):
-            return None
-        opened = kind.open(str(self.store))
-        manifest = opened.manifest
+        manifest = kind.open(str(self.store)).manifest
         splitting = dataclasses.replace(
             self.options.splitting, frame_step=manifest.splitting.frame_step
         )
         is_same = (
-            opened.is_searched
-            and self._model in (None, manifest.model)
+            self._model in (None, manifest.model)
             and splitting == manifest.splitting
             and self.options.fast == manifest.frame_spec.fast
         )
         return manifest if is_same else None
+
+
+def uses_light_model(name: str, options: IndexOptions) -> bool:
+    """Return whether a run encodes without torch: with a compact model, on this machine's CPU.
+
+    If torch is installed, it encodes on a GPU, on a CPU with bf16, and for other executors.
+    """
+    from eaglenet.core.hardware import has_fast_bf16, has_gpu, is_torch_installed
+
+    if not LightModel.supports(name) or options.prepare or options.executor != "local":
+        return False
+    if options.device not in ("auto", "cpu") or options.precision not in ("auto", "fp32", "int8"):
+        return False
+    if not is_torch_installed():
+        return True
+    is_gpu = options.device == "auto" and has_gpu()
+    is_bf16 = options.precision == "auto" and has_fast_bf16("cpu")
+    return not is_gpu and not is_bf16
 
 
 def check_request(
@@ -264,7 +296,8 @@ def check_request(
     if options.device != "auto" or options.precision != "auto":
         from eaglenet.core.hardware import choose_precision, require_device
 
-        require_device(options.device)
+        if options.device != "cpu":
+            require_device(options.device)
         choose_precision("cpu", options.precision)
     if options.hubness is not None:
         from eaglenet.indexing.hubness import read_hubness_texts
@@ -275,7 +308,7 @@ def check_request(
     if options.listen is not None:
         SpeechModel.require()
     make_executor = find_executor(options.executor)
-    kind_of(store).require_room(str(store))  # Last: it may need the network.
+    kind_of(store).exists(str(store))  # Last: it may need the network.
     return make_executor
 
 

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from eaglenet.core.errors import VideoDecodeError
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.decoding import Window, split_windows
 from eaglenet.indexing.fetching import current_version, local_path
 from eaglenet.indexing.files import CHANGED, CandidateFile, FileVersion, content_hash
-from eaglenet.search.store.splitting import Splitting
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import read_embedded_subtitles
 from eaglenet.video.limits import Limits

@@ -15,8 +15,8 @@ from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, split_r
 from eaglenet.indexing.files import CandidateFile, is_utf8, tags_of
 from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.report import DAMAGED
-from eaglenet.search.store.publishing import missing_clips
-from eaglenet.search.store.tables import ClipKey, ClipRows, ClipStore, FileRow
+from eaglenet.store.base import Writer
+from eaglenet.store.records import ClipBatch, ClipKey, IndexedFile
 
 Outcome = Literal["encoded", "alias", "unchanged", "failed"]
 
@@ -25,10 +25,10 @@ Outcome = Literal["encoded", "alias", "unchanged", "failed"]
 class FileResult:
     """Outcome of a file in this run."""
 
-    row: FileRow
+    file: IndexedFile
     outcome: Outcome
     is_new: bool = True
-    """Whether to store the row; False if it is stored already, or cannot be stored."""
+    """Whether to store the file; False if it is stored already, or cannot be stored."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FileProgress:
 class _PendingFile:
     """A file whose clips are being encoded."""
 
-    row: FileRow
+    file: IndexedFile
     num_clips: int
     num_requested: int
     """Clips to encode in this run; an interrupted run stored the others."""
@@ -65,7 +65,7 @@ class _PendingFile:
             return f"{len(self.failures)} of {self.num_clips} clips: {self.failures[0]}"
         reasons = []
         if self.is_cut_short:
-            reasons.append(f"cut short, only the first {self.row.duration:.1f} s are in the file")
+            reasons.append(f"cut short, only the first {self.file.duration:.1f} s are in the file")
         if self.damage:
             reasons.append(f"unreadable frames replaced by others up to {self.damage:.1f} s away")
         return DAMAGED + "; ".join(reasons) if reasons else ""
@@ -74,54 +74,49 @@ class _PendingFile:
     def progress(self) -> FileProgress:
         num_tried = self.num_requested - len(self.waiting)
         return FileProgress(
-            size=round(self.row.size * num_tried / self.num_requested),
-            seconds=self.row.duration * num_tried / self.num_clips,
+            size=round(self.file.size * num_tried / self.num_requested),
+            seconds=self.file.duration * num_tried / self.num_clips,
         )
 
 
 class Ledger:
     """Files of one store during one run. ``tags`` are those of the tags table, by name."""
 
-    def __init__(self, tables: ClipStore, tags: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, writer: Writer, tags: Mapping[str, tuple[str, ...]]) -> None:
         self.tags = tags
-        self.rows = {row.path: row for row in tables.files()}
-        """Rows of the store by path."""
-        self._contents_before = {path: row.content for path, row in self.rows.items()}
-        incomplete = missing_clips(tables)
+        self.files = {file.path: file for file in writer.files()}
+        """Files of the store by path."""
+        self.partial = dict(writer.incomplete_contents())
+        """Numbers of the stored clips of contents that lack some."""
         self.complete = {
-            row.content: row
-            for row in self.rows.values()
-            if row.status == "done" and row.content not in incomplete
+            file.content: file
+            for file in self.files.values()
+            if file.status == "done" and file.content not in self.partial
         }
         """Contents whose clips are all stored."""
-        self.stored = _clip_numbers(tables)
-        """Numbers of the stored clips of each content."""
-        self.partial = {
-            content: self.stored[content] for content in self.stored.keys() - self.complete.keys()
-        }
-        """Numbers of the clips that an interrupted run stored."""
+        self._clip_numbers = writer.clip_numbers
         self.undecodable: dict[str, str] = {}
         """Contents without a single decodable clip, and the reason."""
         self._pending: dict[str, _PendingFile] = {}
 
     def check_unchanged(self, file: CandidateFile, *, retry: bool) -> FileResult | None:
         """Settle a file that has not changed, with its current tags; None if there is work."""
-        row = self.rows.get(file.path)
-        if row is None or (row.size, row.modified_ns) != (file.size, file.modified_ns):
+        stored = self.files.get(file.path)
+        if stored is None or (stored.size, stored.modified_ns) != (file.size, file.modified_ns):
             return None
-        if row.status == "failed":
-            return None if retry else FileResult(row, "failed", is_new=False)
-        if row.content not in self.complete:
+        if stored.status == "failed":
+            return None if retry else FileResult(stored, "failed", is_new=False)
+        if stored.content not in self.complete:
             return None  # Its clips were lost.
-        if retry and row.reason and not row.reason.startswith(DAMAGED):
+        if retry and stored.reason and not stored.reason.startswith(DAMAGED):
             # Some clips failed: the stored ones stay, the others are tried again.
-            del self.complete[row.content]
-            self.partial[row.content] = self.stored[row.content]
+            del self.complete[stored.content]
+            self.partial[stored.content] = self._clip_numbers(stored.content)
             return None
         tags = tags_of(file.path, self.tags)
-        if tags is None or tags == row.tags:
-            return FileResult(row, "unchanged", is_new=False)
-        return FileResult(dataclasses.replace(row, tags=tags), "unchanged")
+        if tags is None or tags == stored.tags:
+            return FileResult(stored, "unchanged", is_new=False)
+        return FileResult(dataclasses.replace(stored, tags=tags), "unchanged")
 
     def requests(self, inspections: Iterable[Inspection]) -> Iterator[Inspection | ClipRequest]:
         """Yield each file, followed by its clips to decode; each content once.
@@ -155,7 +150,7 @@ class Ledger:
             return []
         if content in self.undecodable:
             return [_failed(file, content, self.undecodable[content])]
-        row = FileRow(
+        indexed = IndexedFile(
             path=file.path,
             size=file.size,
             modified_ns=file.modified_ns,
@@ -169,19 +164,19 @@ class Ledger:
         numbers = range(len(inspection.windows))
         waiting = set(numbers) - self.partial.get(content, frozenset())
         self._pending[content] = pending = _PendingFile(
-            row, len(numbers), len(waiting), waiting, is_cut_short=inspection.is_cut_short
+            indexed, len(numbers), len(waiting), waiting, is_cut_short=inspection.is_cut_short
         )
         return [] if waiting else self._settle(pending)
 
-    def select_pending(self, rows: ClipRows) -> ClipRows:
-        """Encoded clips that are still waited for: work may be done twice, rows are not stored."""
-        first = {key: index for index, key in reversed(list(enumerate(rows.keys)))}
+    def select_pending(self, batch: ClipBatch) -> ClipBatch:
+        """Encoded clips that are still waited for; work may be done twice."""
+        first = {key: index for index, key in reversed(list(enumerate(batch.keys)))}
         indices = sorted(index for key, index in first.items() if self._is_waiting(key))
-        return rows if len(indices) == len(rows) else rows[indices]
+        return batch if len(indices) == len(batch) else batch[indices]
 
-    def record_clips(self, rows: ClipRows) -> list[FileResult]:
+    def record_clips(self, batch: ClipBatch) -> list[FileResult]:
         """Record clips of :meth:`select_pending`; returns the files that they complete."""
-        return [result for key in rows.keys for result in self._record(key)]
+        return [result for key in batch.keys for result in self._record(key)]
 
     def record_failure(self, failure: ClipFailure) -> list[FileResult]:
         if not self._is_waiting(failure.key):
@@ -197,34 +192,18 @@ class Ledger:
         if pending is not None:
             pending.damage = max(pending.damage, damage.seconds)
 
-    def record_commit(self, rows: Iterable[FileRow]) -> None:
-        """Add rows that are stored now."""
-        self.rows.update((row.path, row) for row in rows)
+    def record_commit(self, files: Iterable[IndexedFile]) -> None:
+        """Add files that are stored now."""
+        self.files.update((file.path, file) for file in files)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Drop rows that were removed from the store."""
+        """Drop files that were removed from the store."""
         for path in paths:
-            del self.rows[path]
+            del self.files[path]
 
     def progress(self) -> list[FileProgress]:
         """Progress of the pending files."""
         return [pending.progress for pending in self._pending.values()]
-
-    def content_paths(self) -> dict[str, str]:
-        """First path, by name, of each content in use."""
-        paths: dict[str, str] = {}
-        for row in sorted(self.rows.values(), key=lambda row: row.path):
-            if row.status == "done":
-                paths.setdefault(row.content, row.path)
-        return paths
-
-    def moved_contents(self) -> set[str]:
-        """Contents that left the path they were read from."""
-        return {
-            content
-            for path, content in self._contents_before.items()
-            if (row := self.rows.get(path)) is None or row.content != content
-        }
 
     def _is_waiting(self, key: ClipKey) -> bool:
         pending = self._pending.get(key[0])
@@ -237,43 +216,38 @@ class Ledger:
 
     def _settle(self, pending: _PendingFile) -> list[FileResult]:
         """Settle a file and its copies once all clips have been tried."""
-        content = pending.row.content
+        indexed = pending.file
+        content = indexed.content
         del self._pending[content]
-        first = CandidateFile(pending.row.path, pending.row.size, pending.row.modified_ns)
+        first = CandidateFile(indexed.path, indexed.size, indexed.modified_ns)
         files = (first, *pending.copies)
         if pending.temporary_failure:
-            # Reported but not stored: with a row the next run would not try the file again.
+            # Reported but not stored: otherwise the next run would not try the file again.
             results = [_failed(file, content, pending.temporary_failure) for file in files]
             return [dataclasses.replace(result, is_new=False) for result in results]
         num_good = pending.num_clips - len(pending.failures)
         if not num_good:
             reason = self.undecodable[content] = pending.failures[0]
             return [_failed(file, content, reason) for file in files]
-        row = dataclasses.replace(pending.row, num_clips=num_good, reason=pending.reason)
-        self.complete[content] = row
-        return [FileResult(row, "encoded"), *(self._alias(file, row) for file in pending.copies)]
+        indexed = dataclasses.replace(indexed, num_clips=num_good, reason=pending.reason)
+        self.complete[content] = indexed
+        copies = [self._alias(file, indexed) for file in pending.copies]
+        return [FileResult(indexed, "encoded"), *copies]
 
-    def _alias(self, file: CandidateFile, same: FileRow) -> FileResult:
+    def _alias(self, file: CandidateFile, same: IndexedFile) -> FileResult:
         """Settle a file whose content is stored: a copy, or the same file with a new date."""
-        before = self.rows.get(file.path)
+        before = self.files.get(file.path)
         tags = tags_of(file.path, self.tags)
         if tags is None:
             tags = before.tags if before is not None else ()
-        row = dataclasses.replace(
+        indexed = dataclasses.replace(
             same, path=file.path, size=file.size, modified_ns=file.modified_ns, tags=tags
         )
         is_same = before is not None and before.content == same.content
-        return FileResult(row, "unchanged" if is_same else "alias")
+        return FileResult(indexed, "unchanged" if is_same else "alias")
 
 
 def _failed(file: CandidateFile, content: str, reason: str) -> FileResult:
     """Result of a file without clips; a file without a known time is tried again next time."""
-    row = FileRow(file.path, file.size, file.modified_ns, content, "failed", reason)
-    return FileResult(row, "failed", is_new=bool(file.modified_ns) and is_utf8(file.path))
-
-
-def _clip_numbers(tables: ClipStore) -> dict[str, frozenset[int]]:
-    numbers: dict[str, set[int]] = {}
-    for content, number in tables.clip_keys():
-        numbers.setdefault(content, set()).add(number)
-    return {content: frozenset(stored) for content, stored in numbers.items()}
+    indexed = IndexedFile(file.path, file.size, file.modified_ns, content, "failed", reason)
+    return FileResult(indexed, "failed", is_new=bool(file.modified_ns) and is_utf8(file.path))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eaglenet.search.store.splitting import Splitting
+from eaglenet.core.splitting import Splitting
 from eaglenet.video.limits import Limits
 
+OWN, OFF = "own", "off"
 HubnessChoice = str | Sequence[str] | None
 """``own`` (the model's bank), ``off``, a file of texts, or texts. None: a store keeps its bank, and
 a new one takes the model's if there is one."""

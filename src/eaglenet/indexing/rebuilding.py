@@ -10,7 +10,7 @@ from eaglenet.core.errors import StoreError, UsageError, shell_quote
 from eaglenet.core.platform import swap_folders
 from eaglenet.indexing.files import tags_of
 from eaglenet.indexing.options import IndexOptions
-from eaglenet.search.store.base import kind_of, open_store
+from eaglenet.store.kinds import kind_of, open_store
 
 
 def options_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, ...], IndexOptions]:
@@ -27,7 +27,7 @@ def options_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, .
         fast=manifest.frame_spec.fast,
         transcripts_from=str(store),
     )
-    bank = opened.bank() if options.hubness is None else None
+    bank = opened.snapshot().hubness_bank if options.hubness is None else None
     if bank is not None and bank.texts:
         # Its vectors belong to the old model; the new one encodes the texts again.
         changed = dataclasses.replace(changed, hubness=bank.texts)
@@ -38,7 +38,7 @@ def tags_like(
     store: str | Path, new_tags: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Tags of the files of ``store``, except files in ``new_tags``, by path or bare name."""
-    files = open_store(store).snapshot().files
+    files = open_store(store).snapshot().files()
     return {
         path: tuple(tags)
         for paths, tags in zip(files.paths, files.tags, strict=True)
@@ -63,7 +63,7 @@ def require_complete(new: str | Path, old: str | Path, failed: Iterable[str] = (
     reported.
     """
     old_paths, new_paths = (
-        {path for paths in open_store(store).snapshot().files.paths for path in paths}
+        {path for paths in open_store(store).snapshot().files().paths for path in paths}
         for store in (old, new)
     )
     lacking = sorted(old_paths - new_paths - set(failed))

@@ -5,29 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.indexing.transcripts import TranscriptRun
-from eaglenet.search.store.tables import FileRow
-from eaglenet.search.store.words import SourceRow, source_key
+from eaglenet.store.records import IndexedFile, Source, TranscriptKind
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
 from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Failure, map_ahead
 
-if TYPE_CHECKING:
-    from eaglenet.core.types import TranscriptKind
-
 PREFETCH = 2
 TEXT_SECONDS = 20.0
 """Seconds per chunk of frames: 55 MB at most."""
 SPEECH_SECONDS = 300.0
 """Seconds per chunk of audio: 19 MB of samples."""
+INFINITY = float("inf")
 CUT_SECONDS = 3.0
 """A chunk of audio is cut at the quietest moment within this distance of its end."""
 
@@ -136,7 +133,7 @@ class SpeechRecognizer:
     def read(self, request: ChunkRequest, decoded: AudioChunk | None) -> ChunkLines:
         assert self._model is not None
         if decoded is None:
-            return ChunkLines([], float("inf"))
+            return ChunkLines([], INFINITY)
         return ChunkLines(self._model.transcribe(decoded.samples, decoded.start), decoded.end)
 
 
@@ -152,7 +149,7 @@ class AudioChunk:
 def decode_frame_chunk(request: ChunkRequest) -> list[DistinctFrame]:
     """Decode the distinct frames of a chunk."""
     return distinct_frames(
-        request.path, request.start, float("inf") if request.is_last else request.end
+        request.path, request.start, INFINITY if request.is_last else request.end
     )
 
 
@@ -175,7 +172,7 @@ def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     else:
         search_start = round((request.end - CUT_SECONDS - first) * RATE)
         end = search_start + quietest(samples[search_start:], 2 * CUT_SECONDS)
-    until = float("inf") if request.is_last else first + end / RATE
+    until = INFINITY if request.is_last else first + end / RATE
     return AudioChunk(samples[begin:end], first + begin / RATE, until)
 
 
@@ -204,7 +201,7 @@ class RecognitionRun:
         self.limits = limits
         self.progress = progress
 
-    def run(self, files: Iterable[FileRow], workers: int) -> None:
+    def run(self, files: Iterable[IndexedFile], workers: int) -> None:
         """Read what is not read yet; a failed file is reported and the next one read."""
         pending = self._pending(files)
         total = sum(1 for _ in self._requests(pending))
@@ -226,38 +223,41 @@ class RecognitionRun:
             budget=budget,
         )
         failed: set[str] = set()
-        row: SourceRow | None = None
+        source: Source | None = None
+        keep_until = 0.0
         for number, outcome in enumerate(outcomes):
             request = outcome.request
             report_progress(self.progress, title, number, total, os.path.basename(request.path))
             if request.content in failed:
                 continue
-            if row is None or row.content != request.content:
-                row = self._begin(*pending[request.content])
+            if source is None or source.content != request.content:
+                # Later lines are of a run that was killed, or of another model.
+                keep_until = pending[request.content][1]
+                source = self._begin(request.content, keep_until)
             if isinstance(outcome, Failure):
                 failed.add(request.content)
-                self._fail(row, request.path, outcome.reason)
+                self._fail(source, request.path, outcome.reason, keep_until)
                 continue
             chunk = self.recognizer.read(request, outcome.result)
-            until = float("inf") if request.is_last else chunk.until
-            row = replace(row, until=until, lines=row.lines + len(chunk.lines))
-            self.transcripts.store_chunk(row, chunk.lines)
+            source = replace(source, until=INFINITY if request.is_last else chunk.until)
+            self.transcripts.store_chunk(source, chunk.lines, keep_until)
+            keep_until = INFINITY
         report_progress(self.progress, title, total, total)
 
-    def _pending(self, files: Iterable[FileRow]) -> dict[str, tuple[FileRow, float]]:
+    def _pending(self, files: Iterable[IndexedFile]) -> dict[str, tuple[IndexedFile, float]]:
         """Files to read by content, and the second to start at."""
-        pending: dict[str, tuple[FileRow, float]] = {}
+        pending: dict[str, tuple[IndexedFile, float]] = {}
         for file in files:
-            row = self.transcripts.sources.get(source_key(file.content, self.recognizer.kind))
-            if row is None or row.reader != self.recognizer.name:
+            source = self.transcripts.sources.get((file.content, self.recognizer.kind, ""))
+            if source is None or source.reader != self.recognizer.name:
                 pending.setdefault(file.content, (file, 0.0))
-            elif row.status == "failed" and not self.transcripts.retry:
-                self.transcripts.problems[file.path] = row.reason
-            elif row.until != float("inf") or row.status == "failed":
-                pending.setdefault(file.content, (file, row.until))
+            elif source.status == "failed" and not self.transcripts.retry:
+                self.transcripts.problems[file.path] = source.reason
+            elif source.until != INFINITY or source.status == "failed":
+                pending.setdefault(file.content, (file, source.until))
         return pending
 
-    def _requests(self, pending: dict[str, tuple[FileRow, float]]) -> Iterator[ChunkRequest]:
+    def _requests(self, pending: dict[str, tuple[IndexedFile, float]]) -> Iterator[ChunkRequest]:
         size = self.recognizer.seconds
         for content, (file, begin) in pending.items():
             # Chunks of speech lie on a grid, so that they meet wherever a run was interrupted.
@@ -271,17 +271,13 @@ class RecognitionRun:
                     break
                 start = end
 
-    def _begin(self, file: FileRow, begin: float) -> SourceRow:
+    def _begin(self, content: str, begin: float) -> Source:
         self.recognizer.begin()
         kind, name = self.recognizer.kind, self.recognizer.name
-        key = source_key(file.content, kind)
-        before = self.transcripts.sources.get(key)
-        self.transcripts.drop_lines(key, begin)
-        lines = before.lines if before is not None and begin else 0
-        return SourceRow(file.content, kind, "", 0, 0, name, "done", until=begin, lines=lines)
+        return Source(content, kind, "", 0, 0, name, "done", until=begin)
 
-    def _fail(self, row: SourceRow, path: str, reason: str) -> None:
-        title = "speech" if row.kind == "speech" else "on-screen text"
-        failed = replace(row, status="failed", reason=f"{title}: {reason}")
+    def _fail(self, source: Source, path: str, reason: str, keep_until: float) -> None:
+        title = "speech" if source.kind == "speech" else "on-screen text"
+        failed = replace(source, status="failed", reason=f"{title}: {reason}")
         self.transcripts.problems[path] = failed.reason
-        self.transcripts.store_chunk(failed, ())
+        self.transcripts.store_chunk(failed, (), keep_until)

@@ -20,7 +20,7 @@ from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
 from eaglenet.indexing.transcripts import TranscriptRun
-from eaglenet.search.store.tables import FileRow
+from eaglenet.store.records import Changes, IndexedFile
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
@@ -50,20 +50,20 @@ class Tally:
 
     def settle(self, result: FileResult) -> None:
         """Count a file, and keep its problem."""
-        row = result.row
+        file = result.file
         self._outcomes[result.outcome] += 1
-        if row.path in self._todo:
-            seconds = row.duration if row.status == "done" else 0.0
-            self._uncommitted[row.path] = FileProgress(row.size, seconds)
+        if file.path in self._todo:
+            seconds = file.duration if file.status == "done" else 0.0
+            self._uncommitted[file.path] = FileProgress(file.size, seconds)
         if result.outcome == "encoded":
-            self._new_files.append(row.path)
-            self._seconds += row.duration
-            self._images += row.duration == 0
+            self._new_files.append(file.path)
+            self._seconds += file.duration
+            self._images += file.duration == 0
         if result.outcome == "failed":
-            self._problems[row.path] = row.reason
-        elif row.reason:
-            problems = self._damaged if row.reason.startswith(DAMAGED) else self._problems
-            problems[row.path] = row.reason
+            self._problems[file.path] = file.reason
+        elif file.reason:
+            problems = self._damaged if file.reason.startswith(DAMAGED) else self._problems
+            problems[file.path] = file.reason
 
     def forget(self, paths: Iterable[str]) -> None:
         """Remove the problems of dropped files."""
@@ -76,15 +76,15 @@ class Tally:
     ) -> IndexProgress:
         """Count what was committed; returns the progress to report."""
         self._clips += result.clips
-        for row in result.rows:
-            self._uncommitted.pop(row.path, None)
-            if row.path in self._todo:
-                self._todo.discard(row.path)
-                self._bytes_done += row.size
-                self._done += row.status == "done"
-                self._skipped += row.status == "failed"
-                self._hours_done += row.duration / 3600 if row.status == "done" else 0.0
-        return self.progress(unfinished, path=result.rows[-1].path if result.rows else "")
+        for file in result.files:
+            self._uncommitted.pop(file.path, None)
+            if file.path in self._todo:
+                self._todo.discard(file.path)
+                self._bytes_done += file.size
+                self._done += file.status == "done"
+                self._skipped += file.status == "failed"
+                self._hours_done += file.duration / 3600 if file.status == "done" else 0.0
+        return self.progress(unfinished, path=result.files[-1].path if result.files else "")
 
     def progress(self, unfinished: Sequence[FileProgress], path: str = "") -> IndexProgress:
         """Progress now, including the encoded part of unfinished files."""
@@ -175,10 +175,10 @@ class IndexRun:
         self._write()
         self.transcripts.write()
 
-    def stored_rows(self, files: Iterable[CandidateFile]) -> list[FileRow]:
-        """Rows of those files that are in the store."""
-        rows = (self.ledger.rows.get(file.path) for file in files)
-        return [row for row in rows if row is not None and row.status == "done"]
+    def stored_files(self, files: Iterable[CandidateFile]) -> list[IndexedFile]:
+        """Those of these files that are in the store."""
+        stored = (self.ledger.files.get(file.path) for file in files)
+        return [file for file in stored if file is not None and file.status == "done"]
 
     def finish(
         self,
@@ -189,12 +189,10 @@ class IndexRun:
         """Drop missing files if requested, clean up, and report."""
         missing = self._missing(roots, options, {file.path for file in files if not file.problem})
         if options.drop_missing and missing:
-            self.commit.tables.remove_files(missing)
+            self.commit.writer.commit(Changes(removed_files=missing))
             self.ledger.forget(missing)
             self.tally.forget(missing)
-        paths = self.ledger.content_paths()
-        self.transcripts.clean_up(paths.keys())
-        clips = self.commit.clean_up(paths, self.ledger.moved_contents())
+        clips = self.commit.writer.finish()
         return self.tally.report(
             dropped=len(missing) if options.drop_missing else 0,
             missing=0 if options.drop_missing else len(missing),
@@ -226,22 +224,22 @@ class IndexRun:
         elif isinstance(outcome, ClipFailure):
             self._settle(self.ledger.record_failure(outcome))
         else:
-            rows = self.ledger.select_pending(outcome)
-            self.commit.add_clips(rows)
-            self._settle(self.ledger.record_clips(rows))
+            batch = self.ledger.select_pending(outcome)
+            self.commit.add_clips(batch)
+            self._settle(self.ledger.record_clips(batch))
 
     def _settle(self, results: Iterable[FileResult]) -> None:
         for result in results:
             self.tally.settle(result)
             if result.is_new:
-                self.commit.add_row(result.row)
+                self.commit.add_file(result.file)
 
     def _write(self) -> None:
         """Commit, and only then report."""
         result = self.commit.write()
-        if not result.rows and not result.clips:
+        if not result.files and not result.clips:
             return
-        self.ledger.record_commit(result.rows)
+        self.ledger.record_commit(result.files)
         self._report_progress(self.tally.commit(result, self.ledger.progress()))
 
     def _report_progress(self, progress: IndexProgress) -> None:
@@ -268,7 +266,7 @@ class IndexRun:
 
         return [
             path
-            for path in self.ledger.rows
+            for path in self.ledger.files
             if any(is_inside(path, location) for location in locations)
             and path not in present
             and (

@@ -1,7 +1,7 @@
 """Transcripts of a run: which sources are new, changed or removed, and storing their lines.
 
-A source is a subtitle file, or the embedded subtitles, the audio or the frames of a video. Its
-lines are stored before the row that marks it as read; a run killed in between reads it again.
+A source is a subtitle file, or the embedded subtitles, the audio or the frames of a video. It is
+committed together with its lines.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 from eaglenet.indexing.files import LEADS_OUT, is_missing_file, leads_out
 from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, embedded_subtitles
 from eaglenet.indexing.report import FileProblem
-from eaglenet.search.store.tables import ClipStore, FileRow
-from eaglenet.search.store.words import SourceRow, WordIndex, WordRow, source_key
+from eaglenet.store.base import Writer
+from eaglenet.store.records import Changes, IndexedFile, Line, Source, SourceKey, SourceLines
+from eaglenet.store.snapshot import Snapshot
 from eaglenet.transcripts.lines import TranscriptLine, analyse
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
 from eaglenet.video.limits import Limits
@@ -45,21 +46,20 @@ class TranscriptRun:
 
     def __init__(
         self,
-        tables: ClipStore,
+        writer: Writer,
         *,
         retry: bool = False,
         subtitles: bool = True,
         folders: Sequence[str] | None = None,
     ) -> None:
-        self.tables = tables
+        self.writer = writer
         self.reads_subtitles = subtitles
         self.folders = folders
-        self.store = tables.words()
         self.retry = retry
-        self.sources = {row.key: row for row in self.store.sources()}
+        self.sources = dict(writer.sources())
         self.num_added = 0
         self.problems: dict[str, str] = {}
-        self._waiting: dict[str, tuple[SourceRow, Sequence[TranscriptLine]]] = {}
+        self._waiting: dict[SourceKey, SourceLines] = {}
         self._num_waiting = 0
 
     def add_inspected(self, inspection: Inspection) -> None:
@@ -67,7 +67,7 @@ class TranscriptRun:
         if inspection.subtitles is not None and self.reads_subtitles:
             self._add_embedded(inspection.content, inspection.file.path, inspection.subtitles)
 
-    def read_subtitles(self, files: Sequence[FileRow], workers: int, limits: Limits) -> None:
+    def read_subtitles(self, files: Sequence[IndexedFile], workers: int, limits: Limits) -> None:
         """Read new subtitles inside and beside these files, and drop removed ones."""
         if not self.reads_subtitles:
             return
@@ -86,57 +86,33 @@ class TranscriptRun:
         self.write()
 
     def write(self) -> None:
-        """Store waiting lines, then their sources, then sync the disk."""
-        if not self._waiting:
-            return
-        waiting = list(self._waiting.values())
-        self._store(
-            [row for row, _ in waiting],
-            [line for row, lines in waiting for line in line_rows(row, lines)],
-        )
+        """Commit sources that wait, with their lines."""
+        self._store(list(self._waiting.values()))
         self._waiting, self._num_waiting = {}, 0
 
-    def store_chunk(self, row: SourceRow, lines: Sequence[TranscriptLine]) -> None:
-        """Store more lines of a source, and how far it is read."""
-        self.store.add_lines(line_rows(row, lines))
-        self.store.put_sources([row])
-        self.tables.sync()
-        self.sources[row.key] = row
-        self.num_added += len(lines)
+    def store_chunk(
+        self, source: Source, lines: Sequence[TranscriptLine], keep_until: float
+    ) -> None:
+        """Commit more lines of a source, and how far it is read."""
+        self._store([SourceLines(source, store_lines(lines), keep_until)])
 
-    def copy_from(self, other: WordIndex, contents: Collection[str]) -> None:
+    def copy_from(self, other: Snapshot, contents: Collection[str]) -> None:
         """Copy missing speech and on-screen text of these contents from another store.
 
         Transcripts do not depend on the model, and recognising them takes longer than encoding.
         """
-        copies = [
-            (row, lines)
-            for row, lines in other.lines_of(("speech", "text"))
-            if row.content in contents and row.key not in self.sources
-        ]
-        if copies:
-            self._store([row for row, _ in copies], [line for _, lines in copies for line in lines])
-
-    def drop_lines(self, source: str, since: float) -> None:
-        """Drop lines that a killed run stored, or that another model recognised."""
-        self.store.remove_lines([source], since)
-
-    def clean_up(self, contents: Collection[str]) -> None:
-        """Drop the transcripts of contents that are no longer in use."""
-        self._drop([key for key, row in self.sources.items() if row.content not in contents])
+        for source, lines in other.transcripts(("speech", "text")):
+            if source.content in contents and source.key not in self.sources:
+                self._add(source, lines)
+        self.write()
 
     def all_problems(self) -> tuple[FileProblem, ...]:
         return tuple(FileProblem(path, reason) for path, reason in self.problems.items())
 
-    def _store(self, rows: Sequence[SourceRow], lines: Sequence[WordRow]) -> None:
-        """Store sources with all their lines."""
-        # A killed run may have stored lines without their source.
-        self.store.remove_lines([row.key for row in rows])
-        self.store.add_lines(lines)
-        self.store.put_sources(rows)
-        self.tables.sync()
-        self.sources.update((row.key, row) for row in rows)
-        self.num_added += sum(row.lines for row in rows)
+    def _store(self, transcripts: Sequence[SourceLines]) -> None:
+        self.writer.commit(Changes(transcripts=transcripts))
+        self.sources.update((each.source.key, each.source) for each in transcripts)
+        self.num_added += sum(len(each.lines) for each in transcripts)
 
     def _inside(self, files: Iterable[SubtitleFile]) -> list[SubtitleFile]:
         """Subtitle files without links that lead out of the indexed folders."""
@@ -149,7 +125,7 @@ class TranscriptRun:
         return inside
 
     def _read_file(self, content: str, file: SubtitleFile) -> None:
-        before = self.sources.get(source_key(content, "subtitle", file.path))
+        before = self.sources.get((content, "subtitle", file.path))
         if before is not None and (before.size, before.modified_ns, before.reader) == (
             file.size,
             file.modified_ns,
@@ -160,7 +136,8 @@ class TranscriptRun:
             if not self.retry:
                 self.problems[file.path] = before.reason
                 return
-        row = SourceRow(content, "subtitle", file.path, file.size, file.modified_ns, READER, "done")
+        version = file.size, file.modified_ns
+        source = Source(content, "subtitle", file.path, *version, READER, "done")
         lines: list[TranscriptLine] = []
         try:
             lines = read_subtitles(Path(file.path))
@@ -169,10 +146,10 @@ class TranscriptRun:
             self.problems[file.path] = f"subtitles: {error.strerror or error}"
             return
         except ValueError as error:
-            row = replace(row, status="failed", reason=f"subtitles: {error}")
-            self.problems[file.path] = row.reason
+            source = replace(source, status="failed", reason=f"subtitles: {error}")
+            self.problems[file.path] = source.reason
         lines = [line if line.language else replace(line, language=file.language) for line in lines]
-        self._add(replace(row, language=file.language), lines)
+        self._add(replace(source, language=file.language), store_lines(lines))
 
     def _read_embedded(
         self, requests: Sequence[_EmbeddedRequest], workers: int, limits: Limits
@@ -194,27 +171,28 @@ class TranscriptRun:
             self._add_embedded(outcome.request.content, outcome.request.path, subtitles)
 
     def _add_embedded(self, content: str, path: str, subtitles: EmbeddedSubtitles) -> None:
-        row = SourceRow(content, "subtitle", "", 0, 0, READER, "done")
+        source = Source(content, "subtitle", "", 0, 0, READER, "done")
         if subtitles.problem:
             self.problems[path] = subtitles.problem
-            row = replace(row, status="failed", reason=subtitles.problem)
-        self._add(row, subtitles.lines)
+            source = replace(source, status="failed", reason=subtitles.problem)
+        self._add(source, store_lines(subtitles.lines))
 
-    def _add(self, row: SourceRow, lines: Sequence[TranscriptLine]) -> None:
-        self._waiting[row.key] = replace(row, lines=len(lines)), lines
+    def _add(self, source: Source, lines: Sequence[Line]) -> None:
+        self._waiting[source.key] = SourceLines(source, lines)
         self._num_waiting += len(lines)
         if self._num_waiting >= COMMIT_LINES:
             self.write()
 
     def _is_embedded_read(self, content: str, video: str) -> bool:
-        key = source_key(content, "subtitle", "")
-        row = self._waiting[key][0] if key in self._waiting else self.sources.get(key)
-        if row is None or row.reader != READER:
+        key: SourceKey = (content, "subtitle", "")
+        waiting = self._waiting.get(key)
+        source = waiting.source if waiting is not None else self.sources.get(key)
+        if source is None or source.reader != READER:
             return False
-        if row.status == "failed":
-            if self.retry and key not in self._waiting:
+        if source.status == "failed":
+            if self.retry and waiting is None:
                 return False
-            self.problems[video] = row.reason
+            self.problems[video] = source.reason
         return True
 
     def _drop_removed(
@@ -224,36 +202,24 @@ class TranscriptRun:
         self._drop(
             [
                 key
-                for key, row in self.sources.items()
-                if row.path
-                and row.content in beside
-                and row.path not in {file.path for file in beside[row.content]}
-                and (os.path.dirname(row.path) in folders or is_missing_file(row.path))
+                for key, source in self.sources.items()
+                if source.path
+                and source.content in beside
+                and source.path not in {file.path for file in beside[source.content]}
+                and (os.path.dirname(source.path) in folders or is_missing_file(source.path))
             ]
         )
 
-    def _drop(self, keys: Sequence[str]) -> None:
-        if not keys:
-            return
-        self.store.remove_sources(keys)
-        self.tables.sync()
+    def _drop(self, keys: Sequence[SourceKey]) -> None:
+        self.writer.commit(Changes(removed_sources=keys))
         for key in keys:
             del self.sources[key]
 
 
-def line_rows(source: SourceRow, lines: Iterable[TranscriptLine]) -> list[WordRow]:
-    """Rows of the store for the lines of a source."""
+def store_lines(lines: Iterable[TranscriptLine]) -> list[Line]:
+    """Lines with the terms that full-text search finds them by."""
     return [
-        WordRow(
-            content=source.content,
-            source=source.key,
-            start=line.start,
-            end=line.end,
-            kind=source.kind,
-            language=line.language,
-            words=line.text,
-            terms=analyse(line.text).index_text(),
-        )
+        Line(line.start, line.end, line.language, line.text, analyse(line.text).index_text())
         for line in lines
     ]
 

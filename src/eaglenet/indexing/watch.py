@@ -14,16 +14,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import read_proc
 from eaglenet.indexing.files import find_videos
-from eaglenet.indexing.index import index_videos
+from eaglenet.indexing.index import ModelSource, index_videos
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport
-from eaglenet.methods.base import Method
-from eaglenet.search.model import load_model, model_for_store, move_to_device
 from eaglenet.video.containers import looks_like_video
+
+if TYPE_CHECKING:
+    from eaglenet.methods.base import Method
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +57,7 @@ def watch(
     """
     options = options or IndexOptions()
     roots = [path.expanduser() for path in paths]
-    model = model if model is not None else model_for_store(store)
-    if method is None:
-        method = move_to_device(load_model(model), options.device)
+    source = ModelSource(store, model, options, method)
     wait = wait or make_waiter(roots, interval)
     guard = MountGuard(roots)
     indexed: State | None = None
@@ -72,7 +72,7 @@ def watch(
             if now != indexed and guard.is_plausible(len(now)) and (is_settled or is_late):
                 drop_missing = options.drop_missing or indexed is not None
                 run_options = dataclasses.replace(options, drop_missing=drop_missing)
-                yield index_videos(roots, store, model, options=run_options, method=method)
+                yield index_videos(roots, store, model, options=run_options, source=source)
                 indexed, changed_at = now, time.monotonic()
         before = now
         # After a change, scan again soon to see whether it has settled.

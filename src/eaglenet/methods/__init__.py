@@ -1,5 +1,19 @@
-"""One file a paper, one class a file, one small interface. A file of a method registers it."""
+"""One file per paper, one class per file, one small interface. A file of a method registers it."""
 
-from eaglenet.methods.base import METHODS, Method, MethodSpec
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eaglenet.methods.base import METHODS, Method, MethodSpec
 
 __all__ = ["METHODS", "Method", "MethodSpec"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the interface, and torch with it, on first use: settings are read without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from eaglenet.methods import base
+
+    return getattr(base, name)

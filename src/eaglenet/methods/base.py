@@ -40,9 +40,12 @@ from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.video.inputs import FrameBatch, clips_of
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor
-VideoInput = str | Path | Frames | Sequence[str | Path | Frames] | Clips | VideoFeatures
+VideoInput = (
+    str | Path | Frames | Sequence[str | Path | Frames] | FrameBatch | Clips | VideoFeatures
+)
 """A file, frames, several of either, or what was made of them."""
 
 
@@ -121,10 +124,11 @@ class Method(nn.Module, ABC):
         """
         if isinstance(videos, Clips | VideoFeatures):
             return self._encode_video(videos)
-        from eaglenet.video.inputs import clips_of
-
+        batch = videos if isinstance(videos, FrameBatch) else clips_of(videos, self.frame_spec)
+        arrays = (batch.frames, batch.mask, batch.seconds)
+        clips = Clips(*(torch.from_numpy(array) for array in arrays))
         with torch.no_grad():
-            return self._encode_video(clips_of(videos, self.frame_spec).to(self.device))
+            return self._encode_video(clips.to(self.device))
 
     def similarity(
         self, texts: str | Sequence[str] | Tokens | TextFeatures, videos: VideoInput

@@ -23,10 +23,12 @@ from eaglenet.encoders.catalogue import ALIASES
 from eaglenet.encoders.clip_config import check_sizes
 from eaglenet.encoders.weights import read_safetensors, reading_on_demand, realise
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
+from eaglenet.models import files
+from eaglenet.models.files import CONFIG, SCALES, WEIGHTS, local_folder
+from eaglenet.models.files import is_packaged as is_packaged
 
-# Weights stored in a quarter of their size: int8 matrices with one scale a row.
+# Weights stored in a quarter of their size: int8 matrices with one scale per row.
 
-SCALES = "::scales"
 SMALLEST = 4096
 """Matrices of fewer entries save nothing worth their rounding."""
 
@@ -69,9 +71,6 @@ FORMAT = 1
 Storage = Literal["full", "int8"]
 MARGIN = 2**24
 """Weights that a method's builder may take away from the towers."""
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-PACKAGED = Path(__file__).parent
-"""Models that come with the package, by name."""
 
 
 def save(method: Method, folder: str | Path, *, storage: Storage = "full") -> None:
@@ -107,15 +106,6 @@ def save(method: Method, folder: str | Path, *, storage: Storage = "full") -> No
     write_json(folder / CONFIG, description)
 
 
-def is_packaged(name_or_folder: str | Path) -> bool:
-    """Is this the name of a model that comes with the package? A path, even ``./demo``, is not."""
-    return (
-        isinstance(name_or_folder, str)
-        and name_or_folder.isidentifier()
-        and (PACKAGED / name_or_folder / CONFIG).is_file()
-    )
-
-
 def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> Method:
     """A model in eval mode, with its tokenizer.
 
@@ -145,17 +135,15 @@ def load_for_texts(name_or_folder: str | Path) -> Method:
 def _find(name_or_folder: str | Path) -> Method:
     if isinstance(name_or_folder, str):
         name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
-    folder = Path(name_or_folder).expanduser()
-    packaged = PACKAGED / str(name_or_folder)
-    if is_packaged(name_or_folder):
-        folder = packaged
+    folder = local_folder(name_or_folder)
     for inside in (folder, folder / MODEL):
         description = _read_description(inside)
         if description is not None:
             return _load_folder(inside, description)
     if str(name_or_folder) == "demo":
         raise ModelNotFoundError(
-            f"the demo model is not in {packaged}; reinstall the package, or name a model folder"
+            f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a model "
+            "folder"
         )
     from eaglenet.encoders.loading import load_pretrained
 

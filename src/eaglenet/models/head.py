@@ -15,34 +15,17 @@ import safetensors.torch
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, UsageError
 from eaglenet.core.files import write_json, write_tensors
-from eaglenet.core.run_folder import MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.encoders.clip_config import check_sizes
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.layers.temporal_transformer import default_heads
 from eaglenet.methods.base import METHODS, Method
-from eaglenet.models.folder import (
-    CONFIG,
-    PACKAGED,
-    WEIGHTS,
-    Storage,
-    from_int8,
-    is_packaged,
-    to_int8,
-)
+from eaglenet.models.files import CONFIG, WEIGHTS
+from eaglenet.models.files import head_folder as head_folder
+from eaglenet.models.folder import Storage, from_int8, to_int8
 
 FORMAT = 1
-FOLDER = "head"
 TOWERS = "encoder."
-
-
-def head_folder(model: str | Path) -> Path | None:
-    """Where the head of a model lies; None where it has none."""
-    model_folder = PACKAGED / str(model) if is_packaged(model) else Path(model).expanduser()
-    for folder in (model_folder / FOLDER, model_folder / MODEL / FOLDER):
-        if (folder / CONFIG).is_file():
-            return folder
-    return None
 
 
 def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") -> None:

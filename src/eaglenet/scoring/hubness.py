@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.layers.sentence_bank import level_of_videos
+from eaglenet.store.hubness import TEMPERATURE
 
-TEMPERATURE = 20.0
-"""Of QB-norm's inverted softmax, for cosines."""
 SUBJECTS = (
     "a man", "a woman", "a child", "two people", "a group of people", "a dog", "a cat", "a girl",
     "a boy", "a cartoon character", "a player", "a singer", "a chef", "a car", "an animal",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.hardware import AUTO
+from eaglenet.core.extras import require_torch
+from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
-from eaglenet.core.types import Hit
-from eaglenet.methods.base import Method
+from eaglenet.models.light_model import LightModel
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -24,16 +22,27 @@ from eaglenet.search.hits import (
     first_existing,
     rank_captions,
 )
-from eaglenet.search.model import load_for_search
+from eaglenet.search.model import SearchModel, require_identity, runs_through_numpy
 from eaglenet.search.options import Filters, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
-from eaglenet.search.reranking import EncodedText, Reranker
+from eaglenet.search.reranking import EncodedText
 from eaglenet.search.retrieval import Retriever, StoreView
-from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists
-from eaglenet.search.store.base import Store, open_store
-from eaglenet.search.store.manifest import Manifest
-from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.search.shortlist import Scan, Shortlist, Vectors, make_shortlists
 from eaglenet.search.transcripts import explain_no_match
+from eaglenet.store.base import Store
+from eaglenet.store.kinds import open_store
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import Clip, FileTable
+from eaglenet.store.snapshot import OutdatedError, Snapshot
+
+if TYPE_CHECKING:
+    import torch
+
+    from eaglenet.methods.base import Method
+
+AUTO = "auto"
+ATTEMPTS = 5
+Result = TypeVar("Result")
 
 
 class Engine:
@@ -52,7 +61,7 @@ class Engine:
         self._model = model
         self._device = device
         self._lock = threading.RLock()
-        self._loaded: tuple[str, Method, Reranker] | None = None
+        self._loaded: tuple[str, SearchModel] | None = None
         self._view = StoreView.open(store)
 
     @classmethod
@@ -86,14 +95,9 @@ class Engine:
         return self._current_view().snapshot
 
     @property
-    def method(self) -> Method:
+    def model(self) -> SearchModel:
         """The model, loaded on first use and checked to be the one that made the store."""
-        return self._load_model(self._current_view())[0]
-
-    @property
-    def reranker(self) -> Reranker:
-        """Exact scorer of the model."""
-        return self._load_model(self._current_view())[1]
+        return self._load_model(self._current_view())
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -103,31 +107,37 @@ class Engine:
     def _current_view(self) -> StoreView:
         """Read the store again if it has changed or was replaced."""
         try:
-            stamp = self._view.store.stamp()
+            if self._view.store.stamp() != self._view.snapshot.stamp:
+                with self._lock:
+                    if self._view.store.stamp() != self._view.snapshot.stamp:
+                        self._view = StoreView.open(self._view.store)
         except OSError:
-            return self._view  # The store is gone; what is open can still be searched.
-        if stamp != self._view.stamp:
-            with self._lock:
-                if stamp != self._view.stamp:
-                    self._view = self._view.reopen()
+            pass  # The store is gone; what is open can still be searched.
         return self._view
 
-    def _load_model(self, view: StoreView) -> tuple[Method, Reranker]:
+    def read(self, work: Callable[[StoreView], Result]) -> Result:
+        """Call ``work`` with the newest version; again if a writer removes clips meanwhile."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return work(self._current_view())
+            except OutdatedError:
+                continue
+        return work(self._current_view())
+
+    def _load_model(self, view: StoreView) -> SearchModel:
         """Load the model of a store, again if the store was replaced."""
         identity = view.manifest.identity
         with self._lock:
             if self._loaded is None or self._loaded[0] != identity:
-                method = load_for_search(view.store, self._model, self._device)
-                self._loaded = identity, method, Reranker(method)
-            return self._loaded[1:]
+                self._loaded = identity, open_model(view.store, self._model, self._device)
+            return self._loaded[1]
 
-    def _retriever(self) -> Retriever:
-        view = self._current_view()
+    def _retriever(self, view: StoreView) -> Retriever:
         return Retriever(view, partial(self._load_model, view), self._scan)
 
     def warm_up(self) -> None:
         """Load the model and the vectors and run one query, so that the next one is fast."""
-        _ = self.method
+        _ = self.model
         if len(self.snapshot):
             self.search("warm up", k=1)
 
@@ -163,39 +173,44 @@ class Engine:
                 f"expected a list of queries, not {type(queries).__name__} {queries!r:.60}"
             )
         typed = [_to_query(query) for query in queries]
-        return self._retriever().search(typed, k, options) if typed else []
+        if not typed:
+            return []
+        return self.read(lambda view: self._retriever(view).search(typed, k, options))
 
-    @torch.no_grad()
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
         """Rank captions for the video, the image or the clip of a query."""
         if not captions:
             raise UsageError("no captions; give at least one")
         k = check_count(k)
-        retriever = self._retriever()
-        example = retriever.encode_example(query)
-        method = retriever.model[0]
-        return rank_captions(method, example.features, example.seconds, example.span, captions, k)
 
-    @torch.no_grad()
+        def rank(view: StoreView) -> list[CaptionHit]:
+            retriever = self._retriever(view)
+            example = retriever.encode_example(query)
+            return rank_captions(retriever.model, example.features, example.span, captions, k)
+
+        return self.read(rank)
+
     def explain(self, query: str | Query, clip_id: str) -> Explanation:
         """Return the scores of one clip for a text, frame by frame."""
         query = _to_query(query)
         if query.text is None:
             raise UsageError("only the scores of a text can be explained")
-        retriever = self._retriever()
-        method, reranker = retriever.model
-        encoded = EncodedText(reranker, method.encode_text([query.text, *query.negatives]))
-        snapshot = retriever.view.snapshot
-        row = snapshot.row(clip_id)
-        return explain_clip(snapshot, encoded, row, retriever.load(np.array([row])))
+        texts = [query.text, *query.negatives]
+
+        def explain(view: StoreView) -> Explanation:
+            retriever = self._retriever(view)
+            encoded = EncodedText(retriever.model, retriever.model.encode_texts(texts))
+            row = view.snapshot.row(clip_id)
+            return explain_clip(view.snapshot, encoded, row, retriever.load(np.array([row])))
+
+        return self.read(explain)
 
     def __contains__(self, clip_id: object) -> bool:
         return clip_id in self.snapshot
 
     def thumbnail(self, clip_id: str) -> bytes:
         """Small JPEG of the middle of a clip."""
-        snapshot = self.snapshot
-        return snapshot.thumbnail(snapshot.row(clip_id))
+        return self.read(lambda view: view.snapshot.thumbnail(view.snapshot.row(clip_id)))
 
     def frame(self, clip_id: str, seconds: float, size: int = 240) -> bytes:
         """JPEG of the frame at a time, its shorter side ``size``.
@@ -217,35 +232,65 @@ class Engine:
         """Clip id that a short one stands for."""
         return self.snapshot.full_id(text)
 
+    def clip(self, clip_id: str) -> tuple[Clip, FileTable]:
+        """A clip, and its file as a table of one row."""
+
+        def find(view: StoreView) -> tuple[Clip, FileTable]:
+            (clip,) = view.snapshot.clips([view.snapshot.row(clip_id)])
+            return clip, view.snapshot.files([clip.content_id])
+
+        return self.read(find)
+
     def file_of(self, clip_id: str) -> Path:
         """File of a clip; of several with the same content, the first that exists."""
-        snapshot = self.snapshot
-        paths = snapshot.files.paths[int(snapshot.columns["file_number"][snapshot.row(clip_id)])]
-        return Path(first_existing(paths))
+        return Path(first_existing(self.clip(clip_id)[1].paths[0]))
 
     def span_of(self, clip_id: str) -> tuple[float, float]:
         """First and last second of a clip in its file."""
-        snapshot = self.snapshot
-        return snapshot.span(snapshot.row(clip_id))
+        clip, _ = self.clip(clip_id)
+        return clip.start, clip.end
 
     def info(self) -> dict[str, Any]:
         """Describe the store and how it is searched."""
-        return self._current_view().info()
+        return self.read(lambda view: view.info())
 
     def why_empty(self, options: SearchOptions, query: Query | None = None) -> str:
         """Say why there are no hits: a filter that no file meets, or a text that no line has."""
-        view = self._current_view()
-        reason = options.filters.why_empty(view.snapshot.files)
-        if reason or query is None or query.transcript is None or not len(view.snapshot):
-            return reason
-        return explain_no_match(query.transcript, options.modalities, view.num_lines())
+
+        def explain(view: StoreView) -> str:
+            reason = options.filters.why_empty(view.files) if options.filters else ""
+            if reason or query is None or query.transcript is None or not len(view.snapshot):
+                return reason
+            return explain_no_match(query.transcript, options.modalities, view.snapshot.num_lines)
+
+        return self.read(explain)
 
     def shortlists(
-        self, vectors: Tensor, k: int, filters: Filters | None = None
+        self, vectors: Vectors, k: int, filters: Filters | None = None
     ) -> tuple[Snapshot, list[Shortlist]]:
         """Rows of the k nearest clips per vector ``[queries, dim]``, and their snapshot."""
         snapshot = self.snapshot
         return snapshot, make_shortlists(snapshot, vectors, k, filters, self._scan)
+
+
+def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
+    """Load the model of a store, and check that it is the one that made the store.
+
+    ``model`` is its new location, or the model itself, which stays on its device. A compact model
+    runs through numpy, unless ``device`` names a GPU. Others run through torch; ``device`` ``auto``
+    uses a GPU if there is one.
+    """
+    source = model if model is not None else store.manifest.model
+    if isinstance(source, str | Path) and runs_through_numpy(source, device):
+        from eaglenet.search.numpy_model import NumpyModel
+
+        light = LightModel.open(source)
+        require_identity(store, str(source), light.identity)
+        return NumpyModel(light)
+    require_torch(f"the model {store.manifest.model!r}")
+    from eaglenet.search.torch_model import TorchModel, load_for_search
+
+    return TorchModel(load_for_search(store, model, device))
 
 
 def _to_query(query: str | Query) -> Query:

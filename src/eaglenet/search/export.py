@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.types import FrameSpec, Hit
+from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.core.hits import Hit
 from eaglenet.search.engine import Engine
 from eaglenet.search.hits import SearchResult
 

@@ -8,22 +8,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from eaglenet.core.errors import StoreError, shell_quote
-from eaglenet.core.types import Hit, Moment, VideoFeatures
-from eaglenet.methods.base import Method
-from eaglenet.scoring import score_all
+from eaglenet.core.hits import Hit, Moment
+from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions, path_matcher
 from eaglenet.search.query import Query, clean_texts
 from eaglenet.search.reranking import EncodedQuery
-from eaglenet.search.selection import Candidates, find_moment, select, select_transcripts
+from eaglenet.search.selection import (
+    Candidates,
+    ClipDetails,
+    find_moment,
+    select,
+    select_transcripts,
+)
 from eaglenet.search.shortlist import hubness_offsets
-from eaglenet.search.store.layout import StoredClips
-from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.transcripts import ClipTranscript, fuse_scores
+from eaglenet.store.snapshot import Snapshot
 
 CAPTION_BATCH = 256
 
@@ -58,7 +60,6 @@ class Explanation:
     """Time in the file, in seconds, and score of each frame."""
 
 
-@torch.no_grad()
 def make_hits(
     candidates: Candidates, query: EncodedQuery, k: int, options: SearchOptions
 ) -> list[Hit]:
@@ -67,19 +68,19 @@ def make_hits(
     With transcripts, :func:`fuse_scores` ranks. ``matched_in`` of a hit then has ``visual`` if its
     frames alone would have ranked it among the k best.
     """
-    snapshot, shortlist, clips = candidates.snapshot, candidates.shortlist, candidates.clips
+    snapshot, shortlist = candidates.snapshot, candidates.shortlist
     if not len(shortlist.rows):
         return []
-    scores = torch.from_numpy(shortlist.cosines)
+    scores = shortlist.cosines
     if options.rerank:
-        scores = exact_scores(snapshot, query, shortlist.rows, clips)
-    if not scores.isfinite().all():
+        scores = exact_scores(snapshot, query, shortlist.rows, candidates.features)
+    if not np.isfinite(scores).all():
         raise StoreError(
             f"features of {snapshot.location} are damaged: scores are not numbers; rebuild them "
             f"with: eaglenet store repair --store {shell_quote(snapshot.location)}"
         )
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
-    order = scores.sort(descending=True, stable=True).indices.tolist()
+    order = np.argsort(-scores, kind="stable").tolist()
     visual_rows = {int(shortlist.rows[number]) for number in order[:k]}
     ranked = scores.tolist()
     if candidates.transcripts:
@@ -94,7 +95,9 @@ def make_hits(
         more, copies = (
             shortlist.rows[others].tolist() for others in (selected.more, selected.copies)
         )
-        hit = _make_hit(snapshot, row, options, rank, ranked[number], selected.moment, more, copies)
+        hit = _make_hit(
+            candidates.details, row, options, rank, ranked[number], selected.moment, more, copies
+        )
         hit = replace(hit, coarse_score=float(shortlist.cosines[number]))
         if candidates.transcripts:
             visual_score = {"visual_score": float(scores[number])}
@@ -106,12 +109,12 @@ def make_hits(
 
 
 def exact_scores(
-    snapshot: Snapshot, query: EncodedQuery, rows: NDArray[np.int64], clips: StoredClips
-) -> Tensor:
+    snapshot: Snapshot, query: EncodedQuery, rows: NDArray[np.int64], clips: ClipFeatures
+) -> NDArray[np.float32]:
     """Exact scores of the clips in these rows, minus their hubness offsets."""
-    scores = query.score(clips).float().cpu()
+    scores = query.score(clips)
     offsets = hubness_offsets(snapshot, rows, query.exact_hubness_weight)
-    return scores if offsets is None else (scores.double() - torch.from_numpy(offsets)).float()
+    return scores if offsets is None else (scores - offsets).astype(np.float32)
 
 
 def make_transcript_hits(
@@ -119,17 +122,18 @@ def make_transcript_hits(
 ) -> list[Hit]:
     """Return the k best clips by their transcripts alone; ``coarse_score`` is 0."""
     hits = []
-    for rank, selected in enumerate(select_transcripts(snapshot, clips, k, options), 1):
+    details = ClipDetails(snapshot, [each.clip for each in clips])
+    for rank, selected in enumerate(select_transcripts(details, clips, k, options), 1):
         clip = selected.clip
         hit = _make_hit(
-            snapshot, clip.row, options, rank, clip.strength, selected.moment, selected.more
+            details, clip.row, options, rank, clip.strength, selected.moment, selected.more
         )
         hits.append(_add_transcript(hit, clip, is_visual=False))
     return hits
 
 
 def _make_hit(
-    snapshot: Snapshot,
+    details: ClipDetails,
     row: int,
     options: SearchOptions,
     rank: int,
@@ -139,18 +143,18 @@ def _make_hit(
     copies: Sequence[int] = (),
 ) -> Hit:
     """``more`` and ``copies`` are rows of clips that the hit represents."""
-    file = int(snapshot.columns["file_number"][row])
+    paths = details.files.paths[details.file(row)]
     matches = path_matcher(options.filters.path)
-    path = first_existing([path for path in snapshot.files.paths[file] if matches(path)])
+    path = first_existing([path for path in paths if matches(path)] or paths)
     return Hit(
         rank=rank,
-        clip_id=snapshot.clip_id(row),
+        clip_id=details.clip(row).id,
         path=path,
         score=float(score),
         coarse_score=0.0,
         moment=moment,
-        duration=float(snapshot.files.durations[file]),
-        metadata=_metadata(snapshot, row, more, copies, path),
+        duration=details.duration(row),
+        metadata=_metadata(details, row, more, copies, path),
     )
 
 
@@ -171,14 +175,12 @@ def first_existing(paths: Sequence[str]) -> str:
 
 
 def _metadata(
-    snapshot: Snapshot, row: int, more: Sequence[int], copies: Sequence[int], hit_path: str
+    details: ClipDetails, row: int, more: Sequence[int], copies: Sequence[int], hit_path: str
 ) -> dict[str, Any]:
-    numbers, files = snapshot.columns["file_number"], snapshot.files
-    file = int(numbers[row])
-    start, end = snapshot.span(row)
+    clip, files, file = details.clip(row), details.files, details.file(row)
     metadata: dict[str, Any] = {
-        "clip_start": start,
-        "clip_end": end,
+        "clip_start": clip.start,
+        "clip_end": clip.end,
         "width": files.widths[file],
         "height": files.heights[file],
         "modified": float(files.modified[file]),
@@ -187,18 +189,16 @@ def _metadata(
     if len(files.paths[file]) > 1:
         metadata["also_at"] = [path for path in files.paths[file] if path != hit_path]
     if more:
-        metadata["more"] = [snapshot.clip_id(other) for other in more]
+        metadata["more"] = [details.clip(other).id for other in more]
     if copies:
-        copy_paths = (first_existing(files.paths[int(numbers[other])]) for other in copies)
+        copy_paths = (first_existing(files.paths[details.file(other)]) for other in copies)
         metadata["copies"] = list(dict.fromkeys(copy_paths))
     return metadata
 
 
-@torch.no_grad()
 def rank_captions(
-    method: Method,
-    video: VideoFeatures,
-    seconds: Tensor,
+    model: SearchModel,
+    video: ClipFeatures,
     span: tuple[float, float],
     captions: Sequence[str],
     k: int,
@@ -207,37 +207,35 @@ def rank_captions(
     texts = clean_texts(captions)
     scores, frame_scores = [], []
     for start in range(0, len(texts), CAPTION_BATCH):
-        text = method.encode_text(texts[start : start + CAPTION_BATCH])
-        scores.append(score_all(method, text, video)[:, 0])
-        frame_scores.append(method.frame_scores(text, video)[:, 0])
-    frames = torch.cat(frame_scores).cpu()
-    values, order = torch.cat(scores).cpu().sort(descending=True, stable=True)
-    best = zip(values[:k].tolist(), order[:k].tolist(), strict=True)
+        encoded = model.encode_texts(texts[start : start + CAPTION_BATCH])
+        scores.append(model.score(encoded, video)[:, 0])
+        frame_scores.append(model.frame_scores(encoded, video)[:, 0])
+    values, frames = np.concatenate(scores), np.concatenate(frame_scores)
+    order = np.argsort(-values, kind="stable")[:k].tolist()
     return [
         CaptionHit(
             rank=rank,
             caption=captions[number],
-            score=score,
-            moment=find_moment(frames[number], seconds.cpu(), *span),
+            score=float(values[number]),
+            moment=find_moment(frames[number], video.seconds[0], *span),
         )
-        for rank, (score, number) in enumerate(best, 1)
+        for rank, number in enumerate(order, 1)
     ]
 
 
-@torch.no_grad()
 def explain_clip(
-    snapshot: Snapshot, query: EncodedQuery, row: int, clips: StoredClips
+    snapshot: Snapshot, query: EncodedQuery, row: int, features: ClipFeatures
 ) -> Explanation:
-    """Explain the score of the clip in ``row``, whose features are ``clips``."""
-    frames, seconds = query.frame_scores(clips)[0].cpu(), clips.seconds[0].cpu()
-    vector, rows = snapshot.vectors[int(snapshot.columns["slot"][row])], np.array([row])
+    """Explain the score of the clip in ``row``, whose features are given."""
+    (clip,), rows = snapshot.clips([row]), np.array([row])
+    frames, seconds = query.frame_scores(features)[0], features.seconds[0]
     offsets = hubness_offsets(snapshot, rows, query.hubness_weight)
+    cosine = float(snapshot.vectors_at(rows)[0] @ query.vector)
     pairs = sorted(zip(seconds.tolist(), frames.tolist(), strict=True))
     return Explanation(
-        clip_id=snapshot.clip_id(row),
-        score=float(exact_scores(snapshot, query, rows, clips)[0]),
-        coarse_score=float(vector @ query.vector.float().cpu())
-        - (0.0 if offsets is None else float(offsets[0])),
-        moment=find_moment(frames, seconds, *snapshot.span(row)),
+        clip_id=clip.id,
+        score=float(exact_scores(snapshot, query, rows, features)[0]),
+        coarse_score=cosine - (0.0 if offsets is None else float(offsets[0])),
+        moment=find_moment(frames, seconds, clip.start, clip.end),
         frames=tuple(pair for pair in pairs if pair[1] != float("-inf")),
     )

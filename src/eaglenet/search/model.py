@@ -1,45 +1,158 @@
-"""The model of a store: which one it is, loading it, and what a store of it holds."""
+"""The model of a store, as searching sees it, and which model a store has.
+
+Everything that crosses this border is a numpy array. There are two implementations:
+:mod:`eaglenet.search.numpy_model` for compact models, and :mod:`eaglenet.search.torch_model`, which
+alone imports torch.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import torch
-from torch import nn
+import numpy as np
+from numpy.typing import NDArray
 
-from eaglenet.core.errors import (
-    CheckpointError,
-    ModelNotFoundError,
-    StoreError,
-    UsageError,
-    shell_quote,
-)
-from eaglenet.core.hardware import AUTO, require_device
-from eaglenet.core.object_storage import absolute_location
-from eaglenet.core.types import Clips, FrameSpec
-from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.hub import exact_name
-from eaglenet.methods.base import Method, evaluating
-from eaglenet.models.folder import is_packaged
-from eaglenet.models.head import head_folder, with_head
-from eaglenet.search.reranking import prepare_for_store
-from eaglenet.search.store.base import Store, kind_of
-from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.search.store.manifest import Manifest, Splitting, not_to_mix
+from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.models.files import is_packaged
+from eaglenet.models.light_model import LightModel
+from eaglenet.store.base import Store
+from eaglenet.store.kinds import kind_of
+from eaglenet.store.layout import PREPARED, SECONDS
+from eaglenet.store.manifest import cannot_mix
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    pass
 
 DEFAULT_MODEL = "small"
 """Ships with the package, so it needs no network."""
-SAMPLED_VALUES = 4096
-"""Values per tensor that a model's identity is computed from."""
+LIGHT_DEVICES = ("auto", "cpu")
+"""Devices for which a compact model runs through numpy. One query is no work for a GPU, and torch
+takes longer to import than the query takes."""
+
+
+@dataclass(frozen=True)
+class ClipFeatures:
+    """Features of clips by field, as :meth:`eaglenet.store.layout.Layout.unpack` gives them.
+
+    keys: what identifies the features of each clip, for caches; None if there is nothing to cache.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    keys: Sequence[Hashable] | None = None
+
+    @property
+    def frames(self) -> NDArray[np.float32]:
+        """``[clips, frames, dim]``."""
+        return self.arrays["frames"]
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """``[clips, frames]``, False for padding."""
+        return self.arrays["mask"]
+
+    @property
+    def seconds(self) -> NDArray[np.float32]:
+        """``[clips, frames]``: time of each frame in its file."""
+        return self.arrays[SECONDS]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def __getitem__(self, rows: Sequence[int]) -> ClipFeatures:
+        indices = np.asarray(rows, np.int64)
+        keys = None if self.keys is None else [self.keys[row] for row in rows]
+        return ClipFeatures({name: array[indices] for name, array in self.arrays.items()}, keys)
+
+    def without_prepared(self) -> ClipFeatures:
+        """Leave out what only :meth:`SearchModel.score` reads; it is large."""
+        arrays = {
+            name: array for name, array in self.arrays.items() if not name.startswith(PREPARED)
+        }
+        return ClipFeatures(arrays, self.keys)
+
+
+class EncodedTexts(Protocol):
+    """Texts as a model has encoded them."""
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """``[texts, dim]``, unit length; their dot products with clips rank the shortlist."""
+        ...
+
+    def __getitem__(self, rows: Sequence[int]) -> Self: ...
+
+
+class SearchModel(Protocol):
+    """Encodes queries, and scores clips exactly. Thread-safe."""
+
+    @property
+    def has_cosine_scores(self) -> bool:
+        """True if exact scores are cosines, which hubness offsets correct.
+
+        False if the model corrects hubness itself, or if it reads text and video together.
+        """
+        ...
+
+    @property
+    def device(self) -> str:
+        """``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
+        ...
+
+    def encode_texts(self, texts: Sequence[str]) -> Any:
+        """Encode texts; returns :class:`EncodedTexts` of this model."""
+        ...
+
+    def encode_frames(
+        self, frames: NDArray[np.uint8], mask: NDArray[np.bool_], seconds: NDArray[np.float32]
+    ) -> ClipFeatures:
+        """Encode videos or images.
+
+        ``frames``: ``[videos, frames, 3, height, width]``; ``mask``, ``seconds``:
+        ``[videos, frames]``.
+        """
+        ...
+
+    def vectors(self, clips: ClipFeatures) -> NDArray[np.float32]:
+        """``[clips, dim]``, unit length: the vectors that a store keeps of such clips."""
+        ...
+
+    def score(self, texts: Any, clips: ClipFeatures) -> NDArray[np.float32]:
+        """Exact scores ``[texts, clips]``."""
+        ...
+
+    def frame_scores(self, texts: Any, clips: ClipFeatures) -> NDArray[np.float32]:
+        """Scores of single frames ``[texts, clips, frames]``; -inf for padding."""
+        ...
+
+
+def runs_through_numpy(model: str | Path, device: Any) -> bool:
+    """Return whether searching with this model, on this device, needs no torch."""
+    return str(device) in LIGHT_DEVICES and LightModel.supports(model)
+
+
+def require_identity(store: Store, name: str, identity: str, *, is_location: bool = True) -> None:
+    """Raise an error if a store was made with another model than this one.
+
+    ``name`` is what ``--model`` takes, or with ``is_location`` False the name of a loaded model.
+    """
+    manifest = store.manifest
+    if identity == manifest.identity:
+        return
+    if is_location and name == manifest.model:
+        raise StoreError(
+            f"{store.location} was made with other weights of {name!r}: the model has changed, or "
+            "is from another version of eaglenet. Index the same files into a new store, which "
+            "replaces this one when it is complete: eaglenet index --store NEW --like "
+            f"{shell_quote(store.location)} --model {shell_quote(name)} --swap"
+        )
+    raise StoreError(
+        f"{store.location} was made with another model than {name!r}, whose vectors cannot be "
+        f"compared. Use --model {shell_quote(manifest.model)}, or index into a new store"
+    )
 
 
 def uses_default_model(location: str | Path, model: str | None) -> bool:
@@ -67,7 +180,7 @@ def refuse_other_model(location: str | Path, name: str) -> None:
         return
     own = kind.open(str(location)).manifest.model
     if own != name and is_packaged(own) and not Path(name).expanduser().exists():
-        raise not_to_mix(str(location), [f"model {own!r} (now {name!r})"])
+        raise cannot_mix(str(location), [f"model {own!r} (now {name!r})"])
 
 
 def require_model(store: Store) -> None:
@@ -78,198 +191,3 @@ def require_model(store: Store) -> None:
             f"the model of {store.location} was in {name}, which no longer exists; give its new "
             "location with --model FOLDER (in Python: model=)"
         )
-
-
-def load_model(name: str) -> Method:
-    """Load a model to index with, and check it before anything is written."""
-    from eaglenet.models.folder import load
-
-    method = load(name)
-    if method.tokenizer is None:
-        raise ModelNotFoundError(
-            f"{name} has no tokenizer, so it cannot encode queries; save the model with one"
-        )
-    check_vectors(method, name)
-    return method
-
-
-def load_for_search(
-    store: Store, model: str | Path | Method | None, device: torch.device | str
-) -> Method:
-    """Load the model of a store, and check that it is the one that made the store.
-
-    ``model`` is its new location, or the model itself, which stays on its device. ``device``
-    ``auto`` uses a GPU if there is one.
-    """
-    from eaglenet.models.folder import load_for_texts
-
-    manifest = store.manifest
-    source = model if model is not None else manifest.model
-    method = source
-    if not isinstance(method, Method):
-        if model is None:
-            require_model(store)
-        method = load_for_texts(str(source))
-    if model_identity(method) != manifest.identity:
-        name = source.name if isinstance(source, Method) else str(source)
-        if not isinstance(source, Method) and name == manifest.model:
-            raise StoreError(
-                f"{store.location} was made with other weights of {name!r}: the model has changed, "
-                "or is from another version of eaglenet. Index the same files into a new store, "
-                "which replaces this one when it is complete: eaglenet index --store NEW --like "
-                f"{shell_quote(store.location)} --model {shell_quote(name)} --swap"
-            )
-        raise StoreError(
-            f"{store.location} was made with another model than {name!r}, whose vectors cannot be "
-            f"compared. Use --model {shell_quote(manifest.model)}, or index into a new store"
-        )
-    method.eval()
-    # A head beside the model ranks shortlists; the vectors of the store come from its towers.
-    head = None if isinstance(source, Method) else head_folder(str(source))
-    if head is not None:
-        method = with_head(method, head)
-    if device != AUTO or not isinstance(source, Method):
-        method = move_to_device(method, device)
-    if not isinstance(source, Method):
-        release_image_tower(method, str(source))
-    return method
-
-
-@torch.no_grad()
-def check_vectors(method: Method, name: str) -> None:
-    """Refuse a model that gives all images, or all texts, the same vector.
-
-    With weights that are zero or did not load, no query could tell clips apart. A text about one of
-    two images must also be nearer to it: otherwise a packaged model is damaged. For other models
-    this is a warning, because they may be untrained on purpose.
-    """
-    size = method.frame_spec.size
-    shades = torch.linspace(0, 255, size)
-    # They differ in shape and in colour: a model may distinguish only one of these.
-    orange, blue = (
-        torch.tensor(colour).view(3, 1, 1) for colour in ((1.0, 0.6, 0.2), (0.1, 0.3, 0.9))
-    )
-    across, down = shades.expand(size, size), shades.flip(0)[:, None].expand(size, size)
-    frames = torch.stack([orange * across, blue * down]).to(torch.uint8)[:, None]
-    clips = Clips(frames, torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1))
-    with evaluating(method):
-        videos = method.coarse_vectors(method.encode_video(clips.to(method.device)))
-        texts = videos
-        if method.tokenizer is not None:
-            tokens = method.tokenizer(["an orange background", "a blue background"])
-            texts = method.coarse_vectors(method.encode_text(tokens.to(method.device)))
-    for title, vectors in (("images", videos), ("texts", texts)):
-        if not bool(torch.isfinite(vectors).all()):
-            raise CheckpointError(
-                f"{name}: the vectors of {title} are not numbers. Nothing was written"
-            )
-        if torch.equal(vectors[0], vectors[1]) or not bool(vectors.any()):
-            raise CheckpointError(
-                f"{name}: different {title} have the same vector, so no search could work; the "
-                "weights did not load or were never trained. Nothing was written"
-            )
-    if method.tokenizer is None:
-        return
-    cosines = texts @ videos.T
-    if bool((cosines.diagonal() > cosines.flip(1).diagonal()).all()):
-        return
-    problem = (
-        f"{name}: a text about an orange or a blue image is nearer to the other image; the weights "
-        "are not trained, or the tokenizer belongs to another model"
-    )
-    if is_packaged(name):
-        raise CheckpointError(f"{problem}. Nothing was written; install the package again")
-    logger.warning("%s", problem)
-
-
-def move_to_device(method: Method, device: torch.device | str) -> Method:
-    """Move a model to a device; ``auto`` is a GPU if there is one."""
-    target = require_device(device)
-    try:
-        return method.to(target)
-    # torch raises RuntimeError for full memory, AssertionError for a build without the device.
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(
-            f"the model cannot be moved to --device {device} ({reason}); use --device cpu"
-        ) from error
-
-
-def release_image_tower(method: Method, name: str) -> None:
-    """Free the image tower until a query has an image; most queries are texts."""
-    from eaglenet.models.folder import load
-
-    def load_image_tower() -> nn.Module:
-        encoder = load(name).encoder
-        assert isinstance(encoder, TowerEncoder)
-        return encoder.vision
-
-    if isinstance(method.encoder, TowerEncoder):
-        method.encoder.release_vision(load_image_tower)
-
-
-def make_manifest(
-    method: Method,
-    model: str,
-    spec: FrameSpec,
-    splitting: Splitting,
-    roots: Sequence[str | Path],
-    *,
-    prepare: bool = False,
-) -> Manifest:
-    """Make the manifest of a store for a model; encoding a black clip gives the layout.
-
-    ``prepare`` adds what the exact scorer computes from a clip alone.
-    """
-    frames = torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
-    mask = torch.ones(1, spec.num_frames, dtype=torch.bool)
-    clips = Clips(frames, mask, torch.zeros(1, spec.num_frames)).to(method.device)
-    with torch.no_grad():
-        features = method.encode_video(clips)
-        dim = method.coarse_vectors(features).shape[-1]
-        prepared = prepare_for_store(method, features) if prepare else None
-    path = Path(model).expanduser()
-    # A folder that has the name of a packaged model or a hub id is not a model.
-    is_model = not is_packaged(model) and any(
-        (path / file).is_file()
-        for file in ("config.json", "model/config.json", "open_clip_config.json")
-    )
-    return Manifest(
-        model=os.path.abspath(path) if is_model or path.is_file() else exact_name(model),
-        identity=model_identity(method),
-        method=method.name,
-        dim=dim,
-        frame_spec=spec,
-        splitting=splitting,
-        layout=FeatureLayout.of(features, prepared),
-        roots=tuple(absolute_location(root) for root in roots),
-    )
-
-
-def model_identity(method: Method) -> str:
-    """Hash of the method's name, its configuration and its weights.
-
-    Only settings that differ from their defaults count, so that a new option in a later version
-    does not change the identity. Of a large tensor, ``SAMPLED_VALUES`` evenly spaced values count:
-    training changes all values, and opening a store must not read gigabytes.
-    """
-    digest = hashlib.sha256(method.name.encode())
-    config = getattr(method, "config", None)
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        digest.update(json.dumps(_non_default_values(config), sort_keys=True, default=str).encode())
-    for name, tensor in sorted(method.state_dict().items()):
-        flat = tensor.detach().reshape(-1)
-        step = max(1, flat.numel() // SAMPLED_VALUES)
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        # In single precision: the same weights stored in half precision are another model.
-        digest.update(flat[::step].to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]
-
-
-def _non_default_values(config: Any) -> dict[str, Any]:
-    values = dataclasses.asdict(config)
-    return {
-        spec.name: values[spec.name]
-        for spec in dataclasses.fields(config)
-        if spec.default is dataclasses.MISSING or getattr(config, spec.name) != spec.default
-    }

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from operator import itemgetter
 
-from eaglenet.core.types import Moment
+from eaglenet.core.hits import Moment
 
 NEIGHBOURS = 2
 """Clips before and after that are looked at."""

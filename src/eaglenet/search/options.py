@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglenet.core.types import Modality
-    from eaglenet.search.store.file_table import FileTable
+    from eaglenet.core.hits import Modality
+    from eaglenet.store.records import FileTable
 
 MAX_RESULTS = 10_000
 MODALITIES: tuple[Modality, ...] = ("visual", "speech", "screen-text")

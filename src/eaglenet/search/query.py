@@ -15,12 +15,14 @@ from eaglenet.transcripts.lines import analyse, singular
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from eaglenet.core.types import Clips
+    from eaglenet.video.inputs import FrameBatch
 
 MAX_CHARACTERS = 4000
 """Characters of a text that are read; tokenizers keep some tens of words."""
 MAX_TERMS = 64
 """Terms of a text that are looked for in transcripts."""
+PREFIX = "*"
+"""At the end of a word: every word that begins with it, in transcripts."""
 _QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\uff02]")
 
 
@@ -59,7 +61,7 @@ class Query:
         },
     )
     window: tuple[float, float] | None = None
-    clips: Clips | None = None
+    clips: FrameBatch | None = None
 
     def __post_init__(self) -> None:
         names = [name for name in _SOURCES if getattr(self, name) is not None]
@@ -90,6 +92,7 @@ class Query:
         return None if self.text is None else TranscriptQuery.parse(self.text)
 
 
+_STARS = re.compile(r"(?<=\w)\*")
 _SOURCES = ("text", "image", "video", "clip_id", "clips")
 
 
@@ -98,7 +101,8 @@ class TranscriptQuery:
     """The terms and phrases of a text, as transcripts are searched for them.
 
     plain: the text without quotation marks. terms: those outside quotation marks, each with the
-    spellings that count as the same. phrases: terms that must follow each other.
+    spellings that count as the same; one that ends in ``*`` is the beginning of words. phrases:
+    terms that must follow each other.
     """
 
     plain: str
@@ -116,10 +120,10 @@ class TranscriptQuery:
         if len(spans) % 2 == 0:
             spans[-2:] = [" ".join(spans[-2:])]
         phrases = [tuple(term.text for term in analyse(span).terms) for span in spans[1::2]]
-        outside = dict.fromkeys(term.text for span in spans[::2] for term in analyse(span).terms)
+        outside = dict.fromkeys(term for span in spans[::2] for term in _terms(span))
         terms = [tuple(dict.fromkeys((term, singular(term)))) for term in outside]
         return cls(
-            plain=" ".join(" ".join(spans).split()),
+            plain=" ".join(_STARS.sub(" ", " ".join(spans)).split()),
             terms=tuple(terms[:MAX_TERMS]),
             phrases=tuple(phrase[:MAX_TERMS] for phrase in phrases if phrase),
         )
@@ -133,6 +137,14 @@ class TranscriptQuery:
 def normalise_quotes(text: str) -> str:
     """Replace quotation marks of any kind by straight ones."""
     return _QUOTES.sub('"', text)
+
+
+def _terms(text: str) -> list[str]:
+    """Terms of a text; a word of two letters or more before a star keeps it."""
+    return [
+        term.text + PREFIX * (len(term.text) > 1 and text[term.end : term.end + 1] == PREFIX)
+        for term in analyse(text).terms
+    ]
 
 
 def clean_text(text: str) -> str:

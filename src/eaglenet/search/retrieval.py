@@ -2,139 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
-from eaglenet.core.errors import StoreError, UnreachableError, UsageError
-from eaglenet.core.types import Hit, VideoFeatures
-from eaglenet.methods.base import Method
+from eaglenet.core.errors import UsageError
+from eaglenet.core.hits import Hit
 from eaglenet.search.hits import make_hits, make_transcript_hits
+from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
-from eaglenet.search.reranking import EncodedFrames, EncodedQuery, EncodedText, Reranker
+from eaglenet.search.reranking import EncodedFrames, EncodedQuery, EncodedText
 from eaglenet.search.selection import Candidates
 from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists, scan_name
-from eaglenet.search.store.base import Store, open_store
-from eaglenet.search.store.layout import StoredClips
-from eaglenet.search.store.manifest import Manifest
-from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.search.store.words import WordIndex
 from eaglenet.search.transcripts import MIN_COVERAGE, ClipTranscript, rank_clips
-from eaglenet.video.inputs import clips_of_image, clips_of_video
-
-ATTEMPTS = 5
-
-
-class TranscriptIndex:
-    """The transcripts of a store, opened on first use and again after the store has changed.
-
-    A store without transcripts is not opened, because importing its database takes seconds.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._current: tuple[Hashable, WordIndex | None] | None = None
-
-    def open(self) -> WordIndex | None:
-        """Return the newest version; None if the store has no transcripts."""
-        current = self._current
-        try:
-            stamp = self.store.words_stamp()
-        except OSError as error:
-            if current is None:
-                raise UnreachableError(
-                    f"the transcripts of {self.store.location} cannot be read: {error}"
-                ) from error
-            return current[1]  # The store is gone; what is open can still be searched.
-        if stamp is None:
-            return None
-        if current is None or current[0] != stamp:
-            current = self._current = (stamp, self.store.words())
-        return current[1]
+from eaglenet.store.base import Store
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import FileTable
+from eaglenet.store.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
 class StoreView:
-    """The manifest, snapshot and transcripts of a store that belong together.
-
-    A search uses the view it began with.
-    """
+    """One version of a store. A search uses the view it began with."""
 
     store: Store
     snapshot: Snapshot
-    transcripts: TranscriptIndex
-    stamp: Hashable | None
 
     @property
     def manifest(self) -> Manifest:
-        return self.store.manifest
+        return self.snapshot.manifest
 
     @classmethod
     def open(cls, store: Store) -> StoreView:
-        """Open a store; one that changes meanwhile is read again on its first use."""
-        stamp = None
-        with suppress(OSError):  # There is no snapshot; the next line says so.
-            stamp = store.stamp()
-        snapshot = store.snapshot()
-        is_current = (
-            stamp is not None
-            and open_store(store.location).manifest == store.manifest
-            and store.stamp() == stamp
-        )
-        return cls(store, snapshot, TranscriptIndex(store), stamp if is_current else None)
+        return cls(store, store.snapshot())
 
-    def reopen(self) -> StoreView:
-        """Read the store again, with its manifest: the folder may hold another store now."""
-        for _ in range(ATTEMPTS):
-            stamp = self.store.stamp()
-            store = open_store(self.store.location)
-            snapshot = store.snapshot()
-            if store.stamp() == stamp:
-                return StoreView(store, snapshot, self.transcripts, stamp)
-        raise StoreError(f"{self.store.location} is being replaced; search again when that is done")
-
-    def num_lines(self) -> int:
-        """Number of transcript lines."""
-        index = self.transcripts.open()
-        return 0 if index is None else index.count()
+    @cached_property
+    def files(self) -> FileTable:
+        """All files, for filters."""
+        return self.snapshot.files()
 
     def info(self) -> dict[str, Any]:
         """Describe the store and how it is searched."""
         snapshot, manifest = self.snapshot, self.manifest
+        bank = snapshot.hubness_bank
         return {
             "store": self.store.location,
             "clips": len(snapshot),
-            "files": sum(len(paths) for paths in snapshot.files.paths),
-            "contents": len(snapshot.files),
-            "hours": float(snapshot.files.durations.sum()) / 3600,
+            "files": sum(len(paths) for paths in self.files.paths),
+            "contents": len(self.files),
+            "hours": float(self.files.durations.sum()) / 3600,
             "model": manifest.model,
             "method": manifest.method,
             "identity": manifest.identity,
             "dim": manifest.dim,
             "frames": manifest.layout.num_frames,
             "index": scan_name(snapshot),
-            "hubness": self._hubness(),
+            "hubness": "off" if bank is None else str(bank),
             "version": snapshot.version,
             "roots": list(manifest.roots),
-            "tags": sorted({tag for tags in snapshot.files.tags for tag in tags}),
-            "lines": self.num_lines(),
+            "tags": sorted({tag for tags in self.files.tags for tag in tags}),
+            "lines": snapshot.num_lines,
         }
-
-    def _hubness(self) -> str:
-        """Name of the hubness bank of the snapshot."""
-        bank, note = self.snapshot.bank, self.manifest.hubness
-        if bank is None:
-            return "off"
-        return str(note) if note is not None and note.file == bank else bank
 
 
 @dataclass(frozen=True)
@@ -154,10 +87,9 @@ class _Task:
 
 @dataclass(frozen=True)
 class Example:
-    """The features of an image, a video or a clip, the times of its frames, and its span."""
+    """The features of an image, a video or a clip, and its span in seconds."""
 
-    features: VideoFeatures
-    seconds: Float[Tensor, "frames"]
+    features: ClipFeatures
     span: tuple[float, float]
 
 
@@ -170,18 +102,17 @@ class Retriever:
     """
 
     view: StoreView
-    load_model: Callable[[], tuple[Method, Reranker]]
+    load_model: Callable[[], SearchModel]
     scan: Scan | None = None
 
     @cached_property
-    def model(self) -> tuple[Method, Reranker]:
+    def model(self) -> SearchModel:
         return self.load_model()
 
-    @torch.no_grad()
     def search(self, queries: Sequence[Query], k: int, options: SearchOptions) -> list[list[Hit]]:
         """Return the k best hits per query."""
-        index = self.view.transcripts.open() if options.has_transcripts else None
-        tasks = [self._start(query, index, options) for query in queries]
+        has_transcripts = options.has_transcripts and self.view.snapshot.num_lines > 0
+        tasks = [self._start(query, options, has_transcripts) for query in queries]
         visual = iter(self._search_frames([task for task in tasks if task.is_visual], k, options))
         return [
             next(visual)
@@ -190,7 +121,7 @@ class Retriever:
             for task in tasks
         ]
 
-    def _start(self, query: Query, index: WordIndex | None, options: SearchOptions) -> _Task:
+    def _start(self, query: Query, options: SearchOptions, has_transcripts: bool) -> _Task:
         """Rank transcripts, and decide whether frames are compared."""
         snapshot, filters = self.view.snapshot, options.filters
         if query.text is None:
@@ -203,18 +134,22 @@ class Retriever:
             row = snapshot.row(snapshot.full_id(query.clip_id or "")) if has_row else None
             return _Task(query, is_visual=True, excluded_row=row)
         is_visual = "visual" in options.modalities
-        if index is None or query.transcript is None:
+        if not has_transcripts or query.transcript is None:
             return _Task(query, is_visual, query.text)
-        transcripts = rank_clips(
-            index,
-            query.transcript,
-            snapshot,
-            options.modalities,
-            allowed=filters.allowed(snapshot.files) if filters else None,
-            negatives=[TranscriptQuery.parse(text) for text in query.negatives],
-        )
         # A phrase in quotation marks is looked for in transcripts alone.
         is_visual = is_visual and not query.transcript.has_only_phrases
+        content_ids = None
+        if filters:
+            content_ids = self.view.files.ids[filters.allowed(self.view.files)].tolist()
+        transcripts = rank_clips(
+            snapshot,
+            query.transcript,
+            options.modalities,
+            content_ids=content_ids,
+            negatives=[TranscriptQuery.parse(text) for text in query.negatives],
+            # A word that nobody says is often right, and describes what frames show.
+            corrects_spelling=not is_visual,
+        )
         return _Task(query, is_visual, query.transcript.plain or query.text, transcripts)
 
     def _search_frames(
@@ -229,11 +164,12 @@ class Retriever:
         has_excluded = any(task.excluded_row is not None for task in tasks)
         shortlists = make_shortlists(
             self.view.snapshot,
-            torch.stack([query.vector.float().cpu() for query in encoded]),
+            np.stack([query.vector for query in encoded]),
             size + has_excluded,
             options.filters,
             self.scan,
             [query.hubness_weight for query in encoded],
+            self.view.files if options.filters else None,
         )
         results = []
         for task, query, shortlist in zip(tasks, encoded, shortlists, strict=True):
@@ -243,28 +179,29 @@ class Retriever:
         return results
 
     def _encode(self, tasks: Sequence[_Task]) -> list[EncodedQuery]:
-        method, reranker = self.model
         texts = [task.text for task in tasks if task.text]
         texts += [text for task in tasks for text in task.query.negatives]
         rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        features = method.encode_text(list(rows)) if rows else None
+        encoded_texts = self.model.encode_texts(list(rows)) if rows else None
         encoded: list[EncodedQuery] = []
         for task in tasks:
-            if features is not None and task.text:
+            if encoded_texts is not None and task.text:
                 own = [rows[text] for text in (task.text, *task.query.negatives)]
-                encoded.append(EncodedText(reranker, features[own]))
+                encoded.append(EncodedText(self.model, encoded_texts[own]))
             else:
-                encoded.append(EncodedFrames(method, self.encode_example(task.query).features))
+                example = self.encode_example(task.query)
+                encoded.append(EncodedFrames(self.model, example.features))
         return encoded
 
-    @torch.no_grad()
     def encode_example(self, query: Query) -> Example:
         """Encode the image or video of a query, or read the features of its clip."""
-        method, snapshot = self.model[0], self.view.snapshot
+        snapshot = self.view.snapshot
         if query.clip_id is not None:
             row = snapshot.row(snapshot.full_id(query.clip_id))
-            stored = self.load(np.array([row]))
-            return Example(stored.features, stored.seconds[0], snapshot.span(row))
+            (clip,) = snapshot.clips([row])
+            return Example(self.load(np.array([row])), (clip.start, clip.end))
+        from eaglenet.video.inputs import clips_of_image, clips_of_video
+
         spec, clips = self.view.manifest.frame_spec, query.clips
         if query.video is not None:
             clips = clips_of_video(query.video, spec, query.window)
@@ -272,8 +209,11 @@ class Retriever:
             clips = clips_of_image(query.image, spec)
         if clips is None:
             raise UsageError("expected an image, a video or a clip, not a text")
-        features = method.encode_video(clips.to(method.device))
-        return Example(features, clips.seconds[0], (0.0, float(clips.seconds[clips.mask].max())))
+        # Tensors are arrays too: a user may have decoded the clip in torch.
+        frames = np.asarray(clips.frames, np.uint8)
+        mask, seconds = np.asarray(clips.mask, bool), np.asarray(clips.seconds, np.float32)
+        features = self.model.encode_frames(frames, mask, seconds)
+        return Example(features, (0.0, float(seconds[mask].max())))
 
     def _rank(
         self,
@@ -289,14 +229,14 @@ class Retriever:
             shortlist = shortlist.first(k if options.keep_duplicates else 2 * k)
         matches = [clip for clip in task.transcripts if clip.coverage >= MIN_COVERAGE][:size]
         transcripts = {clip.row: clip for clip in matches}
-        vector = query.vector.float().cpu()
-        shortlist = shortlist.with_rows(snapshot, vector, list(transcripts), query.hubness_weight)
-        clips = self.load(shortlist.rows)
-        if options.rerank and isinstance(query, EncodedText):
-            clips = query.reranker.prepare(clips, snapshot.names(shortlist.rows))
-        return make_hits(Candidates(snapshot, shortlist, clips, transcripts), query, k, options)
+        shortlist = shortlist.with_rows(
+            snapshot, query.vector, list(transcripts), query.hubness_weight
+        )
+        features = self.load(shortlist.rows)
+        return make_hits(Candidates(snapshot, shortlist, features, transcripts), query, k, options)
 
-    def load(self, rows: NDArray[np.int64]) -> StoredClips:
+    def load(self, rows: NDArray[np.int64]) -> ClipFeatures:
         """Read the features of clips."""
-        records = self.view.snapshot.records(rows)
-        return self.view.manifest.layout.unpack(records, self.model[0].device)
+        snapshot = self.view.snapshot
+        arrays = self.view.manifest.layout.unpack(snapshot.features_at(rows))
+        return ClipFeatures(arrays, snapshot.fingerprints(rows))

@@ -8,22 +8,22 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
-from eaglenet.core.types import Moment
+from eaglenet.core.hits import Moment
+from eaglenet.search.model import ClipFeatures
 from eaglenet.search.options import SearchOptions
-from eaglenet.search.reranking import EncodedQuery
+from eaglenet.search.reranking import EncodedQuery, unit_vectors
 from eaglenet.search.shortlist import Shortlist
-from eaglenet.search.store.layout import StoredClips
-from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.transcripts import ClipTranscript
+from eaglenet.store.records import Clip, FileTable
+from eaglenet.store.snapshot import Snapshot
 
 SAME_MOMENT_SECONDS = 1.0
 """Best frames of one file that are closer than this show one moment."""
@@ -73,42 +73,67 @@ def trim_moment(moment: Moment, others: Sequence[Moment]) -> Moment | None:
     return Moment(start, end, moment.best)
 
 
-def has_same_motion(
-    first: Float[Tensor, "frames dim"], second: Float[Tensor, "frames dim"]
-) -> bool:
-    """Whether the same changes happen at the same frames of two clips, by their unit features:
+def has_same_motion(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
+    """Whether the same changes happen at the same frames of two clips, by their unit features
+    ``[frames, dim]``:
 
         mean_f |(a_f - mean a) - (b_f - mean b)|^2  <=  MAX_MOTION_DIFFERENCE max(var a, var b)
 
     Compression moves the features of all frames alike, which cancels. A fixed camera shows the same
     scene on two days, but not the same changes.
     """
-    changes = [frames - frames.mean(dim=0) for frames in (first, second)]
-    variance = max(float(change.square().sum(dim=-1).mean()) for change in changes)
+    changes = [frames - frames.mean(axis=0) for frames in (first, second)]
+    variance = max(float(np.square(change).sum(axis=-1).mean()) for change in changes)
     if variance < STILL_VARIANCE:
         return True
-    difference = float((changes[0] - changes[1]).square().sum(dim=-1).mean())
+    difference = float(np.square(changes[0] - changes[1]).sum(axis=-1).mean())
     return difference <= MAX_MOTION_DIFFERENCE * variance
+
+
+class ClipDetails:
+    """Times, paths and durations of the clips of a search, read from the snapshot at once."""
+
+    def __init__(self, snapshot: Snapshot, clips: Sequence[Clip]) -> None:
+        self.snapshot = snapshot
+        self._clips = {clip.row: clip for clip in clips}
+
+    @classmethod
+    def of_rows(cls, snapshot: Snapshot, rows: NDArray[np.int64]) -> ClipDetails:
+        return cls(snapshot, snapshot.clips(rows))
+
+    @cached_property
+    def files(self) -> FileTable:
+        """Files of the clips."""
+        return self.snapshot.files({clip.content_id for clip in self._clips.values()})
+
+    def clip(self, row: int) -> Clip:
+        return self._clips[row]
+
+    def file(self, row: int) -> int:
+        """Position of the file of a clip in :attr:`files`."""
+        return self.files.numbers[self._clips[row].content_id]
+
+    def duration(self, row: int) -> float:
+        """Duration of the file of a clip."""
+        return float(self.files.durations[self.file(row)])
 
 
 class NearCopies:
     """Finds candidates that show the same as a candidate of another file."""
 
-    def __init__(self, snapshot: Snapshot, rows: NDArray[np.int64], clips: StoredClips) -> None:
-        """``rows`` and ``clips`` are the candidates, in the same order."""
-        self.snapshot = snapshot
-        self.clips = clips
-        first = rows[:MAX_COMPARED]
-        self.files = files = snapshot.columns["file_number"][first]
-        times = np.stack(
-            [
-                snapshot.files.durations[files],
-                snapshot.columns["start"][first],
-                snapshot.columns["end"][first],
-            ]
-        )
+    def __init__(
+        self, details: ClipDetails, rows: NDArray[np.int64], features: ClipFeatures
+    ) -> None:
+        """``rows`` and ``features`` are the candidates, in the same order."""
+        self.details = details
+        self.features = features
+        clips = [details.clip(row) for row in rows[:MAX_COMPARED].tolist()]
+        self.contents = np.array([clip.content_id for clip in clips], np.int64)
+        durations = [details.duration(clip.row) for clip in clips]
+        starts, ends = [clip.start for clip in clips], [clip.end for clip in clips]
+        times = np.array([durations, starts, ends])
         close = np.abs(times[:, :, None] - times[:, None, :]) <= MAX_TIME_DIFFERENCE
-        possible = close.all(axis=0) & (files[:, None] != files[None, :])
+        possible = close.all(axis=0) & (self.contents[:, None] != self.contents[None, :])
         self._possible = {
             int(number): np.flatnonzero(possible[number]).tolist()
             for number in np.flatnonzero(possible.any(axis=1))
@@ -129,23 +154,21 @@ class NearCopies:
 
     def is_copy(self, number: int, other: int) -> bool:
         """Whether the files of two candidates were found to be near copies."""
-        if not self._same or max(number, other) >= len(self.files):
+        if not self._same or max(number, other) >= len(self.contents):
             return False
         return self._same.get(self._pair(number, other), False)
 
     def _pair(self, one: int, other: int) -> tuple[int, int]:
-        first, second = int(self.files[one]), int(self.files[other])
+        first, second = int(self.contents[one]), int(self.contents[other])
         return min(first, second), max(first, second)
 
     def _has_same_frames(self, one: int, other: int) -> bool:
-        frames, mask = self.clips.features.frames, self.clips.features.mask
+        frames, mask = self.features.frames, self.features.mask
         both = mask[one] & mask[other]
-        if not bool(both.any()):
+        if not both.any():
             return False
-        first, second = (
-            F.normalize(frames[number][both].float(), dim=-1) for number in (one, other)
-        )
-        cosines = (first * second).sum(dim=-1)
+        first, second = (unit_vectors(frames[number][both]) for number in (one, other))
+        cosines = (first * second).sum(axis=-1)
         return (
             float(cosines.mean()) >= MIN_MEAN_COSINE
             and float(cosines.min()) >= MIN_FRAME_COSINE
@@ -156,18 +179,18 @@ class NearCopies:
         """Whether the thumbnails of two candidates' files are alike, clip by clip."""
         pair = self._pair(one, other)
         if pair not in self._same:
-            first, second = (self._sample_rows(file) for file in pair)
+            first, second = (self._sample_rows(content) for content in pair)
             self._same[pair] = len(first) == len(second) and all(
                 self._is_same_thumbnail(*rows) for rows in zip(first, second, strict=True)
             )
         return self._same[pair]
 
-    def _sample_rows(self, file: int) -> list[int]:
+    def _sample_rows(self, content_id: int) -> list[int]:
         """Rows of some clips of a file, evenly spaced."""
-        rows = np.flatnonzero(self.snapshot.columns["file_number"] == file)
-        rows = rows[np.argsort(self.snapshot.columns["number"][rows])]
-        indices = np.linspace(0, len(rows) - 1, min(len(rows), NUM_THUMBNAILS)).round()
-        return [int(row) for row in rows[indices.astype(np.int64)]]
+        clips = self.details.snapshot.clips_of_contents([content_id])[content_id]
+        clips.sort(key=lambda clip: clip.number)
+        indices = np.linspace(0, len(clips) - 1, min(len(clips), NUM_THUMBNAILS)).round()
+        return [clips[index].row for index in indices.astype(np.int64)]
 
     def _is_same_thumbnail(self, row: int, other: int) -> bool:
         first, second = self._thumbnail(row), self._thumbnail(other)
@@ -181,7 +204,7 @@ class NearCopies:
         if row not in self._thumbnails:
             from PIL import Image
 
-            content = self.snapshot.thumbnail(row)
+            content = self.details.snapshot.thumbnail(row)
             try:
                 with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
                     size = THUMBNAIL_SIDE, THUMBNAIL_SIDE
@@ -194,20 +217,15 @@ class NearCopies:
         return self._thumbnails[row]
 
 
-def find_moment(
-    scores: Float[Tensor, "frames"],
-    seconds: Float[Tensor, "frames"],
-    start: float,
-    end: float,
-) -> Moment:
-    """Find the run of good frames around the best one.
+def find_moment(scores: NDArray[Any], seconds: NDArray[Any], start: float, end: float) -> Moment:
+    """Find the run of good frames around the best one; ``scores`` and ``seconds`` are per frame.
 
     A frame is good if its score is at least halfway between the clip's mean and its best:
     s_f >= (mean + max) / 2. The run extends halfway to the next frame that is not good, and stays
     inside the clip. Frames with score -inf are padding.
     """
     start, end = float(start), float(end)
-    # Plain numbers: for a dozen frames, operations on tensors would cost more than all the rest.
+    # Plain numbers: for a dozen frames, operations on arrays would cost more than all the rest.
     pairs = zip(seconds.tolist(), scores.tolist(), strict=True)
     frames = sorted((pair for pair in pairs if math.isfinite(pair[1])), key=itemgetter(0))
     if not frames:
@@ -231,13 +249,18 @@ def find_moment(
 
 @dataclass(frozen=True)
 class Candidates:
-    """A shortlist and the stored features of its clips, in the same order."""
+    """A shortlist, and the stored features and details of its clips."""
 
     snapshot: Snapshot
     shortlist: Shortlist
-    clips: StoredClips
+    features: ClipFeatures
+    """In the order of the shortlist."""
     transcripts: Mapping[int, ClipTranscript] = field(default_factory=dict)
     """Matching transcripts by row, best first; all of these rows are on the shortlist."""
+
+    @cached_property
+    def details(self) -> ClipDetails:
+        return ClipDetails.of_rows(self.snapshot, self.shortlist.rows)
 
 
 @dataclass(frozen=True)
@@ -260,9 +283,9 @@ def select(
     options: SearchOptions,
 ) -> list[Selected]:
     """Select the first k candidates of ``order`` that show something new."""
-    snapshot, rows = candidates.snapshot, candidates.shortlist.rows
-    files = snapshot.columns["file_number"][rows].tolist()
-    near = None if options.keep_duplicates else NearCopies(snapshot, rows, candidates.clips)
+    details, rows = candidates.details, candidates.shortlist.rows
+    files = [details.clip(row).content_id for row in rows.tolist()]
+    near = None if options.keep_duplicates else NearCopies(details, rows, candidates.features)
     moments = _Moments(candidates, query, order, k)
     selected: dict[int, Selected] = {}
     by_file: dict[int, list[Selected]] = {}
@@ -299,21 +322,24 @@ class _Moments:
         self.query = query
         self.order = order
         self.batch_size = batch_size
-        self._scores: dict[int, Tensor] = {}
+        # What the scorer prepared is large, and is not needed for frames.
+        self.features = candidates.features.without_prepared()
+        self._scores: dict[int, NDArray[np.float32]] = {}
 
     def at(self, rank: int) -> Moment:
         """Moment of the candidate at a rank: that of its transcript, if it has one."""
-        snapshot, number = self.candidates.snapshot, self.order[rank]
+        details, number = self.candidates.details, self.order[rank]
         row = int(self.candidates.shortlist.rows[number])
         if row in self.candidates.transcripts:
-            return self.candidates.transcripts[row].moment(_duration(snapshot, row))
-        # What the scorer prepared is large, and is not needed for frames.
-        clips = replace(self.candidates.clips, prepared={})
+            return self.candidates.transcripts[row].moment(details.duration(row))
         if number not in self._scores:
             batch = list(self.order[rank : rank + self.batch_size])
-            scores = self.query.frame_scores(clips[batch]).cpu()
+            scores = self.query.frame_scores(self.features[batch])
             self._scores.update(zip(batch, scores, strict=True))
-        return find_moment(self._scores[number], clips.seconds[number].cpu(), *snapshot.span(row))
+        clip = details.clip(row)
+        return find_moment(
+            self._scores[number], self.features.seconds[number], clip.start, clip.end
+        )
 
 
 @dataclass(frozen=True)
@@ -326,24 +352,20 @@ class SelectedTranscript:
 
 
 def select_transcripts(
-    snapshot: Snapshot, clips: Sequence[ClipTranscript], k: int, options: SearchOptions
+    details: ClipDetails, clips: Sequence[ClipTranscript], k: int, options: SearchOptions
 ) -> list[SelectedTranscript]:
     """Select the first k clips that show something new, by their transcripts alone."""
     selected: list[SelectedTranscript] = []
     by_file: dict[int, list[SelectedTranscript]] = {}
     for clip in clips:
-        same_file = by_file.setdefault(int(snapshot.columns["file_number"][clip.row]), [])
+        same_file = by_file.setdefault(clip.clip.content_id, [])
         if options.group_files and same_file:
             same_file[0].more.append(clip.row)
             continue
-        moment: Moment | None = clip.moment(_duration(snapshot, clip.row))
+        moment: Moment | None = clip.moment(details.duration(clip.row))
         if not options.keep_duplicates and moment is not None:
             moment = trim_moment(moment, [other.moment for other in same_file])
         if moment is not None and len(selected) < k:
             selected.append(SelectedTranscript(clip, moment))
             same_file.append(selected[-1])
     return selected
-
-
-def _duration(snapshot: Snapshot, row: int) -> float:
-    return float(snapshot.files.durations[int(snapshot.columns["file_number"][row])])

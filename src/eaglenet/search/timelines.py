@@ -21,7 +21,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.types import Hit
+from eaglenet.core.hits import Hit
 
 STILL_SECONDS = 5
 """How long an image is shown."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from eaglenet.core.types import Modality, Moment, TranscriptKind, TranscriptMatch
-from eaglenet.search.query import TranscriptQuery
-from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.search.store.words import WordIndex, WordQuestion, WordRow
-from eaglenet.transcripts.lines import Analysis, analyse, phrase_spans
+from eaglenet.core.hits import Modality, Moment, TranscriptKind, TranscriptMatch
+from eaglenet.search.query import PREFIX, TranscriptQuery
+from eaglenet.store.records import Clip, LineHit, LineQuery
+from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.stemming import stem_words
+from eaglenet.transcripts.lines import Analysis, Term, analyse, phrase_spans
 
 KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
     "speech": ("subtitle", "speech"),
@@ -25,7 +23,7 @@ KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
 MAX_LINES = 300
 """Lines that are read per query."""
 MAX_FILTERED_LINES = 20_000
-"""The same where a filter excludes most lines."""
+"""The same where a filter, or the exact form of a phrase, excludes most lines."""
 MAX_CONTENTS = 500
 """Most files in the filter of the index; beyond it, lines are filtered afterwards."""
 SHOWN_LINES = 3
@@ -41,23 +39,27 @@ TRANSCRIPT_WEIGHT = 2.0
 """Weight of the first rank among transcripts, times its strength: a match of one term counts as
 much as the first rank by frames, a match of three counts more."""
 
-Term: TypeAlias = tuple[str, ...]
+Spellings: TypeAlias = tuple[str, ...]
 """Spellings of one term of a query."""
 
 
 @dataclass(frozen=True)
 class ClipTranscript:
-    """The matching lines of a clip.
+    """A clip and its matching lines.
 
     coverage: fraction of the query that they contain, by weight. strength: coverage, reduced if
     few terms matched. modalities: that of the best line first.
     """
 
-    row: int
+    clip: Clip
     coverage: float
     strength: float
     lines: tuple[TranscriptMatch, ...]
     modalities: tuple[Modality, ...]
+
+    @property
+    def row(self) -> int:
+        return self.clip.row
 
     def moment(self, duration: float) -> Moment:
         """Span of the best line, within a file of this duration."""
@@ -68,15 +70,18 @@ class ClipTranscript:
 
 
 def rank_clips(
-    index: WordIndex,
-    query: TranscriptQuery,
     snapshot: Snapshot,
+    query: TranscriptQuery,
     modalities: Sequence[Modality],
     *,
-    allowed: NDArray[np.bool_] | None = None,
+    content_ids: Sequence[int] | None = None,
     negatives: Sequence[TranscriptQuery] = (),
+    corrects_spelling: bool = False,
 ) -> list[ClipTranscript]:
-    """Rank the clips with matching lines. ``allowed`` is a mask over the snapshot's files.
+    """Rank the clips with matching lines.
+
+    ``content_ids`` are the files that filters allow. With ``corrects_spelling``, a word that is in
+    no line stands for those that are spelled similarly.
 
     A line belongs to the clip whose middle it is nearest to. Lines of a clip count together,
     because a sentence may span several. The strength of a clip is
@@ -86,127 +91,169 @@ def rank_clips(
     with w_t = log(1 + (n - n_t + 1/2) / (n_t + 1/2)) for a term that n_t of the n lines have, and
     m the first sum in units of the largest w_t: the number of telling terms that match.
     """
-    lines = [
-        (line, analysis)
-        for line in _find_lines(index, query, snapshot, modalities, allowed)
-        for analysis in [analyse(line.words)]
-        if not any(_has_all(analysis, negative) for negative in negatives)
-    ]
-    weights = _weigh_terms(query, [analysis for _, analysis in lines])
-    clips: dict[int, list[tuple[WordRow, Analysis]]] = {}
-    for line, analysis in lines:
-        row = _row_of_line(snapshot, line)
-        if row is not None:
-            clips.setdefault(row, []).append((line, analysis))
-    ranked = [_match_clip(row, lines, query, weights) for row, lines in clips.items()]
+    kinds = tuple(kind for modality in modalities for kind in KINDS.get(modality, ()))
+    lines = _find_lines(snapshot, query, kinds, content_ids)
+    if corrects_spelling:
+        corrected = _correct_spelling(snapshot, query, lines)
+        if corrected != query:
+            query, lines = corrected, _find_lines(snapshot, corrected, kinds, content_ids)
+    lines = [line for line in lines if not any(_has_all(line.analysis, each) for each in negatives)]
+    counts = Counter(term for line in lines for term in line.terms)
+    weights = {
+        term: math.log1p((len(lines) - counts[term] + 0.5) / (counts[term] + 0.5))
+        for term in query.terms
+    }
+    middles = [(line.hit.line.start + line.hit.line.end) / 2 for line in lines]
+    contents = [line.hit.content_id for line in lines]
+    clips = snapshot.clips_at(list(zip(contents, middles, strict=True)))
+    by_clip: dict[Clip, list[_Line]] = {}
+    for line, clip in zip(lines, clips, strict=True):
+        if clip is not None:
+            by_clip.setdefault(clip, []).append(line)
+    ranked = [_match_clip(clip, lines, query, weights) for clip, lines in by_clip.items()]
     # Stable: clips of equal strength keep the BM25 order of their best lines.
     return sorted(ranked, key=lambda clip: -clip.strength)
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A line, the terms of the query that it has, and the words in it that match them."""
+
+    hit: LineHit
+    analysis: Analysis
+    terms: frozenset[Spellings]
+    words: tuple[Term, ...]
+
+    @property
+    def text(self) -> str:
+        return self.hit.line.text
+
+
 def _find_lines(
-    index: WordIndex,
-    query: TranscriptQuery,
     snapshot: Snapshot,
-    modalities: Sequence[Modality],
-    allowed: NDArray[np.bool_] | None,
-) -> list[WordRow]:
-    """Find matching lines of allowed files by BM25."""
-    kinds = tuple(kind for modality in modalities for kind in KINDS.get(modality, ()))
+    query: TranscriptQuery,
+    kinds: tuple[TranscriptKind, ...],
+    content_ids: Sequence[int] | None,
+) -> list[_Line]:
+    """Find lines by BM25 that are in allowed files and have all phrases word by word."""
     terms = tuple(dict.fromkeys(spelling for term in query.terms for spelling in term))
-    if not kinds or not (terms or query.phrases):
-        return []
-    line_query = WordQuestion(terms, query.phrases, kinds)
-    if allowed is None:
-        return index.find(line_query, MAX_LINES)
-    contents = [snapshot.files.contents[number] for number in np.flatnonzero(allowed).tolist()]
-    if len(contents) <= MAX_CONTENTS:
-        return index.find(line_query, MAX_LINES, contents) if contents else []
-    allowed_contents, limit = set(contents), MAX_LINES
+    line_query = LineQuery(terms, query.phrases, kinds=kinds)
+    is_few = content_ids is not None and len(content_ids) <= MAX_CONTENTS
+    allowed = None if content_ids is None or is_few else set(content_ids)
+    limit = MAX_LINES
     while True:
-        lines = index.find(line_query, limit)
-        allowed_lines = [line for line in lines if line.content in allowed_contents]
-        is_enough = len(allowed_lines) >= MAX_LINES or len(lines) < limit
+        hits = snapshot.find_lines(line_query, limit, content_ids if is_few else None)
+        # The index stems the words of a phrase: it finds "no entries" for "no entry".
+        lines = [
+            (hit, analysis)
+            for hit in hits
+            if allowed is None or hit.content_id in allowed
+            for analysis in [analyse(hit.line.text)]
+            if all(phrase_spans(analysis.terms, phrase) for phrase in query.phrases)
+        ]
+        is_enough = len(lines) >= MAX_LINES or len(hits) < limit
         if is_enough or limit >= MAX_FILTERED_LINES:
-            return allowed_lines[:MAX_LINES]
+            break
         limit *= 4
+    lines = lines[:MAX_LINES]
+    words = _find_words(query, [analysis for _, analysis in lines])
+    return [
+        _Line(hit, analysis, frozenset(found), tuple(w for each in found.values() for w in each))
+        for (hit, analysis), found in zip(lines, words, strict=True)
+        if found or query.phrases  # The index stems the beginnings of words as well.
+    ]
 
 
-def _row_of_line(snapshot: Snapshot, line: WordRow) -> int | None:
-    """Row of the clip that a line belongs to; None if its file is not in the snapshot."""
-    rows = snapshot.rows_of_content(line.content)
-    if not len(rows):
-        return None
-    middle = (line.start + line.end) / 2
-    starts, ends = snapshot.columns["start"][rows], snapshot.columns["end"][rows]
-    return int(rows[np.minimum(middle - starts, ends - middle).argmax()])
+def _find_words(
+    query: TranscriptQuery, lines: Sequence[Analysis]
+) -> list[dict[Spellings, list[Term]]]:
+    """Words of each line that are terms of the query, by the stems that the index uses."""
+    prefixes = [
+        (spelling.removesuffix(PREFIX), term)
+        for term in query.terms
+        for spelling in term
+        if spelling.endswith(PREFIX)
+    ]
+    whole = [
+        (spelling, term) for term in query.terms for spelling in term if spelling[-1] != PREFIX
+    ]
+    # Stemming changes the end of a word only.
+    beginnings = {spelling[:2] for spelling, _ in whole}
+    words = {word.text for line in lines for word in _words(line) if word.text[:2] in beginnings}
+    stems = stem_words({*words, *(spelling for spelling, _ in whole)})
+    by_stem: dict[str, list[Spellings]] = {}
+    for spelling, term in whole:
+        by_stem.setdefault(stems[spelling], []).append(term)
+    found: list[dict[Spellings, list[Term]]] = []
+    for line in lines:
+        found.append({})
+        for word in _words(line):
+            terms = list(by_stem.get(stems.get(word.text, ""), ()))
+            terms += [term for prefix, term in prefixes if word.text.startswith(prefix)]
+            for term in terms:
+                found[-1].setdefault(term, []).append(word)
+    return found
 
 
-def _spellings(analysis: Analysis) -> set[str]:
-    return {term.text for term in (*analysis.terms, *analysis.alternatives)}
+def _words(line: Analysis) -> Iterable[Term]:
+    return (*line.terms, *line.alternatives)
+
+
+def _correct_spelling(
+    snapshot: Snapshot, query: TranscriptQuery, lines: Sequence[_Line]
+) -> TranscriptQuery:
+    """Give terms that no line has the spellings of similar words in the transcripts."""
+    present = frozenset().union(*(line.terms for line in lines))
+    terms = [
+        term
+        if term in present or term[0].endswith(PREFIX)
+        else (*term, *snapshot.similar_terms(term[0]))
+        for term in query.terms
+    ]
+    return replace(query, terms=tuple(terms))
 
 
 def _has_all(analysis: Analysis, query: TranscriptQuery) -> bool:
-    spellings = _spellings(analysis)
-    return all(not spellings.isdisjoint(term) for term in query.terms) and all(
+    (found,) = _find_words(query, [analysis])
+    return len(found) == len(query.terms) and all(
         phrase_spans(analysis.terms, phrase) for phrase in query.phrases
     )
 
 
-def _weigh_terms(query: TranscriptQuery, lines: Sequence[Analysis]) -> dict[Term, float]:
-    counts: Counter[Term] = Counter()
-    for analysis in lines:
-        spellings = _spellings(analysis)
-        counts.update(term for term in query.terms if not spellings.isdisjoint(term))
-    return {
-        term: math.log1p((len(lines) - counts[term] + 0.5) / (counts[term] + 0.5))
-        for term in query.terms
-    }
-
-
 def _match_clip(
-    row: int,
-    lines: Sequence[tuple[WordRow, Analysis]],
+    clip: Clip,
+    lines: Sequence[_Line],
     query: TranscriptQuery,
-    weights: Mapping[Term, float],
+    weights: Mapping[Spellings, float],
 ) -> ClipTranscript:
-    matches = [
-        {term for term in query.terms if not _spellings(analysis).isdisjoint(term)}
-        for _, analysis in lines
-    ]
     largest = max(weights.values(), default=1.0)
     # Every line here contains all phrases of the query.
     phrases = largest * sum(map(len, query.phrases))
-    total = phrases + sum(weights[term] for term in set().union(*matches))
+    present = set().union(*(line.terms for line in lines))
+    total = phrases + sum(weights[term] for term in present)
     coverage = total / (phrases + sum(weights.values()))
     strength = coverage * (1 - 2 ** (-total / largest))
-    values = [-sum(weights[term] for term in terms) for terms in matches]
     best: dict[str, TranscriptMatch] = {}
-    for number in sorted(range(len(lines)), key=values.__getitem__):
-        line, analysis = lines[number]
+    for line in sorted(lines, key=lambda line: -sum(weights[term] for term in line.terms)):
         if len(best) < SHOWN_LINES:
-            best.setdefault(line.words.casefold(), _highlight(line, analysis, query))
+            best.setdefault(line.text.casefold(), _highlight(line, query))
     modalities = dict.fromkeys(
         modality for line in best.values() for modality in KINDS if line.kind in KINDS[modality]
     )
-    return ClipTranscript(row, coverage, strength, tuple(best.values()), tuple(modalities))
+    return ClipTranscript(clip, coverage, strength, tuple(best.values()), tuple(modalities))
 
 
-def _highlight(line: WordRow, analysis: Analysis, query: TranscriptQuery) -> TranscriptMatch:
-    spellings = {spelling for term in query.terms for spelling in term}
-    spans = [
-        (term.start, term.end)
-        for term in (*analysis.terms, *analysis.alternatives)
-        if term.text in spellings
-    ]
+def _highlight(line: _Line, query: TranscriptQuery) -> TranscriptMatch:
+    spans = [(word.start, word.end) for word in line.words]
     for phrase in query.phrases:
-        spans += phrase_spans(analysis.terms, phrase)
+        spans += phrase_spans(line.analysis.terms, phrase)
     return TranscriptMatch(
-        text=line.words,
-        start=line.start,
-        end=line.end,
-        kind=line.kind,
-        language=line.language,
-        highlights=_join_spans(line.words, spans),
+        text=line.text,
+        start=line.hit.line.start,
+        end=line.hit.line.end,
+        kind=line.hit.kind,
+        language=line.hit.line.language,
+        highlights=_join_spans(line.text, spans),
     )
 
 

@@ -15,10 +15,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Hit
+from eaglenet.core.hits import Hit
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query as SearchQuery
-from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.serve.batching import Found
 from eaglenet.serve.library import path_below_roots
 from eaglenet.serve.media import video_response
@@ -39,6 +38,7 @@ from eaglenet.serve.schemas import (
     TranscriptBody,
 )
 from eaglenet.serve.state import State, state_of
+from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
@@ -82,7 +82,7 @@ async def similar(
     """Moments that look like a clip."""
     begun = time.perf_counter()
     state = state_of(request)
-    require_clip(state.engine, clip_id)
+    find_clip(state.engine, clip_id)
     options = asked.options()
     query = SearchQuery(clip_id=clip_id)
     find = partial(state.engine.search, query, asked.k, options=options)
@@ -102,23 +102,19 @@ async def similar(
 def clip(request: Request, clip_id: ClipId) -> ClipBody:
     """What the store knows of a clip."""
     state = state_of(request)
-    snapshot = require_clip(state.engine, clip_id)
-    row = snapshot.row(clip_id)
-    file = int(snapshot.columns["file_number"][row])
-    files = snapshot.files
-    start, end = snapshot.span(row)
-    path = files.paths[file][0]
+    clip, files = find_clip(state.engine, clip_id)
+    path = files.paths[0][0]
     return ClipBody(
         clip_id=clip_id,
         name=Path(path).name,
         path=shown_path(state, path),
-        start=start,
-        end=end,
-        duration=float(files.durations[file]),
-        width=files.widths[file],
-        height=files.heights[file],
-        modified=float(files.modified[file]),
-        tags=files.tags[file],
+        start=clip.start,
+        end=clip.end,
+        duration=float(files.durations[0]),
+        width=files.widths[0],
+        height=files.heights[0],
+        modified=float(files.modified[0]),
+        tags=files.tags[0],
         video=f"/api/clips/{clip_id}/video",
         thumbnail=f"/api/clips/{clip_id}/thumbnail",
     )
@@ -136,7 +132,7 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
 def thumbnail(request: Request, clip_id: ClipId) -> Response:
     """A small picture of the middle of a clip."""
     engine = state_of(request).engine
-    require_clip(engine, clip_id)
+    find_clip(engine, clip_id)
     # An id names content, which never changes.
     headers = {"Cache-Control": "private, max-age=86400"}
     return Response(engine.thumbnail(clip_id), media_type="image/jpeg", headers=headers)
@@ -160,7 +156,7 @@ VIDEO = {"content": {"video/*": {"schema": {"type": "string", "format": "binary"
 async def video(request: Request, clip_id: ClipId) -> Response:
     """The file a clip is in, whole or in part (``Range``)."""
     state = state_of(request)
-    await run_in_threadpool(require_clip, state.engine, clip_id)
+    await run_in_threadpool(find_clip, state.engine, clip_id)
     found = await state.videos.open(clip_id)
     return video_response(found, request.headers, request.method)
 
@@ -193,7 +189,7 @@ async def stream(
 ) -> Response:
     """The file a clip is in, made into what every browser plays while it is sent."""
     state = state_of(request)
-    await run_in_threadpool(require_clip, state.engine, clip_id)
+    await run_in_threadpool(find_clip, state.engine, clip_id)
     found = await state.videos.open(clip_id)
     converted = await state.streams.begin(found, asked.start)
     return state.streams.answer(converted, request.method)
@@ -248,13 +244,12 @@ def _parse_query(text: str, negatives: Sequence[str] = ()) -> SearchQuery | None
         return None
 
 
-def require_clip(engine: Engine, clip_id: str) -> Snapshot:
-    snapshot = engine.snapshot
+def find_clip(engine: Engine, clip_id: str) -> tuple[Clip, FileTable]:
+    """A clip, and its file as a table of one row; 404 if there is no such clip."""
     try:
-        snapshot.row(clip_id)
+        return engine.clip(clip_id)
     except UsageError as error:
         raise Problem(404, str(error)) from None
-    return snapshot
 
 
 def hit_body(state: State, hit: Hit) -> HitBody:

@@ -31,7 +31,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         tokens=TokenCheck(settings.token, settings.session) if settings.token is not None else None,
         videos=VideoFiles(engine),
         streams=Streams(settings.max_conversions, settings.timeout),
-        libraries=Libraries(engine),
+        libraries=Libraries(),
     )
 
     @asynccontextmanager

@@ -14,15 +14,15 @@ import asyncio
 import contextlib
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-import torch
-
-from eaglenet.core.types import Hit
+from eaglenet.core.hits import Hit
+from eaglenet.core.platform import num_cores
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query
 
@@ -80,7 +80,7 @@ class Batcher:
         self.seconds_a_query: dict[int, float] = {}
         """By what the shortlist was divided: a cut one says little of what a whole one takes."""
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="engine")
-        self._cores = torch.get_num_threads()
+        self._cores = num_cores()
         self._working: set[asyncio.Task[None]] = set()
         self._calls = 0
         self._filled = asyncio.Event()
@@ -106,7 +106,7 @@ class Batcher:
 
         def run() -> Result:
             # Of this thread alone; a thread that is new takes what was set last.
-            torch.set_num_threads(cores)
+            set_threads(cores)
             return function()
 
         try:
@@ -196,6 +196,13 @@ class Batcher:
         queries = [query for asked in batch for query in asked.queries]
         options = replace(batch[0].options, shortlist=shortlist)
         return self.engine.search_many(queries, k, options=options)
+
+
+def set_threads(count: int) -> None:
+    """Set the number of threads that torch computes with, if the model has loaded it."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
 
 
 def _settle(asked: _Asked, result: Found | Exception) -> None:

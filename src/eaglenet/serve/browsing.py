@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from eaglenet.serve.api import COMMON, ClipId, require_clip, shown_path
-from eaglenet.serve.library import Library, Order, clips_of_file
+from eaglenet.search.retrieval import StoreView
+from eaglenet.serve.api import COMMON, ClipId, find_clip, shown_path
+from eaglenet.serve.library import Library, Order, sample_clips
 from eaglenet.serve.problems import documented
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, MAX_RESULTS
 from eaglenet.serve.state import State, state_of
@@ -75,57 +76,62 @@ class TimelineBody(BaseModel):
 def files(request: Request, asked: Annotated[FilesParameters, Query()]) -> FilesBody:
     """The indexed files of a folder, and the folders in it."""
     state = state_of(request)
-    library = state.libraries.now()
-    shelf = library.shelf(asked.folder, asked.order)
     prefix = asked.folder.rstrip("/") + "/" if asked.folder else ""
-    return FilesBody(
-        folder=asked.folder,
-        folders=[
-            FolderBody(name=name, folder=prefix + name, files=count)
-            for name, count in shelf.folders[:MAX_FOLDERS]
-        ],
-        files=[
-            _file_body(state, library, number)
-            for number in shelf.files[asked.first : asked.first + asked.k]
-        ],
-        total=len(shelf.files),
-    )
+
+    def read(view: StoreView) -> FilesBody:
+        library = state.libraries.of(view)
+        shelf = library.shelf(asked.folder, asked.order)
+        return FilesBody(
+            folder=asked.folder,
+            folders=[
+                FolderBody(name=name, folder=prefix + name, files=count)
+                for name, count in shelf.folders[:MAX_FOLDERS]
+            ],
+            files=_file_bodies(state, library, shelf.files[asked.first : asked.first + asked.k]),
+            total=len(shelf.files),
+        )
+
+    return state.engine.read(read)
 
 
-def _file_body(state: State, library: Library, number: int) -> FileBody:
-    snapshot = library.snapshot
-    table = snapshot.files
-    clip_id = snapshot.clip_id(int(library.first_row[number]))
-    return FileBody(
-        name=library.names[number],
-        path=shown_path(state, table.paths[number][0]),
-        folder=library.folders[number],
-        duration=float(table.durations[number]),
-        width=table.widths[number],
-        height=table.heights[number],
-        modified=float(table.modified[number]),
-        tags=table.tags[number],
-        clips=int(library.clips[number]),
-        clip_id=clip_id,
-        video=f"/api/clips/{clip_id}/video",
-        thumbnail=f"/api/clips/{clip_id}/thumbnail",
-    )
+def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[FileBody]:
+    table = library.view.files
+    clips = library.view.snapshot.clips(library.first_row[numbers])
+    return [
+        FileBody(
+            name=library.names[number],
+            path=shown_path(state, table.paths[number][0]),
+            folder=library.folders[number],
+            duration=float(table.durations[number]),
+            width=table.widths[number],
+            height=table.heights[number],
+            modified=float(table.modified[number]),
+            tags=table.tags[number],
+            clips=int(library.clips[number]),
+            clip_id=clip.id,
+            video=f"/api/clips/{clip.id}/video",
+            thumbnail=f"/api/clips/{clip.id}/thumbnail",
+        )
+        for number, clip in zip(numbers, clips, strict=True)
+    ]
 
 
 @router.get("/clips/{clip_id}/timeline", responses=documented(404))
 def timeline(request: Request, clip_id: ClipId) -> TimelineBody:
     """All clips of the file a clip is in."""
-    snapshot = require_clip(state_of(request).engine, clip_id)
-    row = snapshot.row(clip_id)
-    file = int(snapshot.columns["file_number"][row])
-    spans = []
-    for each in clips_of_file(snapshot, row, MAX_ON_TIMELINE):
-        name = snapshot.clip_id(each)
-        start, end = snapshot.span(each)
-        thumbnail = f"/api/clips/{name}/thumbnail"
-        spans.append(SpanBody(clip_id=name, start=start, end=end, thumbnail=thumbnail))
+    engine = state_of(request).engine
+    clip, files = find_clip(engine, clip_id)
+    clips = engine.read(lambda view: view.snapshot.clips_of_content(clip.content))
     return TimelineBody(
-        name=snapshot.files.paths[file][0].rsplit("/", 1)[-1],
-        duration=float(snapshot.files.durations[file]),
-        clips=spans,
+        name=files.paths[0][0].rsplit("/", 1)[-1],
+        duration=float(files.durations[0]),
+        clips=[
+            SpanBody(
+                clip_id=each.id,
+                start=each.start,
+                end=each.end,
+                thumbnail=f"/api/clips/{each.id}/thumbnail",
+            )
+            for each in sample_clips(clips, MAX_ON_TIMELINE)
+        ],
     )

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.search.engine import Engine
-from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.search.retrieval import StoreView
+from eaglenet.store.records import Clip
 
 Order = Literal["newest", "oldest", "name", "longest"]
 
@@ -23,23 +23,30 @@ class Shelf:
 
     folders: list[tuple[str, int]]
     files: list[int]
-    """Numbers in the snapshot's table of files, of this folder and all below, in order."""
+    """Positions in the table of files, of this folder and all below, in order."""
 
 
 class Library:
     """The indexed files as a tree of folders. Read from a snapshot once."""
 
-    def __init__(self, snapshot: Snapshot, roots: tuple[str, ...]) -> None:
-        self.snapshot = snapshot
-        files = snapshot.files
-        shown = [path_below_roots(paths[0], roots) for paths in files.paths]
-        self.folders = [os.path.dirname(path) for path in shown]
-        self.names = [os.path.basename(path) for path in shown]
-        numbers = snapshot.columns["file_number"]
+    def __init__(self, view: StoreView) -> None:
+        self.view = view
+        files, snapshot = view.files, view.snapshot
+        paths = [path_below_roots(paths[0], view.manifest.roots) for paths in files.paths]
+        self.folders = [os.path.dirname(path) for path in paths]
+        self.names = [os.path.basename(path) for path in paths]
+        visible = snapshot.visible
+        rows = np.arange(snapshot.num_rows) if visible is None else np.flatnonzero(visible)
+        order = np.argsort(files.ids)
+        contents, first, counts = np.unique(
+            snapshot.content_ids[rows], return_index=True, return_counts=True
+        )
+        is_known = np.isin(contents, files.ids)
+        numbers = order[np.searchsorted(files.ids[order], contents[is_known])]
         self.first_row: NDArray[np.int64] = np.full(len(files), -1, np.int64)
-        found, rows = np.unique(numbers, return_index=True)
-        self.first_row[found] = rows
-        self.clips = np.bincount(numbers, minlength=len(files))
+        self.first_row[numbers] = rows[first[is_known]]
+        self.clips = np.zeros(len(files), np.int64)
+        self.clips[numbers] = counts[is_known]
 
     def shelf(self, folder: str, order: Order) -> Shelf:
         """The folder called so, as :func:`path_below_roots` calls it; '' is all of them."""
@@ -53,7 +60,7 @@ class Library:
             rest = folder_name[len(inside) :]
             if rest:
                 below[rest.split("/", 1)[0]] += 1
-        table = self.snapshot.files
+        table = self.view.files
         if order == "name":
             files.sort(key=lambda number: (self.folders[number], self.names[number]))
         elif order == "longest":
@@ -78,26 +85,21 @@ def path_below_roots(path: str, roots: tuple[str, ...]) -> str:
 
 
 class Libraries:
-    """The library of the newest snapshot."""
+    """The library of the newest version of a store."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: Library | None = None
+        self._library: Library | None = None
 
-    def now(self) -> Library:
-        snapshot = self.engine.snapshot
+    def of(self, view: StoreView) -> Library:
         with self._lock:
-            if self._made is None or self._made.snapshot is not snapshot:
-                self._made = Library(snapshot, tuple(self.engine.manifest.roots))
-            return self._made
+            if self._library is None or self._library.view is not view:
+                self._library = Library(view)
+            return self._library
 
 
-def clips_of_file(snapshot: Snapshot, row: int, most: int) -> list[int]:
-    """Rows of the clips in the file of ``row``, in order of time; evenly picked from too many."""
-    columns = snapshot.columns
-    rows = np.flatnonzero(columns["file_number"] == columns["file_number"][row])
-    rows = rows[np.argsort(columns["start"][rows], kind="stable")]
-    if len(rows) > most:
-        rows = rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
-    return [int(each) for each in rows]
+def sample_clips(clips: list[Clip], limit: int) -> list[Clip]:
+    """Clips evenly spaced in a list that has more than ``limit``."""
+    if len(clips) <= limit:
+        return clips
+    return [clips[index] for index in np.linspace(0, len(clips) - 1, limit).round().astype(int)]

@@ -22,7 +22,6 @@ from starlette.types import Receive, Scope, Send
 
 from eaglenet.core.platform import is_below, open_beneath, read_at, split_below
 from eaglenet.search.engine import Engine
-from eaglenet.search.store.file_table import UNKNOWN_SIZE
 from eaglenet.serve.problems import Problem
 
 CHUNK = 256 * 1024
@@ -117,24 +116,22 @@ class VideoFiles:
         raise Problem(409, "the file has changed since it was indexed")
 
     def _find(self, clip_id: str) -> OpenVideo | list[_Doubt]:
-        snapshot = self.engine.snapshot
-        file = int(snapshot.columns["file_number"][snapshot.row(clip_id)])
+        clip, files = self.engine.clip(clip_id)
         roots = _resolved(self.engine.manifest.roots)
-        content, size = snapshot.files.contents[file], snapshot.files.sizes[file]
-        modified = float(snapshot.files.modified[file])
+        size, modified = files.sizes[0], float(files.modified[0])
         doubts: list[_Doubt] = []
         changed = False
-        for path in snapshot.files.paths[file]:
+        for path in files.paths[0]:
             descriptor = _open_inside(path, roots)
             if descriptor is None:
                 continue
             status = os.fstat(descriptor)
             kind = TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
-            video = OpenVideo(descriptor, status.st_size, content, kind)
-            if size not in (UNKNOWN_SIZE, status.st_size):
+            video = OpenVideo(descriptor, status.st_size, clip.content, kind)
+            if size != status.st_size:
                 os.close(descriptor)
                 changed = True
-            elif size == UNKNOWN_SIZE or abs(status.st_mtime_ns / 1e9 - modified) >= SAME_TIME:
+            elif abs(status.st_mtime_ns / 1e9 - modified) >= SAME_TIME:
                 doubts.append(_Doubt(video, status))
             else:
                 for doubt in doubts:

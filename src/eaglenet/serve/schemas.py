@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
-from eaglenet.core.types import Modality, TranscriptKind
+from eaglenet.core.hits import Modality, TranscriptKind
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,

@@ -6,12 +6,12 @@ import logging
 import platform
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 
-import torch
 import uvicorn
 from fastapi import FastAPI
 
@@ -46,7 +46,7 @@ def run(
 
     def warm_app() -> FastAPI:
         engine.warm_up()
-        on_cpu = engine.method.device.type == "cpu"
+        on_cpu = engine.model.device == "cpu"
         return create_app(engine, replace(settings, workers=num_cores()) if on_cpu else settings)
 
     run_app(warm_app, settings, host=host, port=port, on_ready=on_ready, until=until)
@@ -64,12 +64,8 @@ def run_app(
     """:func:`run` for any app; it is made before the port is opened."""
     listener = _listen(host, port)
     with listener:
-        torch.set_num_threads(num_cores())
-        if platform.machine() in ("aarch64", "arm64"):
-            # Its products of a few rows pack the weights anew each time: a sentence takes 26 ms
-            # instead of 9 (Neoverse N1), a large batch the same.
-            torch.backends.mkldnn.set_flags(_enabled=False)
         app = make_app()
+        _configure_torch()
         listener.listen(1024)
         if on_ready is not None:
             shown = f"[{host}]" if ":" in host else host
@@ -91,6 +87,18 @@ def run_app(
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, _ignore)
         _Server(config, until).run(sockets=[listener])
+
+
+def _configure_torch() -> None:
+    """Set up torch for serving, if the model has loaded it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    torch.set_num_threads(num_cores())
+    if platform.machine() in ("aarch64", "arm64"):
+        # Its products of a few rows pack the weights anew each time: a sentence takes 26 ms
+        # instead of 9 (Neoverse N1), a large batch the same.
+        torch.backends.mkldnn.set_flags(_enabled=False)
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]

@@ -12,13 +12,12 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.types import Clips
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.serve.api import COMMON, hit_body, since
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import SearchBody, SearchParameters
 from eaglenet.serve.state import state_of
-from eaglenet.video.inputs import clips_of_image, clips_of_video
+from eaglenet.video.inputs import FrameBatch, clips_of_image, clips_of_video
 
 router = APIRouter(
     prefix="/api/search", tags=["search"], responses=documented(*COMMON, 408, 413, 415)
@@ -58,7 +57,7 @@ async def search_video(request: Request, asked: Parameters) -> SearchBody:
 
 
 async def _search(
-    request: Request, asked: SearchParameters, decode: Callable[..., Clips]
+    request: Request, asked: SearchParameters, decode: Callable[..., FrameBatch]
 ) -> SearchBody:
     """Decoding happens in a process with limits, so that nobody waits for it but who sent it."""
     begun = time.perf_counter()

@@ -26,7 +26,7 @@ class Writer(Protocol):
     def manifest(self) -> Manifest: ...
 
     def files(self) -> list[IndexedFile]:
-        """Every path that was dealt with."""
+        """Every path that an index run has dealt with, failed ones included."""
         ...
 
     def incomplete_contents(self) -> Mapping[str, frozenset[int]]:
@@ -77,17 +77,22 @@ class Store(Protocol):
 
     @classmethod
     def write(
-        cls, location: str, manifest: Manifest | None = None
+        cls, location: str, manifest: Manifest | None = None, bank: HubnessBank | None = None
     ) -> AbstractContextManager[Writer]:
         """Open a store for writing, and lock out other writers.
 
-        A store that does not exist is made from ``manifest``; one that was made with other settings
-        is refused before anything is written. Its roots are added.
+        A store that does not exist is made from ``manifest`` and ``bank``, in one step. One that
+        was made with other settings is refused before anything is written; it keeps its bank, and
+        the roots of ``manifest`` are added.
         """
         ...
 
+    def files(self) -> list[IndexedFile]:
+        """Every path that an index run has dealt with, failed ones included."""
+        ...
+
     def snapshot(self) -> Snapshot:
-        """The newest version, for searching."""
+        """The newest version of what is at the location now, for searching."""
         ...
 
     def stamp(self) -> Hashable:

@@ -145,7 +145,8 @@ class Codes:
     @cached_property
     def edges(self) -> NDArray[np.int64]:
         """First row of each block and the end of the last, counted from ``first_row``."""
-        return np.concatenate([[0], np.cumsum([block.shape[1] for block in self.blocks])])
+        sizes = np.array([block.shape[1] for block in self.blocks], np.int64)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
     def nearest(
         self, query: NDArray[np.float32], count: int, allowed: NDArray[np.bool_] | None = None

@@ -66,8 +66,10 @@ def _disk_error(location: object, number: int | None, text: str) -> StoreError:
             "searched. Free some space and run the same command to continue"
         )
     if number in FORBIDDEN:
+        is_store = (Path(str(location)) / "store.db").exists()
         return StoreError(
-            f"{location} cannot be written to ({text}). Make it writable or use another --store"
+            f"{location} cannot be written to ({text}){'; searching it still works' * is_store}. "
+            "Make it writable or use another --store"
         )
     return StoreError(f"{location}: {_one_line(text)}")
 
@@ -86,7 +88,10 @@ def _sqlite_error(location: object, error: sqlite3.DatabaseError) -> StoreError:
     if code in FAILED:
         if _free_bytes(location) < FULL_BYTES:  # SQLite does not say why it could not write.
             return _disk_error(location, errno.ENOSPC, text)
-        return StoreError(f"{location}: the disk failed ({text}); run the same command again")
+        return StoreError(
+            f"{location}: the disk failed ({text}). Run the same command again; if that fails too, "
+            f"repair the store with: eaglenet store repair --store {shell_quote(location)}"
+        )
     # What damaged bytes make of a valid schema or row: no such table, malformed values.
     return damage(f"store.db ({text})", location)
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+TEMPERATURE = 20.0
+"""Scale of a bank of texts that no model was trained with: that of QB-norm's inverted softmax."""
 TOLERANCE = 1e-5
 """Offsets of one clip and bank, computed on two machines, differ by less."""
 CHUNK = 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -126,6 +127,11 @@ class FileTable:
     def __len__(self) -> int:
         return len(self.contents)
 
+    @cached_property
+    def numbers(self) -> dict[int, int]:
+        """Position of each content in the columns, by content id."""
+        return {content_id: number for number, content_id in enumerate(self.ids.tolist())}
+
 
 @dataclass(frozen=True)
 class Source:
@@ -133,7 +139,7 @@ class Source:
 
     path: of the subtitle file; empty for what is inside the video. reader: program and version
     that read it; another reader reads it again. until: second up to which lines are stored;
-    infinity if the source is complete.
+    infinity if the source is complete. lines: their number; the store counts them.
     """
 
     content: str

@@ -143,6 +143,8 @@ class Salvage:
     segments: list[SegmentInfo] = field(default_factory=list)
     clip_ids: set[int] = field(default_factory=set)
     """Clips that are in a segment."""
+    has_offsets: bool = False
+    """True if clips have hubness offsets, so that there was a bank."""
     obsolete: list[str] = field(default_factory=list)
     incomplete: set[str] = field(default_factory=set)
     details: list[str] = field(default_factory=list)
@@ -158,6 +160,7 @@ def repair(folder: Path) -> Repaired:
         for info in _segment_infos(salvage):
             _salvage_segment(salvage, info)
         _drop_incomplete(salvage)
+        _report_lost_bank(salvage)
         return _write(salvage)
 
 
@@ -211,6 +214,7 @@ def _salvage_segment(salvage: Salvage, info: SegmentInfo) -> None:
         if is_named and _is_intact(segment, salvage):
             salvage.segments.append(info)
             salvage.clip_ids.update(segment.labels["clip_id"].tolist())
+            salvage.has_offsets |= bool(segment.labels["hubness_offset"].any())
             return
     except DamageError:
         is_named = info.id in salvage.rows["segments"]
@@ -218,6 +222,7 @@ def _salvage_segment(salvage: Salvage, info: SegmentInfo) -> None:
     for rows in _intact_rows(salvage, info):
         target = append_rows(salvage.folder, target, rows)
         salvage.clip_ids.update(rows.labels["clip_id"].tolist())
+        salvage.has_offsets |= bool(rows.labels["hubness_offset"].any())
     lost = info.num_rows - target.num_rows
     if is_named and lost:
         salvage.details.append(f"{lost} of {info.num_rows} clips of segment {info.id} are damaged")
@@ -324,10 +329,20 @@ def _drop_incomplete(salvage: Salvage) -> None:
         salvage.details.append(f"{lost} transcripts lost lines and are read again")
 
 
+def _report_lost_bank(salvage: Salvage) -> None:
+    if salvage.bank is None and salvage.has_offsets:
+        roots = " ".join(map(shell_quote, salvage.manifest.roots or ("FOLDER",)))
+        salvage.details.append(
+            "the hubness bank is damaged, so hubness is no longer corrected. Give it again, as "
+            f"own or as the file of texts, with: eaglenet index {roots} --store "
+            f"{shell_quote(salvage.folder)} --hubness own"
+        )
+
+
 def _write(salvage: Salvage) -> Repaired:
     """Write the new ``store.db`` beside the old one, and put it in its place."""
     folder = salvage.folder
-    create(folder, salvage.manifest, lambda connection: _fill(connection, salvage))
+    create(folder, salvage.manifest, fill=lambda connection: _fill(connection, salvage))
     with LocalWriter.opened(folder) as writer:
         visible = writer.num_visible()
     rows = salvage.rows

@@ -91,7 +91,7 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 HIDDEN = "hidden"
 """Clips that no search shows: of unfinished files, or removed and still in a segment."""
-COUNTED = ("contents", "files", "clips", "segments", "sources", "lines", HIDDEN)
+COUNTED = ("hubness", "contents", "files", "clips", "segments", "sources", "lines", HIDDEN)
 """Tables with an entry in ``totals``."""
 
 
@@ -115,9 +115,10 @@ def _triggers(name: str) -> Iterable[str]:
 
 
 TEXT_INDEXES = ("words", "term_trigrams")
+TOKENIZER = "porter unicode61 remove_diacritics 0 categories 'L* N* Co M*'"
 TEXT_STATEMENTS = (
     "CREATE VIRTUAL TABLE words USING fts5(terms, origin, content='lines', content_rowid='id', "
-    "tokenize=\"porter unicode61 remove_diacritics 0 categories 'L* N* Co M*'\")",
+    f'tokenize="{TOKENIZER}")',
     "CREATE TABLE terms (id INTEGER PRIMARY KEY, term TEXT NOT NULL UNIQUE)",
     "CREATE VIRTUAL TABLE term_trigrams USING fts5(term, content='terms', content_rowid='id', "
     "tokenize='trigram', detail=none)",

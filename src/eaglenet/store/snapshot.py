@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -48,6 +49,32 @@ class OutdatedError(StoreError):
     """A writer removed what this snapshot still shows; take a new snapshot and search again."""
 
 
+class _ClipsOfContent:
+    """Clips of one content in order of time; objects are made of those that are needed."""
+
+    def __init__(
+        self, content_id: int, content: str, values: Sequence[tuple[float, int, int, float]]
+    ) -> None:
+        """``values``: start, number, row and end of each clip."""
+        self.content_id = content_id
+        self.content = content
+        self.values = values
+        self.starts = np.array([value[0] for value in values])
+        self.ends = np.array([value[3] for value in values])
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Clip:
+        start, number, row, end = self.values[index]
+        return Clip(row, self.content_id, self.content, number, start, end)
+
+    def nearest(self, second: float) -> Clip | None:
+        if not self.values:
+            return None
+        return self[int(np.minimum(second - self.starts, self.ends - second).argmax())]
+
+
 class Snapshot:
     """Clips of one version. A row is an index into all clips stored, hidden ones included."""
 
@@ -67,10 +94,16 @@ class Snapshot:
         self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.num_rows = int(self._edges[-1])
         self.visible = self._visible(hidden)
+        self._known_clips: dict[int, _ClipsOfContent] = {}
 
     @property
     def location(self) -> str:
         return self.database.location
+
+    @property
+    def stamp(self) -> Hashable:
+        """What :meth:`eaglenet.store.base.Store.stamp` gives while this is the newest version."""
+        return self.database.opened_file, self.version
 
     def __len__(self) -> int:
         """Number of clips that can be found."""
@@ -148,8 +181,14 @@ class Snapshot:
     @cached_property
     def hubness_offsets(self) -> NDArray[np.float32] | None:
         """``[rows]``; None if the store corrects no hubness."""
-        if not self.database.rows("SELECT 1 FROM hubness"):
+        counts = (
+            self.database.value("SELECT count(*) FROM hubness"),
+            self.database.value("SELECT num_rows FROM totals WHERE name = 'hubness'"),
+        )
+        if counts == (0, 0):
             return None
+        if counts != (1, 1):
+            raise damage("table hubness in store.db", self.location)
         return self._label("hubness_offset", np.float32)
 
     @cached_property
@@ -165,6 +204,16 @@ class Snapshot:
         return is_wanted[self.content_ids]
 
     # Clips
+
+    def fingerprints(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Checksums of the vector and the features of clips: equal if their bytes are equal."""
+        names = ["vector_checksum", "features_checksum"]
+        checksums = np.zeros((len(rows), len(names)), np.uint32)
+        with self._current():
+            for segment, indices, inside in self._by_segment(rows):
+                labels = segment.labels[inside]
+                checksums[indices] = np.stack([labels[name] for name in names], axis=1)
+        return [(first, second) for first, second in checksums.tolist()]
 
     def features_at(self, rows: NDArray[np.int64]) -> Features:
         """Features of a few clips, compared with their checksums."""
@@ -200,24 +249,48 @@ class Snapshot:
     def clips_of_content(self, content: str) -> list[Clip]:
         """Clips of a file that can be found, in order of time."""
         with self.database.reading():
-            content_id = self._content_id(content)
-            if content_id is None:
-                return []
-            values = self.database.checked("clips", "WHERE content_id = ?", (content_id,))
-            files = self.database.checked("files", "WHERE content_id = ?", (content_id,))
-            if len(values) < max((row[10] for row in files if row[5] == "done"), default=0):
-                raise damage("table clips in store.db", self.location)
-        rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
-        clips = [
-            Clip(row, content_id, content, *value[2:])
-            for row, value in zip(rows, values, strict=True)
-            if row >= 0 and (self.visible is None or self.visible[row])
-        ]
-        return sorted(clips, key=lambda clip: (clip.start, clip.number))
+            rows = self.database.checked("contents", "WHERE hash = ?", (content,))
+            return self.clips_of_contents([rows[0][0]])[rows[0][0]] if rows else []
 
-    def _content_id(self, content: str) -> int | None:
-        rows = self.database.checked("contents", "WHERE hash = ?", (content,))
-        return rows[0][0] if rows else None
+    def clips_of_contents(self, content_ids: Iterable[int]) -> dict[int, list[Clip]]:
+        """Clips that can be found, by content id; those of a content in order of time."""
+        return {
+            content_id: [clips[index] for index in range(len(clips))]
+            for content_id, clips in self._clips_by_content(content_ids).items()
+        }
+
+    def clips_at(self, times: Sequence[tuple[int, float]]) -> list[Clip | None]:
+        """For each content id and second, the clip whose middle is nearest; None without clips."""
+        by_content = self._clips_by_content(content_id for content_id, _ in times)
+        return [by_content[content_id].nearest(second) for content_id, second in times]
+
+    def _clips_by_content(self, content_ids: Iterable[int]) -> dict[int, _ClipsOfContent]:
+        ids = set(map(int, content_ids))
+        new = sorted(ids - self._known_clips.keys())
+        if new:
+            self._known_clips.update(self._read_clips(new))
+        return {content_id: self._known_clips[content_id] for content_id in ids}
+
+    def _read_clips(self, ids: Sequence[int]) -> dict[int, _ClipsOfContent]:
+        with self._current(), self.database.reading():
+            values = list(self.database.checked_by_id("clips", "content_id", ids))
+            needed = dict.fromkeys(ids, 0)
+            for row in self.database.checked_by_id("files", "content_id", ids):
+                if row[5] == "done":
+                    needed[row[4]] = max(needed[row[4]], row[10])
+            counts = Counter(row[1] for row in values)
+            if any(counts[number] < needed[number] for number in ids):
+                raise damage("table clips in store.db", self.location)
+            contents = transcripts.content_hashes(self.database, ids)
+        rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
+        clips: dict[int, list[tuple[float, int, int, float]]] = {number: [] for number in ids}
+        for row, (_, owner, number, start, end) in zip(rows, values, strict=True):
+            if row >= 0 and (self.visible is None or self.visible[row]):
+                clips[owner].append((start, number, row, end))
+        return {
+            owner: _ClipsOfContent(owner, contents[owner], sorted(each))
+            for owner, each in clips.items()
+        }
 
     # Clip ids
 
@@ -287,9 +360,9 @@ class Snapshot:
 
     # Files
 
-    def files(self, content_ids: Sequence[int] | None = None) -> FileTable:
+    def files(self, content_ids: Iterable[int] | None = None) -> FileTable:
         """Files that can be found: those of some contents, or all."""
-        with self.database.reading():
+        with self._current(), self.database.reading():
             if content_ids is None:
                 rows = [row[1:] for row in self.database.checked("files")]
                 wanted = {row[3] for row in rows if row[4] == "done"}
@@ -300,9 +373,10 @@ class Snapshot:
                 found = self.database.checked_by_id("files", "content_id", sorted(wanted))
                 rows = [row[1:] for row in found]
                 hashes = transcripts.content_hashes(self.database, wanted)
-                if wanted != {row[3] for row in rows}:
-                    raise damage("table files in store.db", self.location)
-        return _file_table(sorted(row for row in rows if row[4] == "done"), hashes)
+            files = [row for row in rows if row[4] == "done"]
+            if wanted != {row[3] for row in files} or len(hashes) != len(wanted):
+                raise damage("table files in store.db", self.location)
+        return _file_table(sorted(files), hashes)
 
     @property
     def num_files(self) -> int:

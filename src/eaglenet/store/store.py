@@ -19,7 +19,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from eaglenet.core.errors import StoreError, shell_quote
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import StoreError, shell_quote, store_option
 from eaglenet.store import repair
 from eaglenet.store.database import Database
 from eaglenet.store.disk import (
@@ -27,13 +30,15 @@ from eaglenet.store.disk import (
     DamageError,
     writer_lock,
 )
+from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.records import Repaired, Verified
+from eaglenet.store.records import IndexedFile, Repaired, Verified
 from eaglenet.store.schema import DATABASE
 from eaglenet.store.segments import FOLDER, KINDS, Segment, SegmentInfo
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.tables import (
     create,
+    read_files,
     read_hidden,
     read_manifest,
     read_segments,
@@ -52,7 +57,7 @@ class LocalStore:
     def __init__(self, folder: Path, database: Database) -> None:
         self.folder = folder
         self.database = database
-        self.manifest = read_manifest(database)
+        self.manifest = self._read_manifest()
         self._segments: dict[int, Segment] = {}
 
     @property
@@ -70,6 +75,7 @@ class LocalStore:
         if not folder.exists():
             return False
         refuse_old_format(folder)
+        refuse_lost_database(folder)
         others = [path.name for path in folder.iterdir() if not _is_ours(path.name)]
         if others:
             raise StoreError(
@@ -83,14 +89,18 @@ class LocalStore:
         folder = path_of(location)
         if not cls.exists(folder):
             raise StoreError(
-                f"no store at {folder}; make one with: eaglenet index PATH --store "
-                f"{shell_quote(folder)}"
+                f"no store at {folder}; make one with: eaglenet index PATH{store_option(folder)}"
             )
         return cls(folder, Database(folder, str(folder)))
 
     @classmethod
     @contextmanager
-    def write(cls, location: str | Path, manifest: Manifest | None = None) -> Iterator[LocalWriter]:
+    def write(
+        cls,
+        location: str | Path,
+        manifest: Manifest | None = None,
+        bank: HubnessBank | None = None,
+    ) -> Iterator[LocalWriter]:
         folder = path_of(location)
         is_new = not cls.exists(folder)
         if is_new and manifest is None:
@@ -100,29 +110,44 @@ class LocalStore:
             cls.open(folder).manifest.require_same(manifest, str(folder))
         with writer_lock(folder):
             if not (folder / DATABASE).exists() and manifest is not None:
-                create(folder, manifest)
+                create(folder, manifest, bank)
             with LocalWriter.opened(folder) as writer:
                 if manifest is not None:
                     writer.manifest.require_same(manifest, str(folder))
                     writer.add_roots(manifest.roots)
                 yield writer
 
+    def files(self) -> list[IndexedFile]:
+        return read_files(self.database)
+
     def snapshot(self) -> Snapshot:
+        with suppress(FileNotFoundError):  # Moved away: what is open can still be read.
+            if self.database.opened_file != self.database.file_id():
+                # Another store was put in its place; earlier snapshots keep their database.
+                self.database, self._segments = Database(self.folder, self.location), {}
         for attempt in range(ATTEMPTS):
             with self.database.reading():
                 version = read_state(self.database).version
                 infos = read_segments(self.database)
                 hidden = read_hidden(self.database)
-                self.manifest = read_manifest(self.database)
+                self.manifest = self._read_manifest()
             try:
                 segments = self._open_segments(infos)
-                return Snapshot(self.database, self.manifest, version, segments, hidden)
+                return self._make_snapshot(version, segments, hidden)
             except DamageError:
                 # A writer may have replaced a segment after its name was read.
                 is_last = attempt + 1 == ATTEMPTS
                 if is_last or read_state(self.database).version == version:
                     raise
         raise AssertionError("unreachable")
+
+    def _read_manifest(self) -> Manifest:
+        return read_manifest(self.database)
+
+    def _make_snapshot(
+        self, version: int, segments: Sequence[Segment], hidden: NDArray[np.int64]
+    ) -> Snapshot:
+        return Snapshot(self.database, self.manifest, version, segments, hidden)
 
     def _open_segments(self, infos: Sequence[SegmentInfo]) -> list[Segment]:
         """Map segments; those that did not change stay open."""
@@ -158,6 +183,7 @@ class LocalStore:
 
     @classmethod
     def repair(cls, location: str | Path) -> Repaired:
+        cls.exists(location)
         return repair.repair(path_of(location))
 
 
@@ -174,17 +200,36 @@ def _is_ours(name: str) -> bool:
     return name in (LOCK, FOLDER) or name.startswith((DATABASE, "."))
 
 
+def refuse_lost_database(folder: Path) -> None:
+    """Keep a new store from being made over the segments of one that lost its ``store.db``."""
+    if any((folder / FOLDER).glob("*.*")):
+        raise StoreError(
+            f"{folder} lost its {DATABASE}, which names all files and clips. Restore it from a "
+            f"backup, or index again with: mv {shell_quote(folder)} {shell_quote(folder)}.old && "
+            f"eaglenet index FOLDER --store {shell_quote(folder)}"
+        )
+
+
+def is_old_format(folder: Path) -> bool:
+    """Report whether a folder holds a store of the format before SQLite."""
+    is_current = (folder / DATABASE).exists()
+    return not is_current and any((folder / name).exists() for name in OLD_FORMAT)
+
+
 def refuse_old_format(folder: Path) -> None:
-    """Say how to index again, if a folder holds a store of an earlier eaglenet."""
-    if not any((folder / name).exists() for name in OLD_FORMAT):
-        return
+    if is_old_format(folder):
+        raise StoreError(
+            f"{folder} was made by an earlier eaglenet, in another format. Convert it with: "
+            f"eaglenet store upgrade --store {shell_quote(folder)}"
+        )
+
+
+def command_to_index_again(folder: Path) -> str:
+    """Command that makes a store of the old format again, from its videos."""
     command = ["eaglenet", "index", "FOLDER"]
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads((folder / "manifest.json").read_bytes())
         roots, model = [str(root) for root in values["roots"]], str(values["model"])
         command = ["eaglenet", "index", *(roots or ["FOLDER"]), "--model", model]
     line = " ".join(shell_quote(argument) for argument in [*command, "--store", folder])
-    raise StoreError(
-        f"{folder} was made by an earlier eaglenet, in a format that is no longer read. Index "
-        f"again with: mv {shell_quote(folder)} {shell_quote(folder)}.old && {line}"
-    )
+    return f"mv {shell_quote(folder)} {shell_quote(folder)}.old && {line}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from eaglenet.store.database import Database
 from eaglenet.store.disk import create_file, damage, make_folder, store_errors, sync_folder
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import IndexedFile
 from eaglenet.store.schema import (
     DATABASE,
     HIDDEN,
@@ -75,6 +77,21 @@ def read_bank(database: Database, manifest: Manifest) -> HubnessBank | None:
     return HubnessBank.from_row(rows[0][1:], manifest.dim) if rows else None
 
 
+def read_files(database: Database) -> list[IndexedFile]:
+    """All files, compared with their total."""
+    with database.reading():
+        rows = database.checked("files")
+        hashes = dict(database.checked("contents"))
+    files = []
+    for _, path, size, modified_ns, content_id, status, *rest in rows:
+        if content_id is not None and content_id not in hashes:
+            raise damage("table contents in store.db", database.location)
+        content = "" if content_id is None else hashes[content_id]
+        rest[-1] = tuple(json.loads(rest[-1]))
+        files.append(IndexedFile(path, size, modified_ns, content, status, *rest))
+    return files
+
+
 def read_hidden(database: Database) -> NDArray[np.int64]:
     """Ids of hidden clips, compared with their total."""
     with database.reading():
@@ -86,8 +103,16 @@ def read_hidden(database: Database) -> NDArray[np.int64]:
     return ids
 
 
+def put_bank(connection: sqlite3.Connection, bank: HubnessBank) -> None:
+    row = row_of("hubness", 1, bank.to_row())
+    connection.execute(insert_statement("hubness", replace_on="id"), row)
+
+
 def create(
-    folder: Path, manifest: Manifest, fill: Callable[[sqlite3.Connection], None] | None = None
+    folder: Path,
+    manifest: Manifest,
+    bank: HubnessBank | None = None,
+    fill: Callable[[sqlite3.Connection], None] | None = None,
 ) -> None:
     """Make a store with the rows that ``fill`` inserts, in place of any other: all or nothing."""
     partial = folder / f".{DATABASE}.partial"
@@ -104,6 +129,8 @@ def create(
             create_tables(connection)
             put_manifest(connection, manifest)
             put_state(connection, State())
+            if bank is not None:
+                put_bank(connection, bank)
             if fill is not None:
                 fill(connection)
             connection.execute("COMMIT")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eaglenet.store.database import Database
@@ -21,6 +22,8 @@ from eaglenet.store.schema import TEXT_INDEXES, insert_statement, row_of
 NEAR_WORDS = 10
 SHORTEST_TERM = 4
 """Characters of a term whose spelling may be corrected."""
+LONG_TERM = 6
+"""Characters from which on two edits are corrected."""
 SIMILAR_CANDIDATES = 200
 INFINITY = float("inf")
 
@@ -59,13 +62,16 @@ def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: 
     ).fetchone()
     largest = "SELECT coalesce(max(id), 0) + 1 FROM"
     source_id = found[0] if found else connection.execute(f"{largest} sources").fetchone()[0]
-    values = source_values(source, content_id)
-    statement = insert_statement("sources", replace_on="id")
-    connection.execute(statement, row_of("sources", source_id, values))
     connection.execute(
         "DELETE FROM lines WHERE source_id = ? AND start >= ?",
         (source_id, float(change.keep_until) if change.keep_until else -INFINITY),
     )
+    (kept,) = connection.execute(
+        "SELECT count(*) FROM lines WHERE source_id = ?", (source_id,)
+    ).fetchone()
+    values = source_values(replace(source, lines=kept + len(change.lines)), content_id)
+    statement = insert_statement("sources", replace_on="id")
+    connection.execute(statement, row_of("sources", source_id, values))
     first = connection.execute(f"{largest} lines").fetchone()[0]
     origin = f"{source.kind} {_content_term(content_id)}"
     rows = [
@@ -169,20 +175,45 @@ def content_hashes(database: Database, ids: Iterable[int]) -> dict[int, str]:
 
 
 def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
-    """Words in the transcripts that are spelled like ``term``, the most similar first."""
-    trigrams = {term[start : start + 3] for start in range(len(term) - 2)}
-    if len(term) < SHORTEST_TERM or not trigrams:
+    """Words in the transcripts that are spelled like ``term``, the most similar first.
+
+    Words of fewer than six letters may differ in one edit, others in two.
+    """
+    if len(term) < SHORTEST_TERM or not term.isalnum():
         return []
+    if len(term) < LONG_TERM:
+        largest, words = 1, _one_edit_away(database, term)
+    else:
+        largest, words = 2, _with_common_trigrams(database, term)
+    distances = {word: edit_distance(term, word, largest) for word in words}
+    similar = [word for word, distance in distances.items() if 0 < distance <= largest]
+    return sorted(similar, key=lambda word: (distances[word], word))[:limit]
+
+
+def _one_edit_away(database: Database, term: str) -> list[str]:
+    """Every word that one edit makes of ``term``: short words may share no trigram with it."""
+    cuts = [(term[:place], term[place:]) for place in range(len(term) + 1)]
+    patterns = [f"{left}?{right}" for left, right in cuts]  # A letter is missing.
+    patterns += [f"{left}?{right[1:]}" for left, right in cuts if right]  # One is wrong.
+    words = [left + right[1:] for left, right in cuts if right]
+    words += [left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1]
+    conditions = " OR ".join(["term GLOB ?"] * len(patterns))
+    marks = ", ".join("?" * len(words))
+    rows = database.rows(
+        f"SELECT term FROM terms WHERE {conditions} OR term IN ({marks})", [*patterns, *words]
+    )
+    return [word for (word,) in rows]
+
+
+def _with_common_trigrams(database: Database, term: str) -> list[str]:
+    trigrams = {term[start : start + 3] for start in range(len(term) - 2)}
     expression = " OR ".join(f'"{_escaped(trigram)}"' for trigram in sorted(trigrams))
     rows = database.rows(
         "SELECT terms.term FROM term_trigrams JOIN terms ON terms.id = term_trigrams.rowid "
         "WHERE term_trigrams MATCH ? ORDER BY term_trigrams.rank LIMIT ?",
         (expression, SIMILAR_CANDIDATES),
     )
-    largest = 1 if len(term) < 6 else 2
-    distances = {word: edit_distance(term, word, largest) for (word,) in rows}
-    similar = [word for word, distance in distances.items() if 0 < distance <= largest]
-    return sorted(similar, key=lambda word: (distances[word], word))[:limit]
+    return [word for (word,) in rows]
 
 
 def edit_distance(one: str, other: str, largest: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,9 +37,11 @@ from eaglenet.store.segments import (
 )
 from eaglenet.store.tables import (
     State,
+    put_bank,
     put_manifest,
     put_state,
     read_bank,
+    read_files,
     read_manifest,
     read_segments,
     read_state,
@@ -48,6 +51,13 @@ REMOVED_SHARE = 0.2
 """Share of removed rows from which on a segment is written again without them."""
 COPY_ROWS = 4096
 DONE = "SELECT content_id FROM files WHERE status = 'done' AND content_id IS NOT NULL"
+ORPHANS = (
+    f"SELECT id FROM contents WHERE id NOT IN ({DONE}) AND ("
+    "EXISTS (SELECT 1 FROM clips WHERE clips.content_id = contents.id) OR "
+    "EXISTS (SELECT 1 FROM sources WHERE sources.content_id = contents.id) OR "
+    "NOT EXISTS (SELECT 1 FROM files WHERE files.content_id = contents.id))"
+)
+"""Contents that no finished file has, with anything to remove."""
 
 
 @dataclass
@@ -87,9 +97,12 @@ class Transaction:
 class LocalWriter:
     """See :class:`eaglenet.store.base.Writer`. The caller holds the writer lock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, location: str | None = None, *, is_trusted: bool = False
+    ) -> None:
+        """``is_trusted``: skip SQLite's check of all pages, for a copy that can be made again."""
         self.folder = folder
-        self.location = str(folder)
+        self.location = location or str(folder)
         with store_errors(folder):
             connection = connect(folder, is_writer=True)
             try:
@@ -98,7 +111,8 @@ class LocalWriter:
                 connection.close()
             self.mode = stat.S_IMODE(os.stat(folder / DATABASE).st_mode) & 0o666
         self.database = Database(folder, self.location, is_writer=True)
-        self.database.check_integrity()  # Changes to a damaged database would spread the damage.
+        if not is_trusted:  # Changes to a damaged database would spread the damage.
+            self.database.check_integrity()
         self.manifest = read_manifest(self.database)
         self._remove_obsolete()
 
@@ -118,7 +132,7 @@ class LocalWriter:
         self.database.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[Transaction]:
         """Everything in the block becomes durable and visible at its end, or nothing does."""
         with self.database.writing() as connection:
             change = Transaction(connection, self.database, read_state(self.database))
@@ -128,15 +142,12 @@ class LocalWriter:
     def add_roots(self, roots: Sequence[str]) -> None:
         manifest = self.manifest.with_roots(roots)
         if manifest != self.manifest:
-            with self._transaction() as change:
+            with self.transaction() as change:
                 put_manifest(change.connection, manifest)
             self.manifest = manifest
 
     def files(self) -> list[IndexedFile]:
-        with self.database.reading():
-            rows = self.database.checked("files")
-            hashes = dict(self.database.checked("contents"))
-        return [_file_of(row[1:], hashes) for row in rows]
+        return read_files(self.database)
 
     def incomplete_contents(self) -> dict[str, frozenset[int]]:
         rows = self.database.rows(
@@ -172,7 +183,7 @@ class LocalWriter:
     def commit(self, changes: Changes) -> None:
         if not changes:
             return
-        with self._transaction() as change:
+        with self.transaction() as change:
             affected: set[int] = set()
             if changes.clips:
                 affected |= self._add_clips(change, ClipBatch.concatenate(changes.clips))
@@ -186,22 +197,23 @@ class LocalWriter:
     def set_hubness(self, bank: HubnessBank | None) -> None:
         if read_bank(self.database, self.manifest) == bank:
             return
-        with self._transaction() as change:
+        with self.transaction() as change:
             change.connection.execute("DELETE FROM hubness")
             if bank is not None:
-                change.put("hubness", 1, bank.to_row())
-                for segment in self._segments():
-                    self._relabel(change, segment, bank)
+                put_bank(change.connection, bank)
+            for segment in self._segments():
+                self._relabel(change, segment, bank)
         self._remove_obsolete()
 
     def finish(self) -> int:
-        with self._transaction() as change:
-            _remove_orphans(change)
+        if self.database.rows(f"{ORPHANS} LIMIT 1"):
+            with self.transaction() as change:
+                _remove_orphans(change)
         for segment in self._segments():
             self._compact(segment)
         self._remove_obsolete()
         if read_state(self.database).text_checksum is None:
-            with self._transaction() as change:
+            with self.transaction() as change:
                 change.state.text_checksum = transcripts.text_checksum(change.connection)
         self.database.checkpoint()
         return self.num_visible()
@@ -274,13 +286,13 @@ class LocalWriter:
         infos = read_segments(self.database)
         return [Segment(self.folder, info, self.manifest) for info in infos]
 
-    def _relabel(self, change: Transaction, segment: Segment, bank: HubnessBank) -> None:
-        """Write the labels of a segment again, with the offsets of another bank."""
+    def _relabel(self, change: Transaction, segment: Segment, bank: HubnessBank | None) -> None:
+        """Write the labels of a segment again, with the offsets of another bank, or 0."""
         info, labels = segment.info, segment.labels.copy()
         for start in range(0, len(labels), COPY_ROWS):
             end = min(start + COPY_ROWS, len(labels))
             vectors = segment.vectors_between(start, end)
-            labels["hubness_offset"][start:end] = bank.offsets(vectors)
+            labels["hubness_offset"][start:end] = 0 if bank is None else bank.offsets(vectors)
         checksums = info.block_checksums.copy()
         checksums[:, MAPPED.index("labels")] = block_checksums(labels)
         version = info.labels_version + 1
@@ -307,7 +319,7 @@ class LocalWriter:
         if not len(removed) or len(removed) < REMOVED_SHARE * len(segment):
             return
         live = np.setdiff1d(np.arange(len(segment)), rows)
-        with self._transaction() as change:
+        with self.transaction() as change:
             target: SegmentInfo | None = None
             for start in range(0, len(live), COPY_ROWS):
                 part = segment.copy_of(live[start : start + COPY_ROWS])
@@ -332,22 +344,23 @@ class LocalWriter:
         with store_errors(self.location):
             for name in names:
                 if name not in in_use and Path(name).name == name:
-                    (self.folder / FOLDER / name).unlink(missing_ok=True)
+                    _remove(self.folder / FOLDER / name)
         with self.database.writing() as connection:
             connection.execute("DELETE FROM obsolete")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a folder that was put in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _make_obsolete(change: Transaction, paths: Iterable[Path]) -> None:
     """Name files to be removed after the transaction."""
     names = [(path.name,) for path in paths]
     change.connection.executemany("INSERT OR IGNORE INTO obsolete VALUES (?)", names)
-
-
-def _file_of(values: Sequence[Any], hashes: Mapping[int, str]) -> IndexedFile:
-    path, size, modified_ns, content_id, status, *rest = values
-    content = "" if content_id is None else hashes[content_id]
-    rest[-1] = tuple(json.loads(rest[-1]))
-    return IndexedFile(path, size, modified_ns, content, status, *rest)
 
 
 def _file_values(file: IndexedFile, content_id: int | None) -> tuple[Any, ...]:
@@ -415,7 +428,7 @@ def _remove_orphans(change: Transaction) -> None:
 
     Their rows stay in the segments: they are hidden until the segment is compacted.
     """
-    for content_id in change.ids(f"SELECT id FROM contents WHERE id NOT IN ({DONE})"):
+    for content_id in change.ids(ORPHANS):
         _set_visibility(change, content_id)
         change.connection.execute("DELETE FROM clips WHERE content_id = ?", (content_id,))
         for source_id in change.ids("SELECT id FROM sources WHERE content_id = ?", content_id):

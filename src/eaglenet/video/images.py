@@ -19,7 +19,6 @@ from eaglenet.video.windows import DecodedVideo
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from torch import Tensor
 
 
 JPEG_QUALITY = 85
@@ -47,10 +46,10 @@ def pixels_to_jpeg(pixels: Pixels, *, quality: int = JPEG_QUALITY, subsampling: 
     return encode_jpeg(pixels_to_image(pixels), quality=quality, subsampling=subsampling)
 
 
-def decode_image(path: Path, size: int, resize: str = "crop") -> Tensor:
-    """Decode an image file to an upright uint8 tensor [3, size, size], like a frame."""
+def decode_image(path: Path, size: int, resize: str = "crop") -> Pixels:
+    """Decode an image file to an upright uint8 array [3, size, size], like a frame."""
     try:
-        return square_image(read_image(path), size, resize)
+        return square_array(read_image(path), size, resize)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such image file") from error
     except UnreadableImageError as error:
@@ -113,13 +112,6 @@ def scale_short_side(image: Image, short_side: int) -> Pixels:
 
     size = scaled_size(image.width, image.height, Fraction(1), short_side)
     return np.asarray(image.resize(size, Image.Resampling.BICUBIC)).transpose(2, 0, 1)
-
-
-def square_image(image: Image, size: int, resize: str = "crop") -> Tensor:
-    """Convert an image to an upright uint8 tensor [3, size, size]; see :func:`decode_image`."""
-    import torch  # Decoder processes do not load it.
-
-    return torch.from_numpy(square_array(image, size, resize))
 
 
 def square_array(image: Image, size: int, resize: str = "crop") -> Pixels:

@@ -26,7 +26,8 @@ from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.encoders.hub import is_hub_id, split_revision
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method, evaluating
-from eaglenet.models.folder import is_packaged, load
+from eaglenet.models.files import is_packaged
+from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
 from eaglenet.research.experiments.estimate import (

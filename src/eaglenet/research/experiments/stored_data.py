@@ -14,7 +14,8 @@ from eaglenet.core.files import hold_lock
 from eaglenet.core.run_folder import MODEL
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
-from eaglenet.models.folder import PACKAGED, WEIGHTS, is_packaged, load
+from eaglenet.models.files import WEIGHTS, local_folder
+from eaglenet.models.folder import load
 from eaglenet.research.data.batches import FeaturePairs
 from eaglenet.research.data.experts import ExpertSplit, load_expert_folder
 from eaglenet.research.data.features import (
@@ -258,7 +259,7 @@ def feature_folder(data: DataChoice, split: str, cache: Path) -> Path:
 
 def weights_of(towers: str) -> str:
     """Hash of the weights of a model folder, so that features of other weights are not reused."""
-    folder = PACKAGED / towers if is_packaged(towers) else Path(towers).expanduser()
+    folder = local_folder(towers)
     for path in (folder / WEIGHTS, folder / MODEL / WEIGHTS):
         if path.is_file():
             with path.open("rb") as file:

@@ -19,10 +19,12 @@ from eaglenet.core.settings import override, split_assignment, to_plain
 from eaglenet.encoders.compact import CompactConfig, CompactEncoder
 from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings, read_backend
 from eaglenet.methods.base import METHODS
-from eaglenet.methods.clip4clip import CLIP4ClipConfig
-from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
+from eaglenet.methods.clip4clip_config import CLIP4ClipConfig
+from eaglenet.methods.wordframe import WordFrame
+from eaglenet.methods.wordframe_config import WordFrameConfig
+from eaglenet.models.files import HEAD
 from eaglenet.models.folder import load, save
-from eaglenet.models.head import FOLDER, save_head
+from eaglenet.models.head import save_head
 from eaglenet.research.data.frame_folder import FrameItem
 from eaglenet.research.small.banks import PairBank, join_banks, open_bank, open_pictures
 from eaglenet.research.small.config import PairTrainingConfig
@@ -60,7 +62,7 @@ def save_level_head(model: Path, sentences: Sequence[str], weight: float) -> Non
     for start in range(0, len(sentences), TEXTS_AT_ONCE):
         texts = towers.encode_text(sentences[start : start + TEXTS_AT_ONCE])
         head.bank.add(texts.sentence)
-    save_head(head, model / FOLDER, storage="int8")
+    save_head(head, model / HEAD, storage="int8")
 
 
 FRAMES_A_CLIP = 6

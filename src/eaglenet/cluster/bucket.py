@@ -1,0 +1,499 @@
+"""A store on object storage: a log of changes, from which every machine makes its own local copy.
+
+::
+
+    store.json        manifest, and the names of the objects below; replaced by every commit
+    log/...           changes to clips, files and transcripts, in order (see ``log``)
+    features/...      features of the clips, one record each
+    thumbnails/...    JPEG files end to end
+    writer.lease      renewed by the one writer (see ``lease``)
+
+All objects but two are written once and never changed. A commit uploads objects and then names them
+in ``store.json`` by a conditional write: it becomes visible as a whole, or not at all, and a writer
+that lost its lease cannot commit. Readers and writers apply the log to a local store in the cache
+folder (see ``mirror``), so that searching reads one format.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.cluster.chunks import HEAD, PARTS, Chunk, Head, append, length_of, new_id
+from eaglenet.cluster.lease import Lease, hold_lease
+from eaglenet.cluster.log import POINTER, Finish, Operation, SetHubness, encode
+from eaglenet.cluster.mirror import (
+    BucketSnapshot,
+    Mirror,
+    MirrorStore,
+    MirrorWriter,
+    Position,
+)
+from eaglenet.core.errors import StoreError, UnreachableError, shell_quote, store_option
+from eaglenet.core.object_storage import (
+    SCHEMES,
+    ChangedObjectError,
+    MissingObjectError,
+    ObjectError,
+    ObjectFolder,
+)
+from eaglenet.store import repair, transcripts
+from eaglenet.store.disk import DamageError
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.kinds import STORES
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import (
+    Changes,
+    ClipBatch,
+    IndexedFile,
+    Repaired,
+    Source,
+    SourceKey,
+    SourceLines,
+    Verified,
+)
+from eaglenet.store.segments import checksums_of
+from eaglenet.store.tables import read_bank
+
+logger = logging.getLogger(__name__)
+
+OLD_FORMAT = "manifest.json"
+"""Object of stores that eaglenet made before it kept a log."""
+FRESH_SECONDS = 2.0
+"""Time for which the last look at ``store.json`` is believed: each costs a request."""
+ATTEMPTS = 5
+COPY_CLIPS = 4096
+COPY_LINES = 10_000
+REWRITTEN_SHARE = 0.5
+"""Share of removed clips from which on the log and its files are written again without them."""
+
+Result = TypeVar("Result")
+
+
+class BucketStore:
+    """See :class:`eaglenet.store.base.Store`."""
+
+    def __init__(self, folder: ObjectFolder, head: Head) -> None:
+        self.folder = folder
+        self.manifest = head.manifest
+        self.mirror = Mirror(folder)
+        self._local: MirrorStore | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> str:
+        return self.folder.url
+
+    @classmethod
+    def exists(cls, location: str) -> bool:
+        return read_head(ObjectFolder(location)) is not None
+
+    @classmethod
+    def open(cls, location: str) -> Self:
+        folder = ObjectFolder(location)
+        head = read_head(folder)
+        if head is None:
+            raise StoreError(
+                f"no store at {folder.url}; make one with: eaglenet index PATH"
+                f"{store_option(folder.url)}"
+            )
+        return cls(folder, head)
+
+    @classmethod
+    @contextmanager
+    def write(
+        cls, location: str, manifest: Manifest | None = None, bank: HubnessBank | None = None
+    ) -> Iterator[BucketWriter]:
+        folder = ObjectFolder(location)
+        if manifest is None or cls.exists(location):
+            stored = cls.open(location).manifest
+            if manifest is not None:
+                # Before the lease: other settings are refused even while another writer works.
+                stored.require_same(manifest, folder.url)
+        with storage_errors(), hold_lease(folder) as lease:
+            head = read_head(folder)
+            if head is None:
+                assert manifest is not None
+                head = Head(new_id(), 0, manifest)
+                if bank is not None:
+                    head, _ = _appended(folder, head, SetHubness(bank))
+            elif manifest is not None:
+                head.manifest.require_same(manifest, folder.url)
+                head = replace(head, manifest=head.manifest.with_roots(manifest.roots))
+            # Written even if nothing changed: the commit of a writer that lost its lease fails.
+            yield BucketWriter(folder, head.write(folder), lease)
+
+    def files(self) -> list[IndexedFile]:
+        return self._read(lambda local: local.files())
+
+    def snapshot(self) -> BucketSnapshot:
+        return self._read(lambda local: local.snapshot())
+
+    def _read(self, read: Callable[[MirrorStore], Result]) -> Result:
+        """Read from the local copy of the newest version."""
+
+        def read_copy(head: Head) -> Result:
+            with self.mirror.lock(), self.mirror.writer(head) as writer:
+                if writer.position.end > length_of(head.parts["log"]):
+                    raise MissingObjectError(f"{self.location} changes too fast to be read")
+                self.mirror.last_look = time.monotonic(), head.tag
+                self.manifest = head.manifest
+                return read(self._open(head))
+
+        with self._lock:
+            try:
+                return self._with_newest(read_copy)
+            except DamageError:
+                self._local = None
+                self.mirror.drop_if_idle()
+                return self._with_newest(read_copy)
+
+    def _with_newest(self, use: Callable[[Head], Result]) -> Result:
+        """Use the newest version; again if a writer replaced objects since it was read."""
+        with storage_errors():
+            for attempt in range(ATTEMPTS):
+                head = Head.read(self.folder)
+                try:
+                    return use(head)
+                except MissingObjectError as error:
+                    missing = error
+                    time.sleep(0.2 * attempt)
+            raise DamageError(
+                f"{missing}. Repair the store with: eaglenet store repair --store "
+                f"{shell_quote(self.location)}"
+            ) from missing
+
+    def _open(self, head: Head) -> MirrorStore:
+        if self._local is None or self._local.is_replaced:
+            self._local = MirrorStore(self.mirror, head)
+        self._local.head = head
+        return self._local
+
+    def stamp(self) -> Hashable:
+        look = self.mirror.last_look
+        if look is None or time.monotonic() - look[0] > FRESH_SECONDS:
+            look = self.mirror.last_look = time.monotonic(), self.folder.tag(HEAD)
+        return look[1], self.mirror.file_id
+
+    def usage(self) -> dict[str, int]:
+        parts = dict.fromkeys(PARTS, 0)
+        with storage_errors():
+            for part in PARTS:
+                parts[part] = sum(entry.size for entry in self.folder.list(f"{part}/"))
+        return parts
+
+    def verify(self) -> Verified:
+        """Compare every object with its hash, and the local copy with its checksums."""
+
+        def read_objects(head: Head) -> None:
+            for chunks in head.parts.values():
+                for chunk in chunks:
+                    chunk.read(self.folder)
+
+        self._with_newest(read_objects)
+        return self._read(
+            lambda local: repair.verify(local.database, local.snapshot(), local.manifest)
+        )
+
+    @classmethod
+    def repair(cls, location: str) -> Repaired:
+        with cls.write(location) as writer:
+            return writer.repair()
+
+
+class BucketWriter:
+    """See :class:`eaglenet.store.base.Writer`."""
+
+    def __init__(self, folder: ObjectFolder, head: Head, lease: Lease) -> None:
+        self.folder = folder
+        self.head = head
+        self.lease = lease
+        self.mirror = Mirror(folder)
+        self._replaced: set[str] = set()
+        """Objects that the version before the last one needed."""
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.head.manifest
+
+    @property
+    def location(self) -> str:
+        return self.folder.url
+
+    @contextmanager
+    def _copy(self) -> Iterator[MirrorWriter]:
+        with storage_errors(), self.mirror.lock(), self.mirror.writer(self.head) as writer:
+            yield writer
+
+    def files(self) -> list[IndexedFile]:
+        with self._copy() as copy:
+            return copy.files()
+
+    def incomplete_contents(self) -> Mapping[str, frozenset[int]]:
+        with self._copy() as copy:
+            return copy.incomplete_contents()
+
+    def clip_numbers(self, content: str) -> frozenset[int]:
+        with self._copy() as copy:
+            return copy.clip_numbers(content)
+
+    def sources(self) -> Mapping[SourceKey, Source]:
+        with self._copy() as copy:
+            return copy.sources()
+
+    def commit(self, changes: Changes) -> None:
+        if changes:
+            self._append(changes)
+
+    def set_hubness(self, bank: HubnessBank | None) -> None:
+        with self._copy() as copy:
+            is_same = read_bank(copy.database, copy.manifest) == bank
+        if not is_same:
+            self._append(SetHubness(bank))
+
+    def finish(self) -> int:
+        if not self.head.is_finished:
+            self._append(Finish())
+        with self._copy() as copy:
+            num_visible = copy.num_visible()
+            num_stored = int(copy.database.value("SELECT count(*) FROM clips"))
+        total = length_of(self.head.parts["features"]) // self.manifest.layout.dtype.itemsize
+        if total > COPY_CLIPS and num_stored < (1 - REWRITTEN_SHARE) * total:
+            self._rewrite()
+        self._remove_unknown()
+        return num_visible
+
+    def _append(self, operation: Operation) -> None:
+        """Add an operation to the log."""
+        with storage_errors():
+            self.lease.require()
+            head, operation = _appended(self.folder, self.head, operation)
+            with self.mirror.lock(), self.mirror.writer(self.head) as copy:
+                position = Position(head.id, length_of(head.parts["log"]))
+                copy.apply(operation, position, publish=lambda: self._publish(head))
+
+    def _publish(self, head: Head) -> None:
+        """Make a version the newest, and remove what no reader needs any more."""
+        self.lease.require()
+        before = self.head
+        self.head = head.write(self.folder)
+        obsolete = self._replaced - head.names
+        self._replaced = before.names - head.names  # Readers may still be at this version.
+        self.folder.remove(sorted(obsolete))
+
+    def _remove_unknown(self) -> None:
+        """Remove what writers that were killed have left."""
+        known = self.head.names | self._replaced
+        with storage_errors():
+            names = [
+                entry.url.removeprefix(f"{self.folder.url}/")
+                for part in PARTS
+                for entry in self.folder.list(f"{part}/")
+            ]
+            self.lease.require()
+            self.folder.remove([name for name in names if name not in known])
+
+    def _rewrite(self, lost: Mapping[str, Sequence[Chunk]] | None = None) -> list[str]:
+        """Write a new log and new files, without removed clips and those in ``lost`` chunks.
+
+        Returns the files that are no longer complete; they are left out.
+        """
+        with storage_errors(), self.mirror.lock(), self.mirror.writer(self.head) as copy:
+            snapshot = MirrorStore(self.mirror, self.head).snapshot()
+            head = replace(self.head, id=new_id(), parts=dict.fromkeys(PARTS, ()))
+            counts: Counter[str] = Counter()
+            for operation in _operations_of(copy, snapshot, lost or {}, counts):
+                head, _ = _appended(self.folder, head, operation)
+            files = copy.files()
+            incomplete = [
+                file.path
+                for file in files
+                if file.status == "done" and counts[file.content] < file.num_clips
+            ]
+            complete = [file for file in files if file.path not in set(incomplete)]
+            head, _ = _appended(self.folder, head, Changes(files=complete))
+            if not lost:
+                # Clips of files that are no longer complete stay: they need not be made again.
+                head, _ = _appended(self.folder, head, Finish())
+            self._publish(head)
+        return incomplete
+
+    def repair(self) -> Repaired:
+        """Make the local copy again; if objects are damaged, write the store again without them."""
+        damaged = {part: self._damaged_chunks(part) for part in PARTS}
+        with self.mirror.lock():
+            self.mirror.drop()
+        incomplete: list[str] = []
+        if any(damaged.values()):
+            log = tuple(chunk for chunk in self.head.parts["log"] if chunk not in damaged["log"])
+            parts = {**self.head.parts, "log": log}
+            self.head = replace(self.head, id=new_id(), parts=parts)
+            incomplete = self._rewrite(damaged)
+            self._remove_unknown()
+        with self._copy() as copy:
+            num_files = int(copy.database.value("SELECT count(*) FROM files WHERE status = 'done'"))
+            num_lines = int(copy.database.value("SELECT count(*) FROM lines"))
+            num_clips = copy.num_visible()
+        roots = " ".join(shell_quote(root) for root in self.manifest.roots) or "PATH"
+        details = [f"{chunk.name} was damaged" for each in damaged.values() for chunk in each]
+        if damaged["log"]:
+            details.append(
+                "files that were recorded there must be indexed again: eaglenet index "
+                f"{roots} --store {shell_quote(self.location)}"
+            )
+        return Repaired(num_clips, num_files, num_lines, tuple(sorted(incomplete)), tuple(details))
+
+    def _damaged_chunks(self, part: str) -> list[Chunk]:
+        chunks = []
+        for chunk in self.head.parts[part]:
+            with storage_errors():
+                try:
+                    chunk.read(self.folder)
+                except (DamageError, MissingObjectError):
+                    chunks.append(chunk)
+        return chunks
+
+
+def read_head(folder: ObjectFolder) -> Head | None:
+    """The newest version; None if there is no store."""
+    with storage_errors():
+        try:
+            return Head.read(folder)
+        except MissingObjectError:
+            pass
+        try:
+            folder.tag(OLD_FORMAT)
+        except MissingObjectError:
+            return None
+    raise StoreError(
+        f"{folder.url} was made by an earlier eaglenet, in a format that is no longer read. Index "
+        f"again into another place: eaglenet index PATH --store {shell_quote(folder.url)}-2"
+    )
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Turn errors of the storage into errors about the store; they name the object."""
+    try:
+        yield
+    except MissingObjectError:
+        raise
+    except ChangedObjectError as error:
+        raise StoreError(
+            f"{error}; what was reported as done is safe. Run the same command again to continue"
+        ) from error
+    except ObjectError as error:
+        raise UnreachableError(
+            f"{error}; what was reported as done is safe, try again later"
+        ) from error
+
+
+def _appended(folder: ObjectFolder, head: Head, operation: Operation) -> tuple[Head, Operation]:
+    """Upload an operation; returns the head to publish, and the operation as it is in the log."""
+    parts = dict(head.parts)
+    if isinstance(operation, Changes) and operation.clips:
+        batch = ClipBatch.concatenate(operation.clips)
+        _require_layout(batch, head.manifest, folder.url)
+        itemsize = head.manifest.layout.dtype.itemsize
+        records = length_of(parts["features"]) // itemsize
+        pointers = _pointers(batch, records, length_of(parts["thumbnails"]))
+        contents = {
+            "features": batch.features.tobytes(),
+            "thumbnails": b"".join(batch.thumbnails),
+        }
+        for part, content in contents.items():
+            parts[part] = append(folder, part, parts[part], content)
+        batch = replace(batch, features=pointers, thumbnails=[b""] * len(batch))
+        operation = replace(operation, clips=[batch])
+    parts["log"] = append(folder, "log", parts["log"], encode(operation))
+    head = replace(
+        head,
+        version=head.version + 1,
+        parts=parts,
+        is_finished=isinstance(operation, Finish),
+    )
+    return head, operation
+
+
+def _require_layout(batch: ClipBatch, manifest: Manifest, location: str) -> None:
+    is_same = batch.vectors.shape == (len(batch), manifest.dim)
+    if not is_same or batch.features.dtype != manifest.layout.dtype:
+        raise StoreError(
+            f"the model gave features of another size than {location} has; index into a new store"
+        )
+
+
+def _pointers(batch: ClipBatch, first_record: int, thumbnails_start: int) -> NDArray[np.void]:
+    pointers = np.zeros(len(batch), POINTER)
+    sizes = np.array([len(image) for image in batch.thumbnails], np.int64)
+    pointers["record"] = first_record + np.arange(len(batch))
+    pointers["features_checksum"] = checksums_of([row.tobytes() for row in batch.features])
+    pointers["thumbnail_start"] = thumbnails_start + np.cumsum(sizes) - sizes
+    pointers["thumbnail_size"] = sizes
+    pointers["thumbnail_checksum"] = checksums_of(batch.thumbnails)
+    return pointers
+
+
+def _operations_of(
+    copy: MirrorWriter,
+    snapshot: BucketSnapshot,
+    lost: Mapping[str, Sequence[Chunk]],
+    counts: Counter[str],
+) -> Iterator[Operation]:
+    """Operations that make the same store again, but for its files; counts clips by content."""
+    bank = read_bank(copy.database, copy.manifest)
+    if bank is not None:
+        yield SetHubness(bank)
+    ids = np.array(
+        [number for (number,) in copy.database.rows("SELECT id FROM clips ORDER BY id")], np.int64
+    )
+    for start in range(0, len(ids), COPY_CLIPS):
+        rows = snapshot.rows_of_clips(ids[start : start + COPY_CLIPS])
+        pointers = snapshot.pointers_at(rows)
+        starts = pointers["record"] * snapshot.manifest.layout.dtype.itemsize
+        is_lost = _is_inside(starts, lost.get("features", ()))
+        is_lost |= _is_inside(pointers["thumbnail_start"], lost.get("thumbnails", ()))
+        rows = rows[~is_lost]
+        if not len(rows):
+            continue
+        clips = snapshot.clips(rows)
+        counts.update(clip.content for clip in clips)
+        batch = ClipBatch(
+            keys=[(clip.content, clip.number) for clip in clips],
+            starts=np.array([clip.start for clip in clips]),
+            ends=np.array([clip.end for clip in clips]),
+            vectors=snapshot.vectors_at(rows),
+            features=snapshot.features_at(rows),
+            thumbnails=snapshot.thumbnails_at(rows),
+        )
+        yield Changes([batch])
+    pending: list[SourceLines] = []
+    for source_id, source in transcripts.stored_sources(copy.database):
+        lines = transcripts.lines_of_source(copy.database, source_id)
+        pending.append(SourceLines(source, lines))
+        if sum(len(each.lines) for each in pending) >= COPY_LINES:
+            yield Changes(transcripts=pending)
+            pending = []
+    if pending:
+        yield Changes(transcripts=pending)
+
+
+def _is_inside(starts: NDArray[np.int64], chunks: Sequence[Chunk]) -> NDArray[np.bool_]:
+    """Mask: offsets that are in one of the chunks."""
+    is_inside = np.zeros(len(starts), bool)
+    for chunk in chunks:
+        is_inside |= (starts >= chunk.start) & (starts < chunk.end)
+    return is_inside
+
+
+for _scheme in SCHEMES:
+    STORES.add(_scheme, BucketStore)

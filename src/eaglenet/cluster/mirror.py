@@ -1,0 +1,424 @@
+"""Local copy of a store on object storage: a local store that the log is applied to.
+
+The copy holds everything but features and thumbnails, which are read from the storage for the hits
+alone. It is a cache: whatever is wrong with it, it is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.cluster.chunks import Head, damaged_object, length_of, read_spans
+from eaglenet.cluster.log import POINTER, POINTER_LAYOUT, Finish, Operation, decode
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.files import LockHeldError, hold_lock
+from eaglenet.core.object_storage import MissingObjectError, ObjectFolder
+from eaglenet.core.platform import cache_folder, disk_bytes
+from eaglenet.store.codes import Codes
+from eaglenet.store.database import Database
+from eaglenet.store.disk import DamageError, damage
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import Changes, Features
+from eaglenet.store.schema import DATABASE
+from eaglenet.store.segments import Segment
+from eaglenet.store.snapshot import OutdatedError, Snapshot
+from eaglenet.store.store import LocalStore
+from eaglenet.store.tables import create, read_manifest
+from eaglenet.store.writer import LocalWriter, Transaction
+
+logger = logging.getLogger(__name__)
+
+BYTES_VARIABLE = "EAGLENET_CACHE_BYTES"
+CACHE_BYTES = 20 * 2**30
+MERGED_CLIPS = 16_384
+"""Clips of several operations that are stored in one transaction."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How much of the log of which head a copy holds."""
+
+    id: str
+    end: int = 0
+
+
+def put_position(connection: sqlite3.Connection, position: Position) -> None:
+    text = json.dumps(asdict(position))
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY, value TEXT, checksum INTEGER)"
+    )
+    row = (1, text, zlib.crc32(text.encode()))
+    connection.execute("INSERT OR REPLACE INTO position VALUES (?, ?, ?)", row)
+
+
+def read_position(database: Database) -> Position:
+    rows = database.rows("SELECT value, checksum FROM position")
+    if len(rows) != 1 or zlib.crc32(rows[0][0].encode()) != rows[0][1]:
+        raise damage("table position in store.db", database.location)
+    return Position(**json.loads(rows[0][0]))
+
+
+class MirrorWriter(LocalWriter):
+    """Applies operations; the position in the log is stored in the same transaction."""
+
+    def __init__(self, folder: Path, location: str) -> None:
+        super().__init__(folder, location, is_trusted=True)
+        self.manifest = replace(self.manifest, layout=POINTER_LAYOUT)
+        self.position = read_position(self.database)
+        self._next: Position | None = None
+        self._publish: Callable[[], object] | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        with super().transaction() as change:
+            yield change
+            if self._next is not None:
+                put_position(change.connection, self._next)
+                if self._publish is not None:
+                    self._publish()
+
+    def apply(
+        self,
+        operation: Operation,
+        position: Position,
+        publish: Callable[[], object] | None = None,
+    ) -> None:
+        """Apply an operation of the log that ends at ``position``.
+
+        ``publish`` makes it part of the log. It is called when the operation is known to work, and
+        nothing is applied if it fails. An operation may be applied again after a crash.
+        """
+        if not isinstance(operation, Changes):
+            if publish is not None:
+                publish()
+                publish = None
+            if isinstance(operation, Finish):
+                self.finish()
+            else:
+                self.set_hubness(operation.bank)
+        self._next, self._publish = position, publish
+        try:
+            if isinstance(operation, Changes):
+                self.commit(operation)
+            else:
+                with self.transaction():
+                    pass
+            self.position = position
+        finally:
+            self._next = self._publish = None
+
+
+class Mirror:
+    """The copy of one store in the cache folder, shared by the processes of this machine."""
+
+    def __init__(self, folder: ObjectFolder) -> None:
+        self.remote = folder
+        name = hashlib.blake2b(folder.url.encode(), digest_size=12).hexdigest()
+        self.path = cache_folder() / "stores" / name
+        self.last_look: tuple[float, str | None] | None = None
+        """When the head was last looked at, and its tag; None: look again."""
+
+    @property
+    def file_id(self) -> Hashable:
+        """Changes when the copy is made again."""
+        try:
+            status = os.stat(self.path / DATABASE)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the copy against other processes and threads."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with hold_lock(_lock_of(self.path), wait=True):
+            yield
+
+    @contextmanager
+    def writer(self, head: Head) -> Iterator[MirrorWriter]:
+        """The copy with everything in the log of ``head``. The caller holds the lock.
+
+        It may hold more: another process may have seen a newer head.
+        """
+        self._make_room(head)
+        for attempt in (1, 2):
+            try:
+                writer = self._updated(head)
+                break
+            except DamageError:
+                if attempt == 2:
+                    raise
+                self.drop()
+        os.utime(self.path)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+    def _updated(self, head: Head) -> MirrorWriter:
+        if (self.path / DATABASE).exists():
+            writer = MirrorWriter(self.path, self.remote.url)
+            if writer.position.id != head.id:
+                writer.close()
+                self.drop()
+        if not (self.path / DATABASE).exists():
+            self.drop()
+            position = Position(head.id)
+            create(self.path, head.manifest, fill=lambda each: put_position(each, position))
+            writer = MirrorWriter(self.path, self.remote.url)
+        try:
+            for position, operation in merged(self._operations(head, writer.position)):
+                writer.apply(operation, position)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
+
+    def _operations(self, head: Head, position: Position) -> Iterator[tuple[Position, Operation]]:
+        """Operations after a position."""
+        for chunk in head.parts["log"]:
+            if chunk.end <= position.end:
+                continue
+            start = max(chunk.start, position.end)
+            if start == chunk.start:
+                content = chunk.read(self.remote)
+            else:
+                (content,) = read_spans(self.remote, (chunk,), [(start, chunk.end)])
+            try:
+                for end, operation in decode(content):
+                    yield Position(head.id, start + end), operation
+            except ValueError as error:
+                raise damaged_object(self.remote, chunk.name) from error
+
+    def drop(self) -> None:
+        """Forget the copy. Whoever has it open can go on reading."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def drop_if_idle(self) -> None:
+        """Forget a damaged copy, unless a process is updating it."""
+        with suppress(LockHeldError), hold_lock(_lock_of(self.path)):
+            logger.warning("the local copy of %s is damaged; it is made again", self.remote.url)
+            self.drop()
+
+    def _make_room(self, head: Head) -> None:
+        """Remove copies of other stores, those not used for longest first."""
+        needed = max(length_of(head.parts["log"]), _size(self.path))
+        if needed > cache_bytes():
+            raise StoreError(
+                f"the local copy of {self.remote.url} takes {needed} bytes, and all copies may "
+                f"take {cache_bytes()}; set {BYTES_VARIABLE} to more"
+            )
+        others = [
+            path for path in self.path.parent.iterdir() if path.is_dir() and path != self.path
+        ]
+        sizes = {path: _size(path) for path in others}
+        for path in sorted(others, key=lambda path: path.stat().st_mtime):
+            if sum(sizes.values()) + needed <= cache_bytes():
+                return
+            # One that is being updated is not removed.
+            with suppress(LockHeldError), hold_lock(_lock_of(path)):
+                logger.info("removing the local copy %s to make room", path)
+                shutil.rmtree(path, ignore_errors=True)
+                del sizes[path]
+
+
+def cache_bytes() -> int:
+    """Bytes that all copies may take together."""
+    text = os.environ.get(BYTES_VARIABLE, "")
+    if text and not text.isdigit():
+        raise UsageError(f"{BYTES_VARIABLE} is a number of bytes, not {text!r:.60}")
+    return int(text) if text else CACHE_BYTES
+
+
+def _lock_of(path: Path) -> Path:
+    """Lock beside the folder: it stays when the folder is removed."""
+    return path.with_name(f"{path.name}.lock")
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # SQLite removes files of its own.
+            total += disk_bytes(path.stat())
+    return total
+
+
+def merged(
+    operations: Iterator[tuple[Position, Operation]],
+) -> Iterator[tuple[Position, Operation]]:
+    """Join changes that follow each other, so that many commits cost as much as a few.
+
+    What a commit removes, it removes before it adds: changes that remove anything stay alone.
+    """
+    pending: tuple[Position, Changes] | None = None
+    for position, operation in operations:
+        is_plain = isinstance(operation, Changes) and not (
+            operation.removed_files or operation.removed_sources
+        )
+        if is_plain and pending is not None and _num_clips(pending[1]) < MERGED_CLIPS:
+            assert isinstance(operation, Changes)
+            before = pending[1]
+            joined = Changes(
+                [*before.clips, *operation.clips],
+                [*before.files, *operation.files],
+                transcripts=[*before.transcripts, *operation.transcripts],
+            )
+            pending = position, joined
+            continue
+        if pending is not None:
+            yield pending
+            pending = None
+        if is_plain:
+            assert isinstance(operation, Changes)
+            pending = position, operation
+        else:
+            yield position, operation
+    if pending is not None:
+        yield pending
+
+
+def _num_clips(changes: Changes) -> int:
+    return sum(map(len, changes.clips))
+
+
+class MirrorStore(LocalStore):
+    """A copy, open for reading; features and thumbnails come from the storage."""
+
+    def __init__(self, mirror: Mirror, head: Head) -> None:
+        self.mirror = mirror
+        self.head = head
+        super().__init__(mirror.path, Database(mirror.path, mirror.remote.url))
+
+    @property
+    def location(self) -> str:
+        return self.mirror.remote.url
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if the copy was made again since it was opened."""
+        return self.mirror.file_id != self.database.opened_file
+
+    def _read_manifest(self) -> Manifest:
+        return replace(read_manifest(self.database), layout=POINTER_LAYOUT)
+
+    def snapshot(self) -> BucketSnapshot:
+        snapshot = super().snapshot()
+        assert isinstance(snapshot, BucketSnapshot)
+        return snapshot
+
+    def _make_snapshot(
+        self, version: int, segments: Sequence[Segment], hidden: NDArray[np.int64]
+    ) -> BucketSnapshot:
+        return BucketSnapshot(self.mirror, self.head, self.database, version, segments, hidden)
+
+
+class BucketSnapshot(Snapshot):
+    """Clips of one version of a store on object storage."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        head: Head,
+        database: Database,
+        local_version: int,
+        segments: Sequence[Segment],
+        hidden: NDArray[np.int64],
+    ) -> None:
+        super().__init__(database, head.manifest, head.version, segments, hidden)
+        self.mirror = mirror
+        self.head = head
+        self._local_version = local_version
+
+    @property
+    def stamp(self) -> Hashable:
+        return self.head.tag, self.database.opened_file
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """A damaged copy is dropped; the next snapshot makes it again."""
+        try:
+            yield
+        except (DamageError, MissingObjectError) as error:
+            if isinstance(error, DamageError):
+                with suppress(StoreError):
+                    if self.database.value("SELECT version FROM state") == self._local_version:
+                        self.mirror.drop_if_idle()
+            raise self._outdated() from error
+
+    def _outdated(self) -> OutdatedError:
+        self.mirror.last_look = None
+        return OutdatedError(f"{self.location} changed during the search; search again")
+
+    def vector_parts(
+        self, first: int = 0, end: int | None = None
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        with self._current():
+            yield from super().vector_parts(first, end)
+
+    def codes(self, first: int = 0, end: int | None = None) -> Codes:
+        with self._current():
+            return super().codes(first, end)
+
+    def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows by clip id; -1 where this snapshot has no such clip."""
+        return self._rows_of_clips(clip_ids)
+
+    def pointers_at(self, rows: NDArray[np.int64]) -> NDArray[np.void]:
+        """Where features and thumbnails of clips are, and their checksums."""
+        pointers = np.empty(len(rows), POINTER)
+        with self._current():
+            for segment, indices, inside in self._by_segment(rows):
+                pointers[indices] = segment.features_at(inside)
+        return pointers
+
+    def fingerprints(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        features = self.pointers_at(rows)["features_checksum"].tolist()
+        return [
+            (vector, checksum)
+            for (vector, _), checksum in zip(super().fingerprints(rows), features, strict=True)
+        ]
+
+    def features_at(self, rows: NDArray[np.int64]) -> Features:
+        pointers, dtype = self.pointers_at(rows), self.manifest.layout.dtype
+        starts = pointers["record"] * dtype.itemsize
+        sizes = np.full(len(rows), dtype.itemsize)
+        parts = self._read("features", starts, sizes, pointers["features_checksum"])
+        return np.frombuffer(bytearray(b"".join(parts)), dtype)
+
+    def thumbnail(self, row: int) -> bytes:
+        return self.thumbnails_at(np.array([row]))[0]
+
+    def thumbnails_at(self, rows: NDArray[np.int64]) -> list[bytes]:
+        pointers = self.pointers_at(rows)
+        starts, sizes = pointers["thumbnail_start"], pointers["thumbnail_size"]
+        return self._read("thumbnails", starts, sizes, pointers["thumbnail_checksum"])
+
+    def _read(
+        self,
+        part: str,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        checksums: NDArray[np.uint32],
+    ) -> list[bytes]:
+        """Read from the storage, and compare with the checksums."""
+        spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
+        try:
+            contents = read_spans(self.mirror.remote, self.head.parts[part], spans)
+        except MissingObjectError as error:
+            raise self._outdated() from error
+        if [*map(zlib.crc32, contents)] != checksums.tolist():
+            raise damaged_object(self.mirror.remote, part)
+        return contents

@@ -1,0 +1,61 @@
+"""Search results. Does not import torch: searching with a compact model needs none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Modality = Literal["visual", "speech", "screen-text"]
+"""What of a video is searched: frames, subtitles and speech, or on-screen text."""
+TranscriptKind = Literal["subtitle", "speech", "text"]
+"""Origin of a transcript line: subtitles, speech recognition, or on-screen text."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A span of a video file in seconds, and the time of its best frame."""
+
+    start: float
+    end: float
+    best: float
+
+
+@dataclass(frozen=True)
+class TranscriptMatch:
+    """A transcript line that matches a query.
+
+    start, end: seconds in the file. language: as its source names it; may be empty.
+    highlights: first and last + 1 character of each match in ``text``.
+    """
+
+    text: str
+    start: float
+    end: float
+    kind: TranscriptKind
+    language: str = ""
+    highlights: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One search result. ``rank`` starts at 1; ``coarse_score`` is the shortlist's cosine.
+
+    matched_in: the modalities that matched, the most important one first.
+    transcript: the matching transcript lines, best first.
+    """
+
+    rank: int
+    clip_id: str
+    path: str
+    score: float
+    coarse_score: float
+    moment: Moment
+    duration: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    matched_in: tuple[Modality, ...] = ("visual",)
+    transcript: tuple[TranscriptMatch, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)

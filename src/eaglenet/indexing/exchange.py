@@ -1,0 +1,282 @@
+"""Export a store as tables for other programs, and import such tables again.
+
+::
+
+    export.json    manifest, hubness correction, number of rows of each table
+    clips.*        id, file, span, vector, features, thumbnail
+    files.*        path, size, date, content hash, status, tags
+    sources.*      origins of transcript lines
+    lines.*        transcript lines
+    hubness.*      texts and vectors of the hubness bank
+
+Features are lists of numbers, flat; their shapes are in the manifest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import UsageError, cause_of
+from eaglenet.core.files import atomic_write
+from eaglenet.indexing.arrow_tables import (
+    BATCH_ROWS,
+    Columns,
+    Format,
+    read_table,
+    require,
+    write_table,
+)
+from eaglenet.indexing.transcripts import store_lines
+from eaglenet.store.base import Store, Writer
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.kinds import kind_of, open_store
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import (
+    Changes,
+    ClipBatch,
+    IndexedFile,
+    Source,
+    SourceLines,
+    TranscriptKind,
+)
+from eaglenet.store.snapshot import Snapshot
+from eaglenet.transcripts.lines import TranscriptLine
+
+DESCRIPTION = "export.json"
+VERSION = 1
+KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
+TABLES = ("clips", "files", "sources", "lines", "hubness")
+HASH = re.compile(r"[0-9a-f]{32}")
+CHOICES = {"status": ("done", "failed"), "kind": KINDS}
+NEEDED = {"path": str, "size": int, "modified_ns": int, "reader": str}
+"""Types of fields without a default."""
+Record = TypeVar("Record", IndexedFile, Source)
+
+
+def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, int]:
+    """Write the tables of a store into a new folder; returns the rows of each."""
+    require(kind)
+    store = open_store(location)
+    snapshot = store.snapshot()
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty; export into a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    bank = snapshot.hubness_bank
+    chunks = {
+        "clips": _clip_chunks(snapshot),
+        "files": _file_chunks(store),
+        "sources": _source_chunks(snapshot),
+        "lines": _line_chunks(snapshot),
+        "hubness": _bank_chunks(bank),
+    }
+    rows = {name: write_table(folder, name, kind, chunks[name]) for name in TABLES}
+    description = {
+        "version": VERSION,
+        "format": kind,
+        "rows": rows,
+        "manifest": json.loads(store.manifest.to_json()),
+        "hubness": None if bank is None else _bank_values(bank),
+    }
+    # Last: a folder without it is not complete.
+    with atomic_write(folder / DESCRIPTION) as partial:
+        partial.write_text(json.dumps(description, indent=2) + "\n")
+    return rows
+
+
+def _bank_values(bank: HubnessBank) -> dict[str, Any]:
+    return {"source": bank.source, "weight": bank.weight, "scale": bank.scale}
+
+
+def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
+    files = snapshot.files()
+    paths = {content: paths[0] for content, paths in zip(files.contents, files.paths, strict=True)}
+    rows = np.arange(snapshot.num_rows)
+    rows = rows if snapshot.visible is None else rows[snapshot.visible]
+    for start in range(0, len(rows), BATCH_ROWS):
+        part = rows[start : start + BATCH_ROWS]
+        clips, features = snapshot.clips(part), snapshot.features_at(part)
+        yield {
+            "clip_id": [clip.id for clip in clips],
+            "content": [clip.content for clip in clips],
+            "number": np.array([clip.number for clip in clips], np.int32),
+            "path": [paths[clip.content] for clip in clips],
+            "start": np.array([clip.start for clip in clips]),
+            "end": np.array([clip.end for clip in clips]),
+            "vector": snapshot.vectors_at(part),
+            **{
+                name: features[name].reshape(len(part), -1)
+                for name in snapshot.manifest.layout.dtype.names or ()
+            },
+            "thumbnail": [snapshot.thumbnail(row) for row in part.tolist()],
+        }
+
+
+def _file_chunks(store: Store) -> Iterator[Columns]:
+    rows = [vars(file) | {"tags": json.dumps(file.tags)} for file in store.files()]
+    return _row_chunks(sorted(rows, key=lambda row: str(row["path"])))
+
+
+def _source_chunks(snapshot: Snapshot) -> Iterator[Columns]:
+    return _row_chunks([vars(source) for source, _ in snapshot.transcripts(KINDS)])
+
+
+def _line_chunks(snapshot: Snapshot) -> Iterator[Columns]:
+    for source, lines in snapshot.transcripts(KINDS):
+        origin = {"content": source.content, "kind": source.kind, "path": source.path}
+        rows = [{**origin, **vars(line)} for line in lines]
+        for row in rows:
+            del row["terms"]  # Made again from the text.
+        yield from _row_chunks(rows)
+
+
+def _bank_chunks(bank: HubnessBank | None) -> Iterator[Columns]:
+    if bank is not None:
+        texts = bank.texts or ("",) * len(bank.vectors)
+        yield {"text": list(texts), "vector": bank.vectors}
+
+
+def _row_chunks(rows: Sequence[dict[str, Any]]) -> Iterator[Columns]:
+    """Columns of rows; numbers become arrays, so that a column has one type in every chunk."""
+    for start in range(0, len(rows), BATCH_ROWS):
+        part = rows[start : start + BATCH_ROWS]
+        columns = {name: [row[name] for row in part] for name in part[0]}
+        yield {
+            name: values if isinstance(values[0], str) else np.array(values)
+            for name, values in columns.items()
+        }
+
+
+def import_store(folder: Path, location: str | Path) -> int:
+    """Add an export to a store, which is made if there is none; returns its number of clips.
+
+    Clips that the store has are skipped, and files with the same path replaced.
+    """
+    try:
+        description = untrusted.parse_json(untrusted.read_text(folder / DESCRIPTION).encode())
+        kind, rows = description["format"], description["rows"]
+        if description["version"] != VERSION or kind not in ("parquet", "lance", "csv"):
+            raise ValueError(f"version {description['version']!r:.20}, format {kind!r:.20}")
+        manifest = Manifest.from_json(json.dumps(description["manifest"]))
+        reader = _Reader(folder, kind, rows)
+        bank = reader.bank(description["hubness"])
+        with kind_of(location).write(str(location), manifest, bank) as writer:
+            reader.copy(writer)
+            return writer.finish()
+    except (KeyError, ValueError, TypeError, OSError) as error:
+        raise UsageError(
+            f"{folder} is not a whole export ({cause_of(error):.200}); make one with: eaglenet "
+            "store export FOLDER --format parquet"
+        ) from error
+
+
+class _Reader:
+    """Reads the tables of an export, and compares their sizes with those in its description."""
+
+    def __init__(self, folder: Path, kind: Format, rows: dict[str, int]) -> None:
+        self.folder = folder
+        self.kind = kind
+        self.rows = rows
+
+    def bank(self, values: dict[str, Any] | None) -> HubnessBank | None:
+        if values is None:
+            return None
+        chunks = list(self._chunks("hubness"))
+        vectors = np.concatenate([np.asarray(chunk["vector"], np.float32) for chunk in chunks])
+        texts = tuple(text for chunk in chunks for text in chunk["text"])
+        weight, scale = float(values["weight"]), float(values["scale"])
+        return HubnessBank(
+            str(values["source"]), vectors, weight, scale, texts if any(texts) else ()
+        )
+
+    def copy(self, writer: Writer) -> None:
+        for chunk in self._chunks("clips"):
+            writer.commit(Changes(clips=[clip_batch(chunk, writer.manifest)]))
+        for chunk in self._chunks("files"):
+            files = [_indexed_file(row) for row in _rows(chunk)]
+            writer.commit(Changes(files=files))
+        lines: dict[tuple[str, str, str], list[TranscriptLine]] = {}
+        for chunk in self._chunks("lines"):
+            for row in _rows(chunk):
+                key = (row["content"], row["kind"], row["path"])
+                line = TranscriptLine(row["start"], row["end"], row["text"], row["language"])
+                lines.setdefault(key, []).append(line)
+        for chunk in self._chunks("sources"):
+            sources = [_checked(Source(**row)) for row in _rows(chunk)]
+            changes = [SourceLines(each, store_lines(lines.get(each.key, ()))) for each in sources]
+            writer.commit(Changes(transcripts=changes))
+
+    def _chunks(self, name: str) -> Iterator[dict[str, Any]]:
+        count = 0
+        for chunk in read_table(self.folder, name, self.kind):
+            count += len(next(iter(chunk.values())))
+            yield chunk
+        if count != self.rows[name]:
+            raise ValueError(f"{name} has {count} rows instead of {self.rows[name]!r:.20}")
+
+
+def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
+    """Clips of a table with columns as those of an export; others may have made it."""
+    contents, numbers = columns["content"], np.asarray(columns["number"])
+    vectors = np.asarray(columns["vector"], np.float32)
+    spans = np.stack([np.asarray(columns[name], np.float64) for name in ("start", "end")])
+    if not all(HASH.fullmatch(content) for content in contents):
+        raise ValueError("a content hash is not 32 hexadecimal digits")
+    if numbers.dtype.kind not in "iu" or numbers.min(initial=0) < 0:
+        raise ValueError("a clip number is not a number from 0 on")
+    if not np.isfinite(spans).all() or not np.allclose(
+        np.linalg.norm(vectors, axis=1), 1, atol=0.01
+    ):
+        raise ValueError("a time is not finite, or a vector has not length 1")
+    if not all(isinstance(image, bytes) for image in columns["thumbnail"]):
+        raise ValueError("a thumbnail is not bytes")
+    features = np.zeros(len(contents), manifest.layout.dtype)
+    for name in manifest.layout.dtype.names or ():
+        features[name] = np.asarray(columns[name]).reshape(features[name].shape)
+    return ClipBatch(
+        keys=list(zip(contents, numbers.tolist(), strict=True)),
+        starts=spans[0],
+        ends=spans[1],
+        vectors=vectors,
+        features=features,
+        thumbnails=list(columns["thumbnail"]),
+    )
+
+
+def _rows(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    columns = [
+        values.tolist() if isinstance(values, np.ndarray) else values for values in chunk.values()
+    ]
+    return [dict(zip(chunk, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _indexed_file(row: dict[str, Any]) -> IndexedFile:
+    tags = tuple(map(str, json.loads(row["tags"])))
+    return _checked(IndexedFile(**{**row, "tags": tags}))
+
+
+def _checked(record: Record) -> Record:
+    """Refuse values that the store would not have written."""
+    for each in dataclasses.fields(record):
+        value = getattr(record, each.name)
+        if each.name in CHOICES:
+            is_valid = value in CHOICES[each.name]
+        elif each.name == "content":
+            is_valid = bool(HASH.fullmatch(value)) or (
+                value == "" and isinstance(record, IndexedFile)
+            )
+        else:
+            kind = (
+                type(each.default) if each.default is not dataclasses.MISSING else NEEDED[each.name]
+            )
+            is_valid = type(value) is kind and value == value  # NaN is not.
+        if not is_valid:
+            raise ValueError(f"{each.name} is {value!r:.60}")
+    return record

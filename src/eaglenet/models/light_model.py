@@ -1,0 +1,229 @@
+"""A compact model such as `small` without torch: texts through numpy, frames through onnxruntime.
+
+``import torch`` takes seconds, and its files take most of an installation; indexing and searching
+with a compact model need neither. The same model folder through :func:`eaglenet.models.folder.load`
+gives the same vectors and scores (tests/models/test_light_model.py compares both).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import CheckpointError, ConfigError
+from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.core.settings import from_plain
+from eaglenet.methods.clip4clip_config import CLIP4ClipConfig
+from eaglenet.methods.wordframe_config import WordFrameConfig
+from eaglenet.models.files import CONFIG, HEAD, WEIGHTS, model_folder
+from eaglenet.models.numpy_text import NumpyText
+from eaglenet.models.weights import Array, Weights, hash_model
+
+METHOD = "clip4clip"
+Precision = Literal["fp32", "int8"]
+MAX_LOGIT_SCALE = 4.6053
+"""``losses.softmax`` bounds the logarithm of the scale by ln 100, and 0.0001 for rounding."""
+MIN_NORM = 1e-12
+BATCH_FRAMES = 16
+"""Frames per run of the image tower: more are no faster on two cores, and need more memory."""
+
+
+@dataclass(frozen=True)
+class LightBank:
+    """Texts of the head, as unit vectors, whose level is subtracted from the scores of videos."""
+
+    vectors: Array
+    weight: float
+    scale: float
+
+    def level(self, videos: Array) -> Array:
+        r"""h(v) = w / a log 1/K sum_k exp(a b_k . v) of unit videos ``[videos, dim]``."""
+        scaled = np.float32(self.scale) * (videos @ self.vectors.T)
+        largest = scaled.max(axis=1, keepdims=True)
+        total = np.exp(scaled - largest).sum(axis=1)
+        level = largest[:, 0] + np.log(total) - np.log(np.float32(len(self.vectors)))
+        result: Array = (level * np.float32(self.weight / self.scale)).astype(np.float32)
+        return result
+
+
+@dataclass(frozen=True)
+class LightModel:
+    """Encodes texts and frames, and scores them: the mean of a video's frames against the text.
+
+    bank: of the head beside the model; None if it has none.
+    """
+
+    folder: Path
+    config: CLIP4ClipConfig
+    frame_spec: FrameSpec
+    towers: Mapping[str, Any]
+    """Configuration of the encoder."""
+    bank: LightBank | None
+    weights: Weights
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _visions: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, name_or_folder: str | Path) -> LightModel:
+        """Open a compact model; :class:`CheckpointError` if it is not one, or is damaged."""
+        folder = model_folder(name_or_folder)
+        plain = None if folder is None else _read_json(folder / CONFIG)
+        if folder is None or plain is None or not _is_compact(plain):
+            raise CheckpointError(f"{name_or_folder}: not a compact model")
+        try:
+            config = from_plain(CLIP4ClipConfig, plain["config"], where="config")
+            frame_spec = from_plain(FrameSpec, plain["frame_spec"], where="frame_spec")
+        except ConfigError as error:
+            raise CheckpointError(f"{folder / CONFIG}: {error}") from error
+        bank = _read_bank(folder / HEAD) if (folder / HEAD / CONFIG).is_file() else None
+        weights = Weights(folder / WEIGHTS)
+        return cls(folder, config, frame_spec, plain["encoder"]["config"], bank, weights)
+
+    @staticmethod
+    def supports(name_or_folder: str | Path) -> bool:
+        """Return whether this is a compact model whose head, if any, is a bank of texts."""
+        folder = model_folder(name_or_folder)
+        plain = None if folder is None else _read_json(folder / CONFIG)
+        if folder is None or plain is None or not _is_compact(plain):
+            return False
+        head = _read_json(folder / HEAD / CONFIG)
+        return not (folder / HEAD / CONFIG).exists() or (head is not None and _is_bank(head))
+
+    device = "cpu"
+
+    @property
+    def name(self) -> str:
+        """Name of the method, as :class:`eaglenet.methods.base.Method` has it."""
+        return METHOD
+
+    @property
+    def dim(self) -> int:
+        return int(self.towers["dim"])
+
+    @cached_property
+    def identity(self) -> str:
+        """The hash of this model that a store keeps."""
+        read = ((name, self.weights.read(name)) for name in self.weights.names)
+        samples = ((name, weight.values.shape, weight.sample()) for name, weight in read)
+        return hash_model(METHOD, self.config, samples)
+
+    @cached_property
+    def text(self) -> NumpyText:
+        return NumpyText.open(self.folder, self.towers["text"], self.weights)
+
+    def encode_texts(self, texts: Sequence[str]) -> Array:
+        """Vectors ``[texts, dim]``, not normalised."""
+        try:
+            return self.text(texts)
+        except (KeyError, ValueError, IndexError) as error:
+            raise CheckpointError(
+                f"{self.folder}: weights and {CONFIG} differ ({error})"
+            ) from error
+
+    def encode_frames(
+        self, pixels: NDArray[np.uint8], mask: NDArray[np.bool_], precision: Precision = "fp32"
+    ) -> Array:
+        """Vectors ``[clips, frames, dim]`` of ``[clips, frames, 3, size, size]``; padding is 0."""
+        vectors = np.zeros((*mask.shape, self.dim), np.float32)
+        # Neighbouring clips share frames, and an image is repeated: each is encoded once.
+        numbers: dict[bytes, int] = {}
+        indices = [numbers.setdefault(frame.tobytes(), len(numbers)) for frame in pixels[mask]]
+        if indices:
+            frames = np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, *pixels.shape[2:])
+            vision = self.vision(precision)
+            starts = range(0, len(frames), BATCH_FRAMES)
+            parts = [vision(frames[start : start + BATCH_FRAMES]) for start in starts]
+            vectors[mask] = np.concatenate(parts)[indices]
+        return vectors
+
+    def vision(self, precision: Precision) -> Any:
+        """Image tower in a precision, made on first use."""
+        with self._lock:
+            if precision not in self._visions:
+                from eaglenet.models.onnx_vision import OnnxVision
+
+                self._visions[precision] = OnnxVision(self.towers, self.weights, precision)
+            return self._visions[precision]
+
+    def score(self, texts: Array, frames: Array, mask: NDArray[np.bool_]) -> Array:
+        """Scores ``[texts, clips]`` of texts and frames as encoded."""
+        videos = mean_of_frames(frames, mask)
+        scores = unit(texts) @ videos.T
+        return scores if self.bank is None else scores - self.bank.level(videos)
+
+    def frame_scores(self, texts: Array, frames: Array, mask: NDArray[np.bool_]) -> Array:
+        """Cosines ``[texts, clips, frames]``; -inf for padding."""
+        cosines = np.tensordot(unit(texts), unit(frames), axes=(1, 2))
+        scores: Array = np.where(mask, cosines, np.float32(-np.inf))
+        return scores
+
+
+def unit(vectors: Array) -> Array:
+    """Vectors of length 1 along the last axis; zeros stay zeros."""
+    lengths = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
+    result: Array = vectors / np.maximum(lengths, np.float32(MIN_NORM))
+    return result
+
+
+def mean_of_frames(frames: Array, mask: NDArray[np.bool_]) -> Array:
+    """Unit mean ``[clips, dim]`` of unit frames; padding does not count."""
+    real = unit(frames) * mask[..., None]
+    counts = np.maximum(mask.sum(axis=1), 1).astype(np.float32)
+    return unit(real.sum(axis=1) / counts[:, None])
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None if there is none. What is damaged is reported by whoever needs it."""
+    try:
+        plain = untrusted.read_json(path)
+    except (OSError, ValueError):
+        return None
+    return plain if isinstance(plain, dict) else None
+
+
+def _is_compact(plain: Mapping[str, Any]) -> bool:
+    """Whether a model is what :class:`LightModel` computes, by its ``config.json``."""
+    try:
+        encoder, config = plain["encoder"], plain["config"]
+        return (
+            plain["eaglenet"] == 1
+            and encoder["kind"] == "compact"
+            and not encoder["config"]["vision"]["pool_after"]
+            and plain["method"] == METHOD
+            and config.get("head", "mean") == "mean"
+            and config.get("stem", "2d") == "2d"
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def _is_bank(plain: Mapping[str, Any]) -> bool:
+    """Whether a head is the mean of frames and a bank of texts, and nothing else."""
+    try:
+        config = from_plain(WordFrameConfig, plain["config"], where="config")
+    except (KeyError, ConfigError):
+        return False
+    is_form = plain.get("eaglenet_head") == 1 and plain.get("method") == "wordframe"
+    return is_form and config.coarse and not config.interaction and not config.token_shift
+
+
+def _read_bank(folder: Path) -> LightBank | None:
+    plain = _read_json(folder / CONFIG)
+    if plain is None or not _is_bank(plain):
+        raise CheckpointError(f"{folder / CONFIG}: not a head of a compact model")
+    config = from_plain(WordFrameConfig, plain["config"], where="config")
+    if not config.bank:
+        return None
+    weights = Weights(folder / WEIGHTS)
+    count = min(int(weights["bank.count"]), config.bank)
+    scale = float(np.exp(np.minimum(weights["loss.logit_scale"], np.float32(MAX_LOGIT_SCALE))))
+    vectors = weights["bank.vectors"][:count]
+    return LightBank(vectors, config.bank_weight, scale) if count else None

@@ -1,0 +1,214 @@
+"""Image tower of a compact model as one onnxruntime graph, in fp32 or with int8 products.
+
+An int8 product is that of :mod:`eaglenet.encoders.int8`: whole numbers per token, a scale per
+output, and the few inputs with the largest values multiplied in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import UsageError
+from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
+from eaglenet.core.platform import num_cores
+from eaglenet.models.weights import Array, Weights
+
+Precision = Literal["fp32", "int8"]
+NUM_APART = 8
+"""Inputs of a layer that are multiplied in fp32."""
+AGREEMENT = 0.999
+"""Least cosine between a frame in int8 and in fp32."""
+
+
+class OnnxVision:
+    """Frames to one vector each: uint8 [frames, 3, size, size] to float32 [frames, dim]."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        weights: Weights,
+        precision: Precision = "fp32",
+        threads: int = 0,
+    ) -> None:
+        """``config`` is that of ``CompactConfig``; 0 threads are as many as there are cores."""
+        self.size = int(config["vision"]["image_size"])
+        graph = _Tower(weights, config)
+        self._session = open_session(graph.build(), threads or num_cores())
+        if precision == "int8":
+            exact = self(samples(self.size))
+            largest = _largest_inputs(_Tower(weights, config, is_observed=True), self.size)
+            quantised = _Tower(weights, config, largest=largest)
+            self._session = open_session(quantised.build(), threads or num_cores())
+            cosine = _least_cosine(exact, self(samples(self.size)))
+            if not cosine >= AGREEMENT:
+                raise UsageError(
+                    f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
+                    f"{AGREEMENT} is needed); encode with --precision fp32"
+                )
+
+    def __call__(self, frames: NDArray[np.uint8]) -> Array:
+        result: Array = self._session.run(["frames"], {"pixels": frames})[0]
+        return result
+
+
+class _Tower:
+    """Builds the graph of a tower; methods return the name of their output."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        config: Mapping[str, Any],
+        *,
+        largest: Mapping[str, Array] | None = None,
+        is_observed: bool = False,
+    ) -> None:
+        """``largest``: of the inputs of each layer, for int8; ``is_observed`` puts these out."""
+        self.graph = Graph()
+        self.weights, self.config, self.vision = weights, config, config["vision"]
+        self.largest, self.is_observed = largest, is_observed
+        self.observed: list[str] = []
+
+    def get(self, name: str) -> Array:
+        return self.weights[f"encoder.vision.{name}"]
+
+    def constant(self, values: Any) -> str:
+        return self.graph.constant(values)
+
+    def node(self, operation: str, *inputs: str, **attributes: Any) -> str:
+        return self.graph.node(operation, *inputs, **attributes)
+
+    def build(self) -> bytes:
+        """Serialise the whole graph."""
+        size = int(self.vision["image_size"])
+        self.graph.input("pixels", np.uint8, ["frames", 3, size, size])
+        tokens = self.embed()
+        for number in range(int(self.vision["layers"])):
+            tokens = self.block(tokens, f"blocks.{number}")
+        tokens = self.norm(tokens, "norm")
+        first = self.node("Gather", tokens, self.constant(np.int64(0)), axis=1)
+        bounds = [self.constant(np.array([value], np.int64)) for value in (1, 2**31, 1)]
+        patches = self.node("Slice", tokens, *bounds)
+        mean = self.node("ReduceMean", patches, axes=[1], keepdims=0)
+        joined = self.node("Concat", first, mean, axis=1)
+        product = self.node("MatMul", joined, self.constant(self.get("projection.weight").T))
+        self.graph.output(product, "frames", np.float32, ["frames", int(self.config["dim"])])
+        return self.graph.to_bytes()
+
+    def embed(self) -> str:
+        """Patches by a convolution that also normalises the pixels, and the class token."""
+        side, width = int(self.vision["patch_size"]), int(self.vision["width"])
+        kernel = self.get("patch_embedding.projection.weight").reshape(width, 3, side, side)
+        mean, std = (
+            np.array(self.config[name], np.float64) for name in ("pixel_mean", "pixel_std")
+        )
+        scaled = (kernel / (255 * std[:, None, None])).astype(np.float32)
+        shift = -(kernel * (mean / std)[:, None, None]).sum(axis=(1, 2, 3)).astype(np.float32)
+        pixels = self.graph.cast("pixels", np.float32)
+        patches = self.node(
+            "Conv", pixels, self.constant(scaled), self.constant(shift), strides=[side, side]
+        )
+        shape = self.constant(np.array([0, width, -1], np.int64))
+        tokens = self.node("Transpose", self.node("Reshape", patches, shape), perm=[0, 2, 1])
+        positions = self.get("positional_embedding")
+        tokens = self.node("Add", tokens, self.constant(positions[1:]))
+        first = (self.get("class_embedding") + positions[0])[None, None]
+        count = self.node("Shape", tokens, start=0, end=1)
+        ends = self.constant(np.array([1, width], np.int64))
+        firsts = self.node("Expand", self.constant(first), self.node("Concat", count, ends, axis=0))
+        return self.node("Concat", firsts, tokens, axis=1)
+
+    def block(self, tokens: str, name: str) -> str:
+        """x + s1 attention(ln_1(x)), then x + s2 mlp(ln_2(x)); scales go into the weights."""
+        attended = self.attention(self.norm(tokens, f"{name}.ln_1"), name)
+        tokens = self.node("Add", tokens, attended)
+        hidden = self.linear(self.norm(tokens, f"{name}.ln_2"), f"{name}.mlp.up")
+        hidden = self.node("Gelu", hidden, domain=OWN_DOMAIN)
+        return self.node(
+            "Add", tokens, self.linear(hidden, f"{name}.mlp.down", self.get(f"{name}.scale_2"))
+        )
+
+    def attention(self, tokens: str, name: str) -> str:
+        heads = int(self.vision["heads"])
+        qkv = self.linear(tokens, f"{name}.attention.qkv")
+        query, key, value = self.graph.nodes("Split", qkv, count=3, axis=2)
+        mixed = self.node(
+            "MultiHeadAttention", query, key, value, domain=OWN_DOMAIN, num_heads=heads
+        )
+        return self.linear(mixed, f"{name}.attention.out", self.get(f"{name}.scale_1"))
+
+    def norm(self, tokens: str, name: str) -> str:
+        weight, bias = (self.constant(self.get(f"{name}.{part}")) for part in ("weight", "bias"))
+        epsilon = float(self.vision["norm_eps"])
+        return self.node("LayerNormalization", tokens, weight, bias, axis=-1, epsilon=epsilon)
+
+    def linear(self, values: str, name: str, scale: Array | None = None) -> str:
+        weight, bias = self.get(f"{name}.weight"), self.get(f"{name}.bias")
+        if scale is not None:
+            weight, bias = weight * scale[:, None], bias * scale
+        if self.is_observed:
+            largest = self.node("ReduceMax", self.node("Abs", values), axes=[0, 1], keepdims=0)
+            self.graph.output(largest, name, np.float32, [weight.shape[1]])
+            self.observed.append(name)
+        if self.largest is None:
+            product = self.node("MatMul", values, self.constant(weight.T))
+            return self.node("Add", product, self.constant(bias))
+        return self.int8_linear(values, weight, bias, np.argsort(-self.largest[name])[:NUM_APART])
+
+    def int8_linear(self, values: str, weight: Array, bias: Array, apart: NDArray[np.int64]) -> str:
+        """y = step s (q w) + low s sum(w) + b + W_apart x_apart; see ``encoders.int8``."""
+        rest = weight.copy()
+        rest[:, apart] = 0
+        scales = np.maximum(np.abs(rest).max(axis=1), 1e-12) / 127
+        whole = np.round(rest / scales[:, None])
+        beside = np.concatenate([(scales * whole.sum(axis=1))[None], weight[:, apart].T])
+        keep = np.ones(weight.shape[1], np.float32)
+        keep[apart] = 0
+        large = self.node("Gather", values, self.constant(apart.astype(np.int64)), axis=2)
+        rows = self.node("Mul", values, self.constant(keep))
+        low = self.node("ReduceMin", rows, axes=[2])
+        high = self.node("ReduceMax", rows, axes=[2])
+        span = self.node("Max", self.node("Sub", high, low), self.constant(np.float32(1e-12)))
+        step = self.node("Mul", span, self.constant(np.float32(1 / 255)))
+        numbers = self.node("Div", self.node("Sub", rows, low), step)
+        numbers = self.node("Add", numbers, self.constant(np.float32(0.5)))
+        numbers = self.graph.cast(numbers, np.uint8)
+        product = self.node(
+            "MatMulIntegerToFloat",
+            numbers,
+            self.constant(whole.T.astype(np.int8)),
+            self.constant(np.float32(1)),
+            self.constant(scales.astype(np.float32)),
+            domain=OWN_DOMAIN,
+        )
+        product = self.node("Mul", product, step)
+        narrow = self.node("Concat", low, large, axis=2)
+        added = self.node("MatMul", narrow, self.constant(beside.astype(np.float32)))
+        return self.node("Add", self.node("Add", product, added), self.constant(bias))
+
+
+def _largest_inputs(tower: _Tower, size: int) -> dict[str, Array]:
+    session = open_session(tower.build(), num_cores())
+    values = session.run(tower.observed, {"pixels": samples(size)})
+    return dict(zip(tower.observed, values, strict=True))
+
+
+def samples(size: int) -> NDArray[np.uint8]:
+    """Return four images of soft colours, noise and stripes, the same every time."""
+    generator = np.random.default_rng(0)
+    rows, columns = np.mgrid[0:size, 0:size] / size
+    waves = generator.uniform(1, 9, (2, 3, 2))
+    soft = [
+        [np.sin(rows * up + columns * along) / 2 + 0.5 for up, along in image] for image in waves
+    ]
+    noise = generator.random((3, size, size))
+    stripes = np.broadcast_to(np.arange(size) // 8 % 2, (3, size, size))
+    return (np.stack([*np.array(soft), noise, stripes]) * 255).astype(np.uint8)
+
+
+def _least_cosine(first: Array, second: Array) -> float:
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return float(((first * second).sum(axis=1) / lengths).min())

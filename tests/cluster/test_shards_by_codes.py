@@ -1,0 +1,247 @@
+"""Shards of a store that is searched by codes give the hits of one machine, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from torch.nn import functional as F
+
+from eaglenet.cluster import shard_front
+from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
+from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack, unpack_near
+from eaglenet.core.types import Hit
+from eaglenet.indexing.hubness import encode_hubness_bank
+from eaglenet.search import shortlist
+from eaglenet.search.engine import Engine
+from eaglenet.search.query import Query
+from eaglenet.store import codes
+from eaglenet.store.codes import code_bytes, merge_nearest
+from eaglenet.store.kinds import open_store
+from eaglenet.store.records import Changes
+from eaglenet.store.segments import MAPPED
+from eaglenet.store.store import LocalStore
+from synthetic_store import BagMethod, add_file, content_of, make_store
+
+QUERIES = ["red car", "blue dog jumps", "slow ball sleeps"]
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"shortlist": 300},
+    {"rerank": False},
+    {"group_files": True},
+    {"keep_duplicates": True},
+    {"path": "/videos/1*"},
+    {"path": "/videos/16.mp4"},
+    {"tags": ("odd",)},
+)
+
+
+@pytest.fixture(params=["whole codes", "first halves first"])
+def few_candidates(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Every store is searched by codes, with so few candidates that those decide the hits."""
+    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+    monkeypatch.setattr(shortlist, "CANDIDATES", 30)
+    monkeypatch.setattr(shortlist, "CANDIDATES_PER_RESULT", 1)
+    monkeypatch.setattr(codes, "SCAN_BLOCK", 448)
+    if request.param == "first halves first":
+        # Codes of 256 bits, of which the store holds many.
+        monkeypatch.setattr(codes, "WORD_BITS", 256)
+        monkeypatch.setattr(codes, "HALVED_ROWS", 1000)
+        monkeypatch.setattr(codes, "HALVED_FACTOR", 2)
+    codes.rotation.cache_clear()
+    yield
+    codes.rotation.cache_clear()
+
+
+def frames_of(count: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(count, 5, 24, generator=generator), dim=-1)
+
+
+def fronts(folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
+    """Fronts of one to four shards, each the real application but for the wire."""
+    store = open_store(folder)
+    clients: dict[tuple[int, int], TestClient] = {}
+
+    def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
+        if self.shard not in clients:
+            app = create_shard_app(store, self.shard)
+            clients[self.shard] = TestClient(app, base_url="http://localhost")
+        answer = clients[self.shard].post(query.path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    monkeypatch.setattr(RemoteShard, "_post", post)
+    identity = store.manifest.identity
+    scans = [ShardScan([f"http://{n}" for n in range(parts)], identity) for parts in (1, 2, 3, 4)]
+    for scan in scans:
+        scan.timeout = 60.0
+        for shard in scan.shards:
+            shard.timeout = 60.0
+    return [Engine(store, model=bag, scan=scan) for scan in scans]
+
+
+def test_hits_equal_those_of_one_machine(
+    few_candidates: None, bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With clips that are alike, removed, hidden, added later, and corrected for hubness."""
+    make_store(tmp_path, bag, num_files=30, clips_each=60)
+    with LocalStore.write(tmp_path) as writer:
+        # The same frames in several files: equal codes and equal cosines, in different shards.
+        for number in range(30, 40):
+            frames = frames_of(60, seed=number % 2)
+            add_file(writer, bag, f"/videos/{number}.mp4", content_of(number), frames)
+        writer.finish()
+    one = Engine.open(tmp_path, bag)
+    assert (one.info()["index"], len(one.snapshot)) == ("codes", 2400)
+    several = fronts(tmp_path, bag, monkeypatch)
+    plain = agree(one, several[:2])
+    monkeypatch.setattr(shortlist, "EXACT_BYTES", 1 << 30)
+    assert Engine.open(tmp_path, bag).search_many(QUERIES, 7) != plain  # Codes decide.
+    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+
+    removed = [f"/videos/{number}.mp4" for number in (0, 3, 17, 25, 26, 38)]
+    with LocalStore.write(tmp_path) as writer:
+        writer.commit(Changes(removed_files=removed))
+        add_file(writer, bag, "/videos/3.mp4", content_of(77), frames_of(90, seed=9))
+    assert one.snapshot.visible is not None
+    changed = agree(one, several, OPTIONS)
+    assert changed != plain
+    with LocalStore.write(tmp_path) as writer:
+        writer.finish()
+    assert agree(one, several) == changed
+
+    with LocalStore.write(tmp_path) as writer:
+        writer.set_hubness(encode_hubness_bank(["a red ball", "a car", "it jumps"], bag))
+    assert agree(Engine.open(tmp_path, bag), several) != changed
+    assert all(engine.missing == () for engine in several)
+
+
+def agree(
+    one: Engine, several: list[Engine], all_options: Sequence[dict[str, Any]] = OPTIONS[:1]
+) -> list[list[Hit]]:
+    """Search the same with all of them; returns the hits of one machine.
+
+    The first options go to every front, each of the others to two of them in turn.
+    """
+    for number, options in enumerate(all_options):
+        expected = one.search_many(QUERIES, 7, **options)
+        fronts_asked = {(number + more) % len(several) for more in (0, 1)}
+        for place, engine in enumerate(several):
+            if number == 0 or place in fronts_asked:
+                assert engine.search_many(QUERIES, 7, **options) == expected
+    clip = Query(clip_id=one.search(QUERIES[0], 1)[0].clip_id)
+    no_dog = Query(QUERIES[0], negatives=("dog",))
+    for engine in several[1:3]:
+        assert engine.search(clip, 9) == one.search(clip, 9)
+        assert engine.search(no_dog, 9) == one.search(no_dog, 9)
+    return one.search_many(QUERIES, 7)
+
+
+def test_shards_have_the_nearest_codes_of_the_store(
+    few_candidates: None, bag: BagMethod, tmp_path: Path
+) -> None:
+    """Whatever their number; and a shard reports few rows more than it must."""
+    make_store(tmp_path, bag, num_files=20, clips_each=60)
+    snapshot = open_store(tmp_path).snapshot()
+    generator = np.random.default_rng(0)
+    asked = codes.codes_of(generator.standard_normal((2, 24), np.float32))
+    for allowed in (None, generator.random(1200) < 0.3, generator.random(1200) < 0.01):
+        for count, parts in ((1, 3), (40, 2), (40, 7), (300, 3), (2000, 2)):
+            whole = shortlist.nearest_in_shard(snapshot, asked, count, (1, 1), allowed)
+            found = [
+                shortlist.nearest_in_shard(snapshot, asked, count, (number, parts), allowed)
+                for number in range(1, parts + 1)
+            ]
+            for query, expected in enumerate(whole):
+                near = [each[query] for each in found]
+                rows = merge_nearest(near, count, 1200)
+                assert rows.tolist() == merge_nearest([expected], count, 1200).tolist()
+                assert all(len(each.rows) <= 5 * count for each in near)
+    # A part without a clip.
+    (empty,) = shortlist.nearest_in_shard(snapshot, asked[:1], 40, (1, 2000))
+    assert not len(empty.rows)
+
+
+def test_long_lists_of_queries_are_sent_in_chunks(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a shard takes at once, whose body or answer would else be too large."""
+    make_store(tmp_path, bag, num_files=6, clips_each=5)
+    one, (_, two, *_) = Engine.open(tmp_path, bag), fronts(tmp_path, bag, monkeypatch)
+    queries = [f"{QUERIES[number % 3]} {number}" for number in range(70)]
+    # Shards are asked before anything is ranked again, which takes most of a search's time.
+    expected = one.search_many(queries, 3, rerank=False)
+    assert two.search_many(queries, 3, rerank=False) == expected
+    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+    monkeypatch.setattr(shard_front, "CANDIDATES", 5000)
+    expected = one.search_many(queries, 3, rerank=False)
+    assert two.search_many(queries, 3, rerank=False) == expected
+    clip = one.search("red", 1)[0].clip_id
+    assert two.search(Query(clip_id=clip), 10_000) == one.search(Query(clip_id=clip), 10_000)
+
+
+def test_shard_reads_its_own_codes_and_no_vectors(
+    few_candidates: None, bag: BagMethod, tmp_path: Path
+) -> None:
+    store = make_store(tmp_path, bag, num_files=40, clips_each=50)
+    snapshot = create_shard_app(store, (2, 4)).state.shard.snapshot()
+    (segment,) = snapshot.segments
+    is_checked = dict(zip(MAPPED, segment._is_checked.any(axis=0), strict=True))
+    assert is_checked["codes"]
+    assert not is_checked["vectors"]
+    assert shortlist.rows_of_shard(snapshot, (2, 4)) == (500, 1000)
+    shard_codes, code = snapshot.codes(500, 1000), codes.codes_of(np.ones((1, 24), np.float32))[0]
+    near = shard_codes.nearest_in_part(code, 2000)
+    whole = snapshot.codes().nearest_in_part(code, 2000)
+    is_inside = (whole.rows >= 500) & (whole.rows < 1000)
+    assert near.rows.tolist() == whole.rows[is_inside].tolist() == [*range(500, 1000)]
+    assert near.distances.tolist() == whole.distances[is_inside].tolist()
+
+
+def test_refuses_requests_and_responses_of_another_store(
+    few_candidates: None, bag: BagMethod, tmp_path: Path
+) -> None:
+    store = make_store(tmp_path, bag, num_files=20, clips_each=60)
+    snapshot, size = store.snapshot(), code_bytes(24)
+    client = TestClient(create_shard_app(store, (1, 2)), base_url="http://localhost")
+    body = {
+        "identity": store.manifest.identity,
+        "version": snapshot.version,
+        "shard": 1,
+        "num_shards": 2,
+        "dim": 24,
+        "count": 40,
+        "codes": pack(np.zeros(size), "u1"),
+    }
+    answer = client.post(NEAR_PATH, json=body)
+    assert answer.status_code == 200
+    for change, status in (
+        ({"codes": pack(np.zeros(size + 1), "u1")}, 422),
+        ({"codes": pack(np.zeros(65 * size), "u1")}, 422),
+        ({"codes": "not base64"}, 422),
+        ({"count": 0}, 422),
+        ({"identity": "another"}, 409),
+        ({"shard": 2}, 409),
+    ):
+        assert client.post(NEAR_PATH, json={**body, **change}).status_code == status, change
+    (near,) = answer.json()["lists"]
+    is_half, bounds = near["half_distances"] is not None, (0, 600)
+    assert len(unpack_near(near, bounds, is_half).rows) >= 40
+    for wrong in (
+        {"rows": pack(np.full(len(unpack(near["rows"], "<i8")), 600), "<i8")},
+        {"rows": pack(np.full(40, -1), "<i8")},
+        {"distances": pack(np.zeros(39), "<u2")},
+    ):
+        with pytest.raises(ValueError, match="outside of the shard"):
+            unpack_near({**near, **wrong}, bounds, is_half)
+    if not is_half:
+        with pytest.raises(TypeError):
+            unpack_near(near, bounds, True)

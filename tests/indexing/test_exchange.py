@@ -1,0 +1,175 @@
+"""A store becomes tables, and tables become a store: other programs read them, nothing is lost."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from index_cases import stored_clips
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.indexing.exchange import export_store, import_store
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.records import Changes, IndexedFile, Line, Source, SourceLines
+from eaglenet.store.store import LocalStore
+from synthetic_store import BagMethod, make_store
+
+VECTORS = np.eye(2, 24, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six files of three clips, a failed one, subtitles and a hubness bank."""
+    folder = tmp_path_factory.mktemp("exchange") / "store"
+    make_store(folder, BagMethod())
+    content = f"{0:016x}{'f' * 16}"
+    lines = [Line(1.0, 2.0, "en", "The red car", "the red car"), Line(3.0, 4.0, "", "é", "e")]
+    with LocalStore.write(folder) as writer:
+        failed = IndexedFile('/videos/bad, "bad".mp4', 7, 5, "", "failed", "no video stream")
+        source = Source(content, "speech", "", 0, 0, "whisper tiny", "done", until=40.0)
+        writer.commit(Changes(files=[failed], transcripts=[SourceLines(source, lines)]))
+        writer.set_hubness(HubnessBank("given", VECTORS, 0.5, 20.0, ("a dog", "a car")))
+        writer.finish()
+    return folder
+
+
+def contents(folder: Path) -> list[object]:
+    store = LocalStore.open(folder)
+    store.verify()
+    snapshot = store.snapshot()
+    return [
+        stored_clips(folder),
+        sorted(store.files(), key=lambda file: file.path),
+        list(snapshot.transcripts(("subtitle", "speech", "text"))),
+        snapshot.hubness_bank,
+        store.manifest,
+    ]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "lance"])
+def test_imported_store_is_the_same(kind: str, store: Path, tmp_path: Path) -> None:
+    pytest.importorskip({"parquet": "pyarrow", "lance": "lancedb"}[kind])
+    rows = export_store(store, tmp_path / "tables", kind)  # type: ignore[arg-type]
+    assert rows == {"clips": 18, "files": 7, "sources": 1, "lines": 2, "hubness": 2}
+    assert import_store(tmp_path / "tables", tmp_path / "again") == 18
+    assert contents(tmp_path / "again") == contents(store)
+    assert import_store(tmp_path / "tables", tmp_path / "again") == 18
+
+
+def test_other_programs_read_the_tables(store: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    export_store(store, tmp_path / "tables", "parquet")
+    table = parquet.read_table(tmp_path / "tables" / "clips.parquet")
+    vectors = np.stack(table["vector"].to_numpy())
+    snapshot = LocalStore.open(store).snapshot()
+    assert np.array_equal(vectors, np.concatenate([part for _, part in snapshot.vector_parts()]))
+    assert set(table["path"].to_pylist()) == {f"/videos/{number}.mp4" for number in range(6)}
+
+
+def test_csv_has_vectors_as_pgvector_reads_them(store: Path, tmp_path: Path) -> None:
+    export_store(store, tmp_path / "tables", "csv")
+    with (tmp_path / "tables" / "clips.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    snapshot = LocalStore.open(store).snapshot()
+    expected = snapshot.vectors_at(np.array([snapshot.row(rows[3]["clip_id"])]))[0]
+    assert np.array_equal(np.array(json.loads(rows[3]["vector"]), np.float32), expected)
+    assert rows[3].keys() == {"clip_id", "content", "number", "path", "start", "end", "vector"}
+    with (tmp_path / "tables" / "files.csv").open(newline="") as stream:
+        assert '/videos/bad, "bad".mp4' in {row["path"] for row in csv.DictReader(stream)}
+    with pytest.raises(UsageError, match="parquet or lance"):
+        import_store(tmp_path / "tables", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_empty_store_is_exported(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    make_store(tmp_path / "empty", BagMethod(), num_files=0)
+    assert export_store(tmp_path / "empty", tmp_path / "tables", "parquet")["clips"] == 0
+    assert import_store(tmp_path / "tables", tmp_path / "again") == 0
+
+
+@pytest.mark.parametrize("part", ["clips", "files", "lines", "sources", "hubness", "export.json"])
+def test_incomplete_export_is_refused(part: str, store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    export_store(store, tmp_path / "tables", "parquet")
+    path = tmp_path / "tables" / (part if "." in part else f"{part}.parquet")
+    for content in (b"", path.read_bytes()[:-9], None):
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        with pytest.raises(UsageError, match="not a whole export"):
+            import_store(tmp_path / "tables", tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("clips", "content", "../../etc"),
+        ("clips", "number", -1),
+        ("clips", "number", 0.5),
+        ("clips", "number", None),
+        ("clips", "start", float("nan")),
+        ("clips", "vector", [float("nan")] * 24),
+        ("clips", "vector", [7.0] * 24),
+        ("clips", "frames", [1.0] * 3),
+        ("clips", "thumbnail", None),
+        ("files", "status", "running"),
+        ("files", "size", "large"),
+        ("files", "size", None),
+        ("files", "tags", "{"),
+        ("sources", "kind", "rumour"),
+        ("sources", "until", float("nan")),
+        ("lines", "start", None),
+        ("lines", "text", None),
+        ("hubness", "vector", [1.0]),
+    ],
+)
+def test_impossible_values_are_refused(
+    table: str, column: str, value: object, store: Path, tmp_path: Path
+) -> None:
+    """Whoever gives away an export may have changed it."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    export_store(store, tmp_path / "tables", "parquet")
+    path = tmp_path / "tables" / f"{table}.parquet"
+    columns = parquet.read_table(path).to_pydict()
+    columns[column] = [value] * len(columns[column])
+    parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(UsageError, match="not a whole export") as caught:
+        import_store(tmp_path / "tables", tmp_path / "again")
+    assert "\n" not in str(caught.value)
+
+
+def test_store_of_another_model_is_not_mixed(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    export_store(store, tmp_path / "tables", "parquet")
+    make_store(tmp_path / "other", BagMethod(seed=3))
+    with pytest.raises(StoreError, match="cannot be mixed"):
+        import_store(tmp_path / "tables", tmp_path / "other")
+
+
+def test_commands(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    shutil.copytree(store, tmp_path / "store")
+    here = ["--store", str(tmp_path / "store")]
+    runner, tables = CliRunner(), str(tmp_path / "tables")
+    exported = runner.invoke(app, ["store", "export", tables, *here])
+    assert (exported.exit_code, "18 clips" in exported.output) == (0, True), exported.output
+    again = runner.invoke(app, ["store", "export", tables, *here])
+    assert isinstance(again.exception, UsageError)
+    new = str(tmp_path / "new")
+    imported = runner.invoke(app, ["store", "import", tables, "--store", new])
+    assert (imported.exit_code, "18 clips" in imported.output) == (0, True), imported.output
+    info = json.loads(runner.invoke(app, ["store", "info", "--json", *here]).stdout)
+    parts = info["bytes"]
+    assert parts["total"] == sum(size for name, size in parts.items() if name != "total")
+    assert {"database", "vectors", "features", "codes", "labels", "thumbnails"} <= parts.keys()
+    shown = runner.invoke(app, ["store", "info", *here]).output
+    assert "features" in shown

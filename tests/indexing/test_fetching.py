@@ -1,0 +1,111 @@
+"""Videos that are listed, and videos on object storage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from index_cases import clip_keys
+
+from eaglenet.core.errors import UsageError
+from eaglenet.core.object_storage import ObjectFolder
+from eaglenet.core.splitting import Splitting
+from eaglenet.indexing import fetching
+from eaglenet.indexing.fetching import find_listed_files, find_objects, read_list
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.store.kinds import open_store
+from small_videos import colour_video
+from synthetic_store import BagMethod
+
+OPTIONS = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> Path:
+    """Videos to put into object storage."""
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    colour_video(folder / "one.mp4", ["red", "green"])
+    colour_video(folder / "two.mp4", ["blue"])
+    colour_video(folder / "other.mp4", ["green"])
+    return folder
+
+
+def test_indexes_a_list_and_reports_its_missing_files(videos: Path, tmp_path: Path) -> None:
+    listing = tmp_path / "list.txt"
+    names = [str(videos / "one.mp4"), "# a note", "", str(videos / "gone.mp4")]
+    listing.write_text("\n".join([*names, str(videos / "two.mp4"), names[0]]) + "\n")
+    lines = read_list(listing)
+    assert len(lines) == 4
+    found = list(find_listed_files(lines))
+    assert [Path(file.path).name for file in found] == ["one.mp4", "gone.mp4", "two.mp4"]
+    assert [bool(file.problem) for file in found] == [False, True, False]
+    store = tmp_path / "store"
+    report = index_videos([], store, "bag", method=BagMethod(), options=OPTIONS, files=lines)
+    assert report.indexed == 2
+    assert [Path(problem.path).name for problem in report.problems] == ["gone.mp4"]
+    assert open_store(store).manifest.roots == (str(videos),)
+    with pytest.raises(UsageError, match=r"--files .*cannot read it"):
+        read_list(tmp_path / "no list")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Object storage on this machine that holds the videos."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    from object_storage import start_storage
+
+    server, gate = start_storage()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": gate.url,
+        "EAGLENET_CACHE": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    fetching._bucket.cache_clear()
+    yield "s3://bucket/films"
+    fetching._bucket.cache_clear()
+    gate.close()
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_object_storage_gives_the_same_clips_as_files(
+    bucket: str, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "CHUNK", 1000)
+    folder = ObjectFolder(bucket)
+    for path in videos.iterdir():
+        folder.write(f"deep/{path.name}", path.read_bytes())
+    folder.write("deep/notes.txt", b"not a video")
+    folder.write("deep/broken.mp4", b"\x00\x00\x00\x18ftypmp42" + bytes(50))
+    assert len(list(find_objects(bucket))) == 4
+    assert len(list(find_objects(f"{bucket}/deep/one.mp4"))) == 1
+    with pytest.raises(UsageError, match=r"s3://bucket/films/nothing: no video"):
+        list(find_objects(f"{bucket}/nothing"))
+    stores = [tmp_path / name for name in ("local", "remote")]
+    for store, place in zip(stores, (str(videos), bucket), strict=True):
+        report = index_videos([place], store, "bag", method=BagMethod(), options=OPTIONS)
+        assert report.indexed == 3
+    assert [problem.path for problem in report.problems] == [f"{bucket}/deep/broken.mp4"]
+    assert clip_keys(stores[0]) == clip_keys(stores[1])
+    paths = open_store(stores[1]).snapshot().files().paths
+    assert sorted(map(os.path.basename, (path for each in paths for path in each))) == [
+        "one.mp4",
+        "other.mp4",
+        "two.mp4",
+    ]
+    folder.remove(["deep/two.mp4"])
+    again = index_videos([bucket], stores[1], "bag", method=BagMethod(), options=OPTIONS)
+    assert (again.unchanged, again.missing) == (2, 1)
+    monkeypatch.setattr(fetching, "CACHE_BYTES", 10)
+    monkeypatch.setattr(fetching, "IN_USE_SECONDS", 0.0)
+    folder.write("deep/three.mp4", (videos / "two.mp4").read_bytes() + b"\x00\x00\x00\x08free")
+    index_videos([bucket], stores[1], "bag", method=BagMethod(), options=OPTIONS)
+    assert len(list((tmp_path / "cache" / "videos").iterdir())) <= 2

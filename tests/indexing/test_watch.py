@@ -1,0 +1,160 @@
+"""Watched folders: new files are indexed, deleted ones dropped, but not those of a lost mount."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from index_cases import SPLITTING, run
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.indexing import watch
+from eaglenet.indexing.options import IndexOptions
+from eaglenet.indexing.report import IndexReport
+from small_videos import colour_video
+from synthetic_store import BagMethod
+
+
+class Script:
+    """Changes made to a folder, one at each wait; watching ends after the last."""
+
+    def __init__(self, *steps: object) -> None:
+        self.steps = list(steps)
+
+    def __call__(self, seconds: float) -> bool:
+        if not self.steps:
+            return False
+        step = self.steps.pop(0)
+        if callable(step):
+            step()
+        return True
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[IndexOptions]:
+    """The options of each index run; nothing is encoded."""
+    seen: list[IndexOptions] = []
+
+    def index(*given: object, options: IndexOptions, **rest: object) -> IndexReport:
+        seen.append(options)
+        return IndexReport(0, 0, 0, 0, 0, 0, 0.0, 0.0, (), ())
+
+    monkeypatch.setattr(watch, "index_videos", index)
+    return seen
+
+
+def watched(folder: Path, *steps: object) -> int:
+    """How many index runs the steps cause."""
+    reports = watch.watch([folder], folder / "store", "model", method=object(), wait=Script(*steps))
+    return len(list(reports))
+
+
+def test_indexes_changes_once_files_have_settled(tmp_path: Path, runs: list[IndexOptions]) -> None:
+    """A growing file waits, a deleted one is dropped, and without changes there is no run."""
+    film = tmp_path / "a.mp4"
+    film.write_bytes(b"1")
+    grow = [lambda: film.write_bytes(b"12"), lambda: film.write_bytes(b"123")]
+    other = tmp_path / "b.mp4"
+    steps = [None, *grow, None, None, other.touch, None, other.unlink, None, None]
+    assert watched(tmp_path, *steps) == 4
+    # The first run may be on a folder that is half there; later ones know what went.
+    assert [options.drop_missing for options in runs] == [False, True, True, True]
+
+
+def test_drops_nothing_when_a_mount_disappears(tmp_path: Path, runs: list[IndexOptions]) -> None:
+    """The folder gone, or empty at once, is not a hundred deleted films."""
+    folder = tmp_path / "films"
+    folder.mkdir()
+    (folder / "a.mp4").touch()
+
+    def back() -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "a.mp4").touch()
+
+    steps = [lambda: shutil.rmtree(folder), None, None, folder.mkdir, None, None, None]
+    assert watched(folder, *steps) == 1
+    back()
+    assert watched(folder, (folder / "a.mp4").unlink, None, None, back, None, None) == 2
+
+
+def test_recognises_network_mounts() -> None:
+    """The deepest mount counts, spaces in names and all."""
+    mounts = "/dev/sda / ext4 rw 0 0\nnas:/v /mnt/my\\040films nfs4 rw 0 0\nx /mnt/local xfs rw 0 0"
+    assert watch.is_network(Path("/mnt/my films/2026"), mounts)
+    assert not watch.is_network(Path("/mnt/local/a"), mounts)
+    assert not watch.is_network(Path("/mnt/my filmstrip"), mounts)
+
+
+def test_command_names_new_files_and_ends_with_code_0_on_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[IndexOptions] = []
+
+    def reports(*arguments: object, options: IndexOptions, **rest: object) -> Iterator[IndexReport]:
+        calls.append(options)
+        yield IndexReport(1, 0, 0, 0, 0, 4, 0.1, 2.0, (), (), new_files=("/films/a\x1b.mp4",))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eaglenet.indexing.index.check_request", lambda *arguments: None)
+    monkeypatch.setattr(watch, "watch", reports)
+    command = ["watch", str(tmp_path), "--store", str(tmp_path / "store")]
+    result = CliRunner().invoke(
+        app, [*command, "--read-text", "--listen", "tiny", "--follow-links"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "indexed /films/a\\x1b.mp4\n" in result.output
+    assert result.output.endswith("has everything indexed so far\n")
+    (options,) = calls
+    assert (options.read_text, options.listen, options.follow_links) == (True, "tiny", True)
+
+
+@pytest.mark.slow
+def test_interrupted_processes_end_quickly(tmp_path: Path) -> None:
+    """``watch`` with code 0, ``index`` with code 130; both within seconds."""
+    (tmp_path / "v").mkdir()
+    for number in range(6):
+        colour_video(tmp_path / "v" / f"{number}.mp4", ["red", "green", "blue"] * 60)
+    for command, text, code in (("index", "0/6 files", 130), ("watch", "waiting", 0)):
+        arguments = [command, str(tmp_path / "v"), "--store", str(tmp_path / command)]
+        if command == "watch":
+            arguments[1] = str(tmp_path / "empty")
+            (tmp_path / "empty").mkdir()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "eaglenet", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            # A parent that ignores the signal passes that on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert process.stderr is not None
+        assert any(text in line for line in process.stderr)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+        assert process.wait() == code
+        assert time.monotonic() - start < 10  # 1 s on an idle machine.
+
+
+def test_model_is_loaded_once_and_only_when_there_is_work(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(videos, bag)
+    loaded: list[str] = []
+    monkeypatch.setattr("eaglenet.models.folder.load", lambda name: loaded.append(name) or bag)
+    steps = [
+        lambda: colour_video(videos / "new.mp4", ["blue", "red"]),
+        None,
+        lambda: colour_video(videos / "newer.mp4", ["red", "blue"]),
+        None,
+    ]
+    options = IndexOptions(splitting=SPLITTING, workers=0)
+    reports = watch.watch([videos], videos.parent / "store", options=options, wait=Script(*steps))
+    counts = [(report.indexed, len(loaded)) for report in reports]
+    assert counts == [(0, 0), (1, 1), (1, 1)]

@@ -1,0 +1,67 @@
+"""Graphs for onnxruntime: what is written can be read, and computes what numpy computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
+
+pytest.importorskip("onnxruntime")
+RANDOM = np.random.default_rng(0)
+MATRIX = RANDOM.standard_normal((6, 4)).astype(np.float32)
+WEIGHT, BIAS = RANDOM.standard_normal((2, 6)).astype(np.float32)
+
+
+def example() -> Graph:
+    """Normalise, multiply, split: attributes of every kind, and an axis of any size."""
+    graph = Graph()
+    graph.input("pixels", np.uint8, ["rows", 300, 6])
+    values = graph.cast("pixels", np.float32)
+    weight, bias = graph.constant(WEIGHT), graph.constant(BIAS)
+    values = graph.node("LayerNormalization", values, weight, bias, axis=-1, epsilon=0.5)
+    product = graph.node("MatMul", values, graph.constant(MATRIX))
+    first, second = graph.nodes("Split", product, count=2, axis=2)
+    graph.output(graph.node("Gelu", first, domain=OWN_DOMAIN), "gelu", np.float32, ["rows", 300, 2])
+    largest = graph.node("ReduceMax", second, axes=[1, 2], keepdims=0)
+    graph.output(largest, "largest", np.float32, ["rows"])
+    return graph
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_graph_computes_what_numpy_computes(rows: int) -> None:
+    pixels = RANDOM.integers(0, 255, (rows, 300, 6), dtype=np.uint8)
+    gelu, largest = open_session(example().to_bytes(), 1).run(None, {"pixels": pixels})
+    values = pixels.astype(np.float64)
+    values -= values.mean(axis=-1, keepdims=True)
+    values /= np.sqrt(np.square(values).mean(axis=-1, keepdims=True) + 0.5)
+    product = (values * WEIGHT + BIAS) @ MATRIX
+    np.testing.assert_allclose(largest, product[..., 2:].max(axis=(1, 2)), rtol=1e-4)
+    from math import erf
+
+    expected = [value * (1 + erf(value / 2**0.5)) / 2 for value in product[..., :2].ravel()]
+    np.testing.assert_allclose(gelu.ravel(), expected, atol=1e-4)
+
+
+def test_a_graph_is_a_model_by_the_standard() -> None:
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load_from_string(example().to_bytes())
+    assert model.ir_version == 9
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": 17, OWN_DOMAIN: 1}
+    onnx.checker.check_model(model)
+    onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    (pixels,) = model.graph.input
+    axes = pixels.type.tensor_type.shape.dim
+    assert [axis.dim_param or axis.dim_value for axis in axes] == ["rows", 300, 6]
+    stored = onnx.numpy_helper.to_array(model.graph.initializer[2])
+    np.testing.assert_array_equal(stored, MATRIX)
+
+
+def test_negative_and_large_numbers_are_attributes() -> None:
+    onnx = pytest.importorskip("onnx")
+    graph = Graph()
+    graph.node("Example", "a", small=-1, large=2**40, many=[-3, 5], real=1e-6)
+    (node,) = onnx.load_from_string(graph.to_bytes()).graph.node
+    values = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    assert values.pop("real") == pytest.approx(1e-6)
+    assert values == {"small": -1, "large": 2**40, "many": [-3, 5]}
