@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import environment, save_result
 from eaglenet.core.files import read_json
 from eaglenet.indexing.hubness import model_hubness_bank
-from eaglenet.models.folder import PACKAGED, is_packaged, load
+from eaglenet.models.files import local_folder
+from eaglenet.models.folder import load
 from eaglenet.research.data.sources import DataChoice, Opening
 from eaglenet.research.evaluation.calibration import (
     Gallery,
@@ -38,7 +39,7 @@ from eaglenet.research.evaluation.calibration import (
 )
 from eaglenet.research.experiments.stored_data import open_frames
 from eaglenet.research.training.epochs import index_chunks
-from eaglenet.search.model import model_identity
+from eaglenet.search.torch_model import model_identity
 
 SIZES = (100, 300, 1_000, 3_000, 10_000)
 ABSENT_SHARE = 0.2
@@ -65,7 +66,7 @@ def main() -> None:
     bank = model_hubness_bank(method, given.model)
     assert bank is not None, "confidences are measured with the model's own hubness bank"
     clips = np.concatenate([arrays["clips"], arrays["distractors"]])
-    scores = score_texts(arrays["texts"], clips, bank.levels(clips))
+    scores = score_texts(arrays["texts"], clips, bank.offsets(clips))
     gallery = Gallery(
         scores,
         arrays["clip_of_text"],
@@ -84,7 +85,7 @@ def main() -> None:
     }
     print(save_result("confidence", result, given.output))
     if given.save:
-        save(method, given.model, gallery, rows)
+        save(method, given.model, str(bank), gallery, rows)
 
 
 def measure_sizes(gallery: Gallery) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ def draw_raw(cosines: NDArray[np.float32], clip_of_text: NDArray[np.int64]) -> f
     return roc_auc(cosines.max(axis=1).astype(np.float64), is_right)
 
 
-def save(method: Any, name: str, gallery: Gallery, rows: list[dict[str, Any]]) -> None:
+def save(method: Any, name: str, bank: str, gallery: Gallery, rows: list[dict[str, Any]]) -> None:
     """Fit with all videos and write the file of the model."""
     sizes = sorted({row["gallery"] for row in rows})
     trials = draw_trials(
@@ -128,8 +129,8 @@ def save(method: Any, name: str, gallery: Gallery, rows: list[dict[str, Any]]) -
         "calibration_error": [row["calibration_error"] for row in with_absent],
         "command": "python benchmarks/confidence.py --save",
     }
-    calibration = make_calibration(trials, model_identity(method), measured)
-    folder = PACKAGED / name if is_packaged(name) else Path(name)
+    calibration = make_calibration(trials, model_identity(method), bank, measured)
+    folder = local_folder(name)
     calibration.save(folder)
     print(folder)
 

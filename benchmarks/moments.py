@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
+from eaglenet.core.hits import Moment
 from eaglenet.core.types import Clips
 from eaglenet.indexing.hubness import model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.research.evaluation.moments import MomentText, moment_metrics
-from eaglenet.search import selection
 from eaglenet.search.moments import NEIGHBOURS, find_moment
 
 CLIP_SECONDS, OVERLAP, FRAME_STEP, NUM_FRAMES = 10.0, 2.0, 1.6, 6
@@ -111,7 +111,7 @@ def measure(videos: list[list[Source]], rule: str, bank: Any) -> Any:
         windows = cut(sources, ends)
         vectors = np.stack([window.frames.mean(axis=0) for window in windows])
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        offsets = 0.0 if bank is None else bank.levels(vectors.astype(np.float32))
+        offsets = 0.0 if bank is None else bank.offsets(vectors.astype(np.float32))
         for source, end in zip(sources, ends, strict=True):
             span = (float(end) - source.duration, float(end))
             texts.append(MomentText(f"joined {number}", source.name, (span,)))
@@ -125,8 +125,7 @@ def apply_rule(rule: str, windows: list[Window], best: int, text: NDArray[np.flo
     """Moment of the best clip."""
     own = windows[best]
     if rule == "half-way":
-        scores = torch.from_numpy(own.frames @ text)
-        return selection.find_moment(scores, torch.from_numpy(own.seconds), own.start, own.end)
+        return half_way(own.frames @ text, own.seconds, own.start, own.end)
     reach = 0 if rule.endswith("alone") else NEIGHBOURS
     near = windows[max(0, best - reach) : best + reach + 1]
     return find_moment(
@@ -135,6 +134,22 @@ def apply_rule(rule: str, windows: list[Window], best: int, text: NDArray[np.flo
         (own.start, own.end),
         (near[0].start, near[-1].end),
     )
+
+
+def half_way(
+    scores: NDArray[np.float32], seconds: NDArray[np.float64], start: float, end: float
+) -> Moment:
+    """The rule before: the run of frames of the clip halfway between its mean and its best."""
+    best = int(scores.argmax())
+    bound = (scores.mean() + scores.max()) / 2
+    first = last = best
+    while first > 0 and scores[first - 1] >= bound:
+        first -= 1
+    while last + 1 < len(scores) and scores[last + 1] >= bound:
+        last += 1
+    begin = start if first == 0 else float(seconds[first - 1] + seconds[first]) / 2
+    finish = end if last + 1 == len(scores) else float(seconds[last] + seconds[last + 1]) / 2
+    return Moment(begin, finish, float(seconds[best]))
 
 
 def cut(sources: list[Source], ends: NDArray[np.float64]) -> list[Window]:

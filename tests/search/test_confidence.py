@@ -68,27 +68,28 @@ def test_only_the_first_files_are_rivals() -> None:
 
 
 def test_extreme_scores_stay_finite() -> None:
-    calibration = Calibration("", 1000.0, WEIGHTS)
+    calibration = Calibration("", "", 1000.0, WEIGHTS)
     values = calibration.confidences(np.array([1.0, -1.0, 1.0]), mean=-1.0, num_clips=10**9)
     assert np.isfinite(values).all()
     assert ((values >= 0) & (values <= 1)).all()
 
 
 def test_an_empty_shortlist_has_no_confidences() -> None:
-    assert len(Calibration("", 30.0, WEIGHTS).confidences(np.zeros(0), mean=0.0, num_clips=0)) == 0
+    assert (
+        len(Calibration("", "", 30.0, WEIGHTS).confidences(np.zeros(0), mean=0.0, num_clips=0)) == 0
+    )
 
 
 def test_a_better_and_lonelier_hit_has_more_confidence() -> None:
-    calibration = Calibration("", 30.0, WEIGHTS)
+    calibration = Calibration("", "", 30.0, WEIGHTS)
     alone = calibration.confidences(np.array([0.5, 0.1]), mean=0.0, num_clips=100)
     beside = calibration.confidences(np.array([0.5, 0.49]), mean=0.0, num_clips=100)
     assert alone[0] > beside[0] > beside[1]
 
 
 def test_confidence_equals_a_number_worked_out_by_hand() -> None:
-    value = Calibration("", 10.0, WEIGHTS).confidences(np.array([0.5, 0.2]), mean=0.1, num_clips=7)[
-        0
-    ]
+    calibration = Calibration("", "", 10.0, WEIGHTS)
+    value = calibration.confidences(np.array([0.5, 0.2]), mean=0.1, num_clips=7)[0]
     share = np.log(np.exp(5) / (np.exp(5) + np.exp(2)))
     logit = -1.0 + share + 3 * 0.3 + 2 * 0.5 - 0.1 - 0.1 * np.log(7)
     assert value == pytest.approx(1 / (1 + np.exp(-logit)))
@@ -108,7 +109,7 @@ def test_labels_and_nothing() -> None:
 
 
 def test_a_calibration_is_read_as_it_was_saved(tmp_path: Path) -> None:
-    calibration = Calibration("abc", 30.0, WEIGHTS, {"auc": 0.8})
+    calibration = Calibration("abc", "1800 texts", 30.0, WEIGHTS, {"auc": 0.8})
     calibration.save(tmp_path)
     assert Calibration.load(tmp_path) == calibration
     assert Calibration.load(tmp_path / "other") is None
@@ -119,11 +120,11 @@ def test_a_calibration_is_read_as_it_was_saved(tmp_path: Path) -> None:
     [
         [],
         {},
-        {"identity": "a", "scale": 0, "weights": WEIGHTS},
-        {"identity": "a", "scale": "30", "weights": WEIGHTS},
-        {"identity": "a", "scale": 30, "weights": {"bias": 1}},
-        {"identity": "a", "scale": 30, "weights": {**WEIGHTS, "size": float("inf")}},
-        {"identity": "a", "scale": 30, "weights": WEIGHTS, "more": 1},
+        {"identity": "a", "hubness": "", "scale": 0, "weights": WEIGHTS},
+        {"identity": "a", "hubness": "", "scale": "30", "weights": WEIGHTS},
+        {"identity": "a", "hubness": "", "scale": 30, "weights": {"bias": 1}},
+        {"identity": "a", "hubness": "", "scale": 30, "weights": {**WEIGHTS, "size": float("inf")}},
+        {"identity": "a", "hubness": "", "scale": 30, "weights": WEIGHTS, "more": 1},
     ],
 )
 def test_a_broken_calibration_is_refused_by_name(tmp_path: Path, value: object) -> None:

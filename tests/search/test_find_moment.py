@@ -20,7 +20,7 @@ def test_a_moment_goes_on_into_the_clips_beside_it() -> None:
 
 def test_one_bad_frame_between_good_ones_is_passed_over() -> None:
     seconds = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    moment = find_moment([0.0, 1.0, 0.1, 0.9, 0.0, 0.0], seconds, (0.0, 6.5))
+    moment = find_moment([0.0, 1.0, 0.5, 0.9, 0.0, 0.0], seconds, (0.0, 6.5))
     assert (moment.start, moment.end) == (1.5, 4.5)
 
 

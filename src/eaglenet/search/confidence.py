@@ -46,12 +46,14 @@ class Calibration:
     """Weights of the evidence, for one model.
 
     identity: hash of the model that they were fitted for.
+    hubness: the bank of its hubness offsets, in words.
     scale: factor on scores in the softmax.
     weights: one per name of ``FEATURES``.
     measured: how and how well, for people: data, date, AUC, calibration error.
     """
 
     identity: str
+    hubness: str
     scale: float
     weights: Mapping[str, float]
     measured: Mapping[str, Any] = field(default_factory=dict)

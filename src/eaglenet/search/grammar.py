@@ -58,7 +58,7 @@ class Part:
 class ComposedQuery:
     """Texts, images, videos and clips with weights, all about one moment.
 
-    score(v) = sum_p w_p s_p(v) / sum_p |w_p|: one part of weight 1 ranks as that part alone.
+    See :class:`eaglenet.search.composition.EncodedComposition` for how parts are added.
     """
 
     parts: tuple[Part, ...]
@@ -79,8 +79,8 @@ class ComposedQuery:
         return " ".join(titles)
 
     @property
-    def total_weight(self) -> float:
-        return sum(abs(part.weight) for part in self.parts)
+    def transcript(self) -> None:
+        """None: frames alone are compared."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,10 @@ class TemporalQuery:
         """The query as it can be typed."""
         steps = " then ".join(step.title for step in self.steps)
         return steps if self.within is None else f"{steps} within {self.within:g}s"
+
+    @property
+    def transcript(self) -> None:
+        """None: frames alone are compared."""
 
 
 AnyQuery = Query | ComposedQuery | TemporalQuery
@@ -237,7 +241,9 @@ def parse_duration(text: str) -> float:
 
 
 def _parse_step(tokens: Sequence[_Token], folder: Path | None) -> ComposedQuery:
-    parts, sign, operand = [], 1, list[_Token]()
+    parts: list[Part] = []
+    operand: list[_Token] = []
+    sign = 1
     for token in (*tokens, None):
         if token is not None and not token.is_word("+", "-"):
             operand.append(token)

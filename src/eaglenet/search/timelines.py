@@ -230,6 +230,7 @@ class _Timeline:
 def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None = None) -> None:
     """Write cuts one after the other; the format is that of the name's ending by default."""
     kind = kind or path.suffix.lstrip(".").lower()
+    kind = "xmeml" if kind == "xml" else kind
     if kind not in FORMATS:
         raise UsageError(f"unknown format {kind!r}; use one of: {', '.join(FORMATS)}")
     if not cuts:
@@ -306,8 +307,8 @@ def _fcpxml(timeline: _Timeline) -> str:
                 start=_rational(media.start / media.rate),
                 duration=_rational(media.num_frames / media.rate),
                 hasVideo="1",
+                hasAudio="1" if media.has_audio else "0",
                 format=own_format,
-                **({"hasAudio": "1"} if media.has_audio else {}),
             )
             ElementTree.SubElement(asset, "media-rep", kind="original-media", src=_url(media.path))
     library = ElementTree.SubElement(root, "library")

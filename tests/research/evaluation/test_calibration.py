@@ -69,7 +69,7 @@ def test_absent_subjects_are_never_right_and_have_less_confidence() -> None:
 
 def test_a_calibration_gives_the_confidences_that_were_fitted() -> None:
     trials = draw_trials(make_gallery(), sizes=(20, 40), count=500, absent_share=0.0)
-    calibration = make_calibration(trials, "abc")
+    calibration = make_calibration(trials, "abc", "")
     expected = 1 / (1 + np.exp(-trials.evidence @ fit_weights(trials)))
     weights = np.array([calibration.weights[name] for name in FEATURES])
     assert 1 / (1 + np.exp(-trials.evidence @ weights)) == pytest.approx(expected, abs=1e-4)

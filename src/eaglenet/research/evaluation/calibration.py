@@ -183,12 +183,12 @@ def measure(trials: Trials, confidences: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def make_calibration(
-    trials: Trials, identity: str, measured: dict[str, Any] | None = None
+    trials: Trials, identity: str, hubness: str, measured: dict[str, Any] | None = None
 ) -> Calibration:
     """Fit the calibration to ship: with all videos."""
     weights = fit_weights(trials)
     named = {name: round(float(value), 6) for name, value in zip(FEATURES, weights, strict=True)}
-    return Calibration(identity, SCALE, named, measured or {})
+    return Calibration(identity, hubness, SCALE, named, measured or {})
 
 
 def score_texts(
