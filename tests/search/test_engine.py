@@ -36,7 +36,7 @@ def ids_of(engine: Engine, rows: list[int]) -> list[str]:
 def test_ranks_the_shortlist_by_exact_score(engine: Engine, bag: BagMethod) -> None:
     text = bag.encode_text(["red car"])
     exact = bag.score(text, all_features(engine))[0]
-    hits = engine.search("red car", k=4, shortlist=18)
+    hits = engine.search("red car", k=4, shortlist=18, keep_duplicates=True)
     best = exact.topk(4)
     assert [hit.rank for hit in hits] == [1, 2, 3, 4]
     assert [hit.clip_id for hit in hits] == ids_of(engine, best.indices.tolist())
@@ -75,7 +75,7 @@ def test_negatives_lower_the_score(engine: Engine, bag: BagMethod) -> None:
     text = bag.encode_text(["red car", "dog", "slow"])
     scores = bag.score(text, all_features(engine))
     expected = scores[0] - NEGATIVE_WEIGHT * (scores[1] + scores[2]) / 2
-    hits = engine.search(Query("red car", negatives=("dog", "slow")), k=18)
+    hits = engine.search(Query("red car", negatives=("dog", "slow")), k=18, keep_duplicates=True)
     torch.testing.assert_close(
         torch.tensor([hit.score for hit in hits]), expected.sort(descending=True).values
     )
@@ -93,7 +93,7 @@ def test_groups_hits_by_file(engine: Engine) -> None:
 
 
 def test_filters_hits(engine: Engine) -> None:
-    hits = engine.search("red car", k=18, filters=Filters(tags=("odd",)))
+    hits = engine.search("red car", k=18, filters=Filters(tags=("odd",)), keep_duplicates=True)
     assert {hit.path for hit in hits} == {"/videos/1.mp4", "/videos/3.mp4", "/videos/5.mp4"}
     assert len(hits) == 9
     assert engine.search("red car", filters=Filters(path="nowhere")) == []
@@ -104,7 +104,7 @@ def test_filters_hits(engine: Engine) -> None:
 
 def test_clip_is_not_its_own_hit(engine: Engine) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
-    hits = engine.search(Query(clip_id=clip_id), k=17)
+    hits = engine.search(Query(clip_id=clip_id), k=17, keep_duplicates=True)
     assert len(hits) == 17
     assert clip_id not in {hit.clip_id for hit in hits}
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)

@@ -11,7 +11,7 @@ import typer
 from eaglenet.cli.data_options import EXAMPLE, VideoFolders
 from eaglenet.cli.data_options import Settings as DatasetSettings
 from eaglenet.cli.options import AsJson, Device
-from eaglenet.cli.terminal import show_progress
+from eaglenet.cli.terminal import print_line, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
 from eaglenet.core.settings import read_assignments
@@ -23,7 +23,12 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="Run folder; or model folder or name, with --data.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Run folder; with --data, a model folder or name; with --moments, a store."
+        ),
+    ],
     split: Annotated[
         str | None,
         typer.Option(help="test, val or train; default test, val on folders of frames."),
@@ -88,10 +93,26 @@ def evaluate(
             metavar="FILE", help="Compute those offsets from these texts, one per line instead."
         ),
     ] = None,
+    moments: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Search the videos of a store for the texts of this annotation file (DiDeMo, "
+            "QVHighlights, Charades-STA, ActivityNet Captions), and compare the moments.",
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print recalls in both directions, with their split, protocol and time."""
+    """Print recalls in both directions, with their split, protocol and time.
+
+    With --moments: R@1 at IoU 0.3, 0.5 and 0.7, mean IoU and mean average precision.
+    """
+    if moments is not None:
+        if split or data or root or features or frames or settings or videos or scores:
+            raise UsageError("--moments takes a store; leave out options of data and splits")
+        _evaluate_moments(run, moments, device, output, as_json=as_json)
+        return
     from eaglenet.indexing.hubness import read_text_file
     from eaglenet.research.evaluation.metrics import EvaluationOptions
     from eaglenet.research.experiments.evaluation import (
@@ -146,4 +167,24 @@ def evaluate(
     record = result.to_dict()
     if output is not None:
         write_json(output, record)
+    print(json.dumps(record, indent=2) if as_json else str(result))
+
+
+def _evaluate_moments(
+    store: str, annotations: Path, device: str, output: Path | None, *, as_json: bool
+) -> None:
+    from eaglenet.research.evaluation.moments import evaluate_store, read_moments
+    from eaglenet.search.engine import Engine
+
+    texts = read_moments(annotations)
+    with show_progress(quiet=as_json) as announce:
+        result = evaluate_store(
+            Engine.open(store, device=device), texts, progress=announce("evaluate")
+        )
+    record = result.to_dict()
+    if output is not None:
+        write_json(output, record)
+    if result.missing_videos:
+        count, example = len(result.missing_videos), result.missing_videos[0]
+        print_line(f"{count} videos are not in {store} (first: {example})", is_error=True)
     print(json.dumps(record, indent=2) if as_json else str(result))

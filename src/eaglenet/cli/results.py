@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from eaglenet.cli.terminal import escape_line, print_line
 from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.search.confidence import fits_nothing, label
 from eaglenet.video.containers import is_image
 
 if TYPE_CHECKING:
@@ -90,8 +91,14 @@ def print_result(result: SearchResult, short_ids: Mapping[str, str], why_empty: 
     if not result.hits:
         print_line(f"no results for {result.query.title!r}" + (why_empty and f": {why_empty}"))
         return
+    if fits_nothing([hit.confidence for hit in result.hits]):
+        print_line("nothing here is likely to show that; the nearest moments are:")
     for line in format_table(result, short_ids, terminal_width(), links=sys.stdout.isatty()):
         print(line)
+    for hit in result.hits:
+        for step in hit.metadata.get("steps", ()):
+            span = f"{format_time(step['start'])}-{format_time(step['end'])}"
+            print_line(f"{hit.rank:>3}  {span}  {step['query']}")
     if any(hit.transcript for hit in result.hits):
         from rich.console import Console
 
@@ -109,7 +116,10 @@ def format_table(
     title = title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 3]}..."
     folder = common_folder([hit.path for hit in result.hits])
     rows = [_cells(hit, short_ids) for hit in result.hits]
-    heads = ["#", "score", "moment", "clip"]
+    heads = ["#", "score", "match", "moment", "clip"]
+    if all(hit.confidence is None for hit in result.hits):
+        heads.remove("match")
+        rows = [[*cells[:2], *cells[3:]] for cells in rows]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     columns_left = None if width is None else width - sum(widths) - len(GAP) * len(widths)
     lines = wrap(escape_line(title), width)
@@ -137,6 +147,7 @@ def _cells(hit: Hit, short_ids: Mapping[str, str]) -> list[str]:
     return [
         str(hit.rank),
         f"{hit.score:.3f}",
+        "" if hit.confidence is None else f"{label(hit.confidence)} {hit.confidence:.0%}",
         span if hit.duration else "image",
         short_ids.get(hit.clip_id, hit.clip_id),
     ]

@@ -40,6 +40,8 @@ from eaglenet.core.errors import (
     store_option,
 )
 from eaglenet.core.platform import data_folder
+from eaglenet.search.confidence import label
+from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.video.containers import VIDEO_SUFFIXES
@@ -97,6 +99,14 @@ class OutputOptions:
             "group": "Output",
             "metavar": "FORMAT",
             "help": "Save moments as video, gif or sheet (frames in rows).",
+        },
+    )
+    save_timeline: Path | None = field(
+        default=None,
+        metadata={
+            "group": "Output",
+            "metavar": "FILE",
+            "help": "Write results for editors: .edl, .fcpxml, .xml, .otio, .csv, .m3u8 or .srt.",
         },
     )
     padding: float = field(
@@ -180,12 +190,14 @@ def search(
         negatives = source.get("negatives", ())
 
         def find(line: str) -> SearchResult:
-            query = Query(line, negatives)
+            query = Query(line, negatives) if negatives else parse(line, folder=Path())
             return SearchResult(query, engine.search(query, k, options=options))
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
     elif captions is not None:
-        _print_captions(engine.best_captions(typed[0], read_lines(captions), k), output.as_json)
+        (query,) = typed
+        assert isinstance(query, Query), "made of --video or --similar"
+        _print_captions(engine.best_captions(query, read_lines(captions), k), output.as_json)
     else:
         hits = engine.search_many(typed, k, options=options)
         results = [SearchResult(*pair) for pair in zip(typed, hits, strict=True)]
@@ -194,7 +206,7 @@ def search(
 
 def make_queries(
     words: Sequence[str], queries: Path | None, source: Mapping[str, Any]
-) -> list[Query]:
+) -> list[AnyQuery]:
     """Make the query of a command line, or one per line of the file ``queries``."""
     options = {"image": "--image", "video": "--video", "clip_id": "--similar"}
     sources = [
@@ -216,7 +228,10 @@ def make_queries(
     if "negatives" in source and not (words or queries):
         raise UsageError(f"--not works with a text only, not with {sources[0]}")
     if queries is not None:
-        return [Query(line, **source) for line in read_lines(queries)]
+        lines = read_lines(queries)
+        return [Query(line, **source) if source else parse(line) for line in lines]
+    if words and not source:
+        return [parse(join_words(words), folder=Path())]
     return [Query(join_words(words) if words else None, **source)]
 
 
@@ -346,7 +361,7 @@ def _report(
             _print_result(engine, result, options, draw)
         for path in saved.paths.values():
             print_line(f"saved {path}")
-        for file in (output.html, output.save_sheet):
+        for file in (output.html, output.save_sheet, output.save_timeline):
             if file is not None:
                 print_line(f"wrote {file}")
     _print_notes(engine, store, results, options, output.as_json)
@@ -368,6 +383,16 @@ def _write_files(engine: Engine, results: list[SearchResult], output: OutputOpti
         from eaglenet.search.export import write_contact_sheet
 
         write_contact_sheet(output.save_sheet, engine, results)
+    if output.save_timeline is not None:
+        from eaglenet.search.timelines import make_cuts, write_timeline
+
+        cuts = [
+            cut
+            for result in results
+            for cut in make_cuts(result.hits, result.query.title, padding=output.padding)
+        ]
+        title = ", ".join(result.query.title for result in results)
+        write_timeline(output.save_timeline, cuts, title)
 
 
 def _print_result(
@@ -386,7 +411,11 @@ def _print_json(results: list[SearchResult], saved: SavedMoments, *, is_list: bo
         {
             "query": result.query.title,
             "hits": [
-                {**asdict(hit), "saved": saved.paths.get((number, hit.clip_id))}
+                {
+                    **asdict(hit),
+                    "match": label(hit.confidence),
+                    "saved": saved.paths.get((number, hit.clip_id)),
+                }
                 for hit in result.hits
             ],
         }
@@ -411,7 +440,8 @@ def _print_notes(
         command = f"eaglenet index PATH{store_option(store)}"
         print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
     elif not as_json:
-        print_line(f"searched {pluralize(num_clips, 'clip')} in {store}", is_error=True)
+        measured = "" if engine.has_confidence else "; confidence was not measured for this model"
+        print_line(f"searched {pluralize(num_clips, 'clip')} in {store}{measured}", is_error=True)
     if "visual" not in options.modalities and not engine.info()["lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}

@@ -44,6 +44,8 @@ class Hit:
 
     matched_in: the modalities that matched, the most important one first.
     transcript: the matching transcript lines, best first.
+    confidence: probability that the hit is right; None if it was not measured for this model or
+        this kind of query.
     """
 
     rank: int
@@ -56,6 +58,7 @@ class Hit:
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     matched_in: tuple[Modality, ...] = ("visual",)
     transcript: tuple[TranscriptMatch, ...] = ()
+    confidence: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

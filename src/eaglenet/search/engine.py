@@ -13,7 +13,10 @@ import numpy as np
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.extras import require_torch
 from eaglenet.core.platform import default_store
+from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import LightModel
+from eaglenet.search.confidence import Calibration
+from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.hit_list import HitList
 from eaglenet.search.hits import (
     CaptionHit,
@@ -65,6 +68,7 @@ class Engine:
         self._device = device
         self._lock = threading.RLock()
         self._loaded: tuple[str, SearchModel] | None = None
+        self._calibration: tuple[str, Calibration | None] | None = None
         self._closed_location = ""
         self._open_view: StoreView | None = StoreView.open(store)
 
@@ -156,7 +160,28 @@ class Engine:
             return self._loaded[1]
 
     def _retriever(self, view: StoreView) -> Retriever:
-        return Retriever(view, partial(self._load_model, view), self._scan)
+        model = partial(self._load_model, view)
+        return Retriever(view, model, self._scan, self._load_calibration(view))
+
+    def _load_calibration(self, view: StoreView) -> Calibration | None:
+        """Calibration of the store's model; None if it was not measured."""
+        identity = view.manifest.identity
+        with self._lock:
+            if self._calibration is None or self._calibration[0] != identity:
+                source = self._model
+                folder = model_folder(
+                    source if isinstance(source, str | Path) else view.manifest.model
+                )
+                calibration = None if folder is None else Calibration.load(folder)
+                if calibration is not None and calibration.identity != identity:
+                    calibration = None
+                self._calibration = identity, calibration
+            return self._calibration[1]
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether hits of this store's model carry a confidence."""
+        return self._load_calibration(self._current_view()) is not None
 
     def warm_up(self) -> None:
         """Load the model and the vectors and run one query, so that the next one is fast."""
@@ -166,7 +191,7 @@ class Engine:
 
     def search(
         self,
-        query: str | Query,
+        query: str | AnyQuery,
         k: int = 10,
         *,
         options: SearchOptions | None = None,
@@ -174,7 +199,8 @@ class Engine:
     ) -> HitList:
         """Return the k best moments for a query, best first.
 
-        A string is a query by text; see :class:`Query` for images, videos and clips. ``changes``
+        A string is a text, or a composed or temporal query (:func:`eaglenet.search.grammar.parse`);
+        see :class:`Query` for images, videos and clips. ``changes``
         are options by name, including those of filters: ``shortlist=50, path="*.mp4"``; see
         :class:`SearchOptions` and :class:`Filters`.
         """
@@ -182,7 +208,7 @@ class Engine:
 
     def search_many(
         self,
-        queries: Iterable[str | Query],
+        queries: Iterable[str | AnyQuery],
         k: int = 10,
         *,
         options: SearchOptions | None = None,
@@ -191,11 +217,13 @@ class Engine:
         """:meth:`search` for several queries, which is faster than one after the other."""
         options = (options or SearchOptions()).replace(changes)
         k = check_count(k)
-        if isinstance(queries, str | bytes | Query) or not isinstance(queries, Iterable):
+        if isinstance(queries, str | bytes | AnyQuery) or not isinstance(queries, Iterable):
             raise UsageError(
                 f"expected a list of queries, not {type(queries).__name__} {queries!r:.60}"
             )
-        typed = [_to_query(query) for query in queries]
+        typed = [
+            query if isinstance(query, AnyQuery) else parse(clean_text(query)) for query in queries
+        ]
         if not typed:
             return []
         found = self.read(lambda view: self._retriever(view).search(typed, k, options))
@@ -278,7 +306,7 @@ class Engine:
         """Describe the store and how it is searched."""
         return self.read(lambda view: view.info())
 
-    def why_empty(self, options: SearchOptions, query: Query | None = None) -> str:
+    def why_empty(self, options: SearchOptions, query: AnyQuery | None = None) -> str:
         """Say why there are no hits: a filter that no file meets, or a text that no line has."""
 
         def explain(view: StoreView) -> str:

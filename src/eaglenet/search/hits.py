@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.core.hits import Hit, Moment
+from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel
+from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions, path_matcher
-from eaglenet.search.query import Query, clean_texts
+from eaglenet.search.query import clean_texts
 from eaglenet.search.reranking import EncodedQuery
 from eaglenet.search.selection import (
     Candidates,
     ClipDetails,
-    find_moment,
     select,
     select_transcripts,
 )
@@ -34,7 +35,7 @@ CAPTION_BATCH = 256
 class SearchResult:
     """A query and its hits."""
 
-    query: Query
+    query: AnyQuery
     hits: list[Hit]
 
 
@@ -95,10 +96,12 @@ def make_hits(
         more, copies = (
             shortlist.rows[others].tolist() for others in (selected.more, selected.copies)
         )
-        hit = _make_hit(
+        hit = make_hit(
             candidates.details, row, options, rank, ranked[number], selected.moment, more, copies
         )
         hit = replace(hit, coarse_score=float(shortlist.cosines[number]))
+        if row not in candidates.transcripts:
+            hit = replace(hit, confidence=candidates.confidences.get(row))
         if candidates.transcripts:
             visual_score = {"visual_score": float(scores[number])}
             hit = replace(hit, metadata={**hit.metadata, **visual_score})
@@ -125,14 +128,14 @@ def make_transcript_hits(
     details = ClipDetails(snapshot, [each.clip for each in clips])
     for rank, selected in enumerate(select_transcripts(details, clips, k, options), 1):
         clip = selected.clip
-        hit = _make_hit(
+        hit = make_hit(
             details, clip.row, options, rank, clip.strength, selected.moment, selected.more
         )
         hits.append(_add_transcript(hit, clip, is_visual=False))
     return hits
 
 
-def _make_hit(
+def make_hit(
     details: ClipDetails,
     row: int,
     options: SearchOptions,
@@ -217,7 +220,7 @@ def rank_captions(
             rank=rank,
             caption=captions[number],
             score=float(values[number]),
-            moment=find_moment(frames[number], video.seconds[0], *span),
+            moment=find_moment(frames[number].tolist(), video.seconds[0].tolist(), span),
         )
         for rank, number in enumerate(order, 1)
     ]
@@ -236,6 +239,6 @@ def explain_clip(
         clip_id=clip.id,
         score=float(exact_scores(snapshot, query, rows, features)[0]),
         coarse_score=cosine - (0.0 if offsets is None else float(offsets[0])),
-        moment=find_moment(frames, seconds, clip.start, clip.end),
+        moment=find_moment(frames.tolist(), seconds.tolist(), (clip.start, clip.end)),
         frames=tuple(pair for pair in pairs if pair[1] != float("-inf")),
     )

@@ -253,6 +253,7 @@ class SearchOptions:
     modalities: what of a video to search; see :func:`parse_modalities`.
     keep_duplicates: if False, a moment in two overlapping clips is returned once, and so is a file
         of which there are near copies; the paths of the others are in ``metadata["copies"]``.
+    min_confidence: leave out hits that are right with a lower probability.
     """
 
     filters: Filters = field(default_factory=Filters)
@@ -287,7 +288,20 @@ class SearchOptions:
         },
     )
 
+    min_confidence: float = field(
+        default=0.0,
+        metadata={
+            "group": "Ranking",
+            "min": 0,
+            "max": 1,
+            "metavar": "PROBABILITY",
+            "help": "Only results that are right with at least this probability, 0 to 1.",
+        },
+    )
+
     def __post_init__(self) -> None:
+        if not 0 <= self.min_confidence <= 1:
+            raise UsageError(f"min_confidence must be between 0 and 1, not {self.min_confidence}")
         object.__setattr__(self, "filters", self.filters or Filters())
         object.__setattr__(self, "modalities", parse_modalities(self.modalities))
         if not isinstance(self.shortlist, SupportsIndex) or self.shortlist.__index__() < 1:

@@ -157,7 +157,7 @@ class TranscriptQuery:
         >>> TranscriptQuery.parse('signs that say "no entry"').phrases
         (('no', 'entry'),)
         """
-        spans = _QUOTES.sub('"', text).split('"')
+        spans = normalise_quotes(text).split('"')
         if len(spans) % 2 == 0:
             spans[-2:] = [" ".join(spans[-2:])]
         phrases = [tuple(term.text for term in analyse(span).terms) for span in spans[1::2]]
@@ -173,6 +173,11 @@ class TranscriptQuery:
     def has_only_phrases(self) -> bool:
         """Whether frames cannot match, because everything is in quotation marks."""
         return bool(self.phrases) and not self.terms
+
+
+def normalise_quotes(text: str) -> str:
+    """Replace quotation marks of any kind by straight ones."""
+    return _QUOTES.sub('"', text)
 
 
 def _terms(text: str) -> list[str]:

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit
-from eaglenet.search.hits import make_hits, make_transcript_hits
+from eaglenet.core.hits import Hit, Moment
+from eaglenet.search.composition import EncodedComposition
+from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
+from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
+from eaglenet.search.hits import make_hit, make_hits, make_transcript_hits
 from eaglenet.search.model import ClipFeatures, SearchModel
+from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
 from eaglenet.search.reranking import EncodedFrames, EncodedQuery, EncodedText
-from eaglenet.search.selection import Candidates
-from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists, scan_name
+from eaglenet.search.selection import Candidates, ClipDetails
+from eaglenet.search.sequences import FrameSequence, rank_sequences
+from eaglenet.search.shortlist import Scan, Shortlist, hubness_offsets, make_shortlists, scan_name
 from eaglenet.search.transcripts import MIN_COVERAGE, ClipTranscript, rank_clips
 from eaglenet.store.base import Store
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.records import FileTable
+from eaglenet.store.records import Clip, FileTable
 from eaglenet.store.snapshot import Snapshot
+
+STEP_SHORTLIST = 500
+"""Clips per step of a temporal query from which files are chosen."""
+STEP_FILES = 50
+"""Files in which the steps of a temporal query are looked for."""
+MAX_STEP_CLIPS = 4000
+"""Clips whose frames are compared for a temporal query."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,17 @@ class StoreView:
     def files(self) -> FileTable:
         """All files, for filters."""
         return self.snapshot.files()
+
+    @cached_property
+    def sample(self) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Vectors of some clips, evenly spaced, and their hubness offsets."""
+        snapshot = self.snapshot
+        visible = snapshot.visible
+        rows = np.arange(snapshot.num_rows) if visible is None else np.flatnonzero(visible)
+        indices = np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_SIZE)).round()
+        rows = rows[indices.astype(np.int64)]
+        offsets = snapshot.hubness_offsets
+        return snapshot.vectors_at(rows), None if offsets is None else offsets[rows]
 
     def info(self) -> dict[str, Any]:
         """Describe the store and how it is searched."""
@@ -74,7 +98,7 @@ class StoreView:
 class _Task:
     """One query on its way to hits."""
 
-    query: Query
+    query: Query | ComposedQuery
     is_visual: bool
     """Whether frames are compared."""
     text: str = ""
@@ -98,19 +122,38 @@ class Retriever:
     """Searches one view of a store.
 
     ``load_model`` is called when a query needs the model: one for transcripts alone does not.
-    ``scan`` makes the shortlists on other machines.
+    ``scan`` makes the shortlists on other machines. ``calibration`` gives hits their confidence.
     """
 
     view: StoreView
     load_model: Callable[[], SearchModel]
     scan: Scan | None = None
+    calibration: Calibration | None = None
 
     @cached_property
     def model(self) -> SearchModel:
         return self.load_model()
 
-    def search(self, queries: Sequence[Query], k: int, options: SearchOptions) -> list[list[Hit]]:
+    def search(
+        self, queries: Sequence[AnyQuery], k: int, options: SearchOptions
+    ) -> list[list[Hit]]:
         """Return the k best hits per query."""
+        if options.min_confidence and self.calibration is None:
+            raise UsageError(
+                "confidence was not measured for the model of this store; leave out min_confidence"
+            )
+        others = [query for query in queries if not isinstance(query, TemporalQuery)]
+        hits = iter(self._search_moments(others, k, options))
+        return [
+            self._search_steps(query, k, options)
+            if isinstance(query, TemporalQuery)
+            else next(hits)
+            for query in queries
+        ]
+
+    def _search_moments(
+        self, queries: Sequence[Query | ComposedQuery], k: int, options: SearchOptions
+    ) -> list[list[Hit]]:
         has_transcripts = options.has_transcripts and self.view.snapshot.num_lines > 0
         tasks = [self._start(query, options, has_transcripts) for query in queries]
         visual = iter(self._search_frames([task for task in tasks if task.is_visual], k, options))
@@ -121,9 +164,17 @@ class Retriever:
             for task in tasks
         ]
 
-    def _start(self, query: Query, options: SearchOptions, has_transcripts: bool) -> _Task:
+    def _start(
+        self, query: Query | ComposedQuery, options: SearchOptions, has_transcripts: bool
+    ) -> _Task:
         """Rank transcripts, and decide whether frames are compared."""
         snapshot, filters = self.view.snapshot, options.filters
+        if isinstance(query, ComposedQuery):
+            if "visual" not in options.modalities:
+                raise UsageError("a composed query searches in visual only; use a plain text")
+            clip_ids = [part.query.clip_id for part in query.parts if part.query.clip_id]
+            row = snapshot.row(snapshot.full_id(clip_ids[0])) if clip_ids else None
+            return _Task(query, is_visual=True, excluded_row=row)
         if query.text is None:
             if "visual" not in options.modalities:
                 raise UsageError(
@@ -180,18 +231,35 @@ class Retriever:
 
     def _encode(self, tasks: Sequence[_Task]) -> list[EncodedQuery]:
         texts = [task.text for task in tasks if task.text]
-        texts += [text for task in tasks for text in task.query.negatives]
+        for task in tasks:
+            if isinstance(task.query, ComposedQuery):
+                texts += [part.query.text for part in task.query.parts if part.query.text]
+            else:
+                texts += task.query.negatives
         rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         encoded_texts = self.model.encode_texts(list(rows)) if rows else None
         encoded: list[EncodedQuery] = []
         for task in tasks:
-            if encoded_texts is not None and task.text:
+            if isinstance(task.query, ComposedQuery):
+                parts = [
+                    (part.weight, self._encode_part(part.query, rows, encoded_texts))
+                    for part in task.query.parts
+                ]
+                encoded.append(EncodedComposition(parts, self.view.sample[0]))
+            elif encoded_texts is not None and task.text:
                 own = [rows[text] for text in (task.text, *task.query.negatives)]
                 encoded.append(EncodedText(self.model, encoded_texts[own]))
             else:
                 example = self.encode_example(task.query)
                 encoded.append(EncodedFrames(self.model, example.features))
         return encoded
+
+    def _encode_part(
+        self, query: Query, rows: Mapping[str, int], encoded_texts: Any
+    ) -> EncodedQuery:
+        if query.text is not None:
+            return EncodedText(self.model, encoded_texts[[rows[query.text]]])
+        return EncodedFrames(self.model, self.encode_example(query).features)
 
     def encode_example(self, query: Query) -> Example:
         """Encode the image or video of a query, or read the features of its clip."""
@@ -225,6 +293,7 @@ class Retriever:
     ) -> list[Hit]:
         """Rank a shortlist together with the clips that have the best transcripts."""
         snapshot, size = self.view.snapshot, options.shortlist_size(k)
+        confidences = self._confidences(query, shortlist, options)
         if not options.rerank and not options.group_files:
             shortlist = shortlist.first(k if options.keep_duplicates else 2 * k)
         matches = [clip for clip in task.transcripts if clip.coverage >= MIN_COVERAGE][:size]
@@ -233,7 +302,140 @@ class Retriever:
             snapshot, query.vector, list(transcripts), query.hubness_weight
         )
         features = self.load(shortlist.rows)
-        return make_hits(Candidates(snapshot, shortlist, features, transcripts), query, k, options)
+        candidates = Candidates(snapshot, shortlist, features, transcripts, confidences, self.load)
+        hits = make_hits(candidates, query, k, options)
+        if options.min_confidence:
+            hits = [hit for hit in hits if (hit.confidence or 0.0) >= options.min_confidence]
+        return hits
+
+    def _confidences(
+        self, query: EncodedQuery, shortlist: Shortlist, options: SearchOptions
+    ) -> dict[int, float]:
+        """Confidences by row. They are measured for texts without negatives."""
+        sample, offsets = self.view.sample if self.calibration is not None else (None, None)
+        is_measured = isinstance(query, EncodedText) and query.hubness_weight == 1.0
+        if self.calibration is None or sample is None or offsets is None or not is_measured:
+            return {}
+        snapshot = self.view.snapshot
+        if str(snapshot.hubness_bank) != self.calibration.hubness:
+            return {}
+        num_clips = len(snapshot)
+        if options.filters:
+            files = self.view.files
+            allowed = files.ids[options.filters.allowed(files)]
+            num_clips = int(snapshot.rows_of_contents(allowed).sum())
+        values = self.calibration.confidences(
+            shortlist.cosines,
+            mean=float((sample @ query.vector - offsets).mean()),
+            num_clips=num_clips,
+            files=snapshot.content_ids[shortlist.rows],
+        )
+        return dict(zip(shortlist.rows.tolist(), values.tolist(), strict=True))
+
+    def _search_steps(self, query: TemporalQuery, k: int, options: SearchOptions) -> list[Hit]:
+        """Find files in which the steps follow each other, and rank the steps together.
+
+        Of the files with the best clips for all steps, every frame is scored for every step, by
+        itself and with its clip.
+        """
+        snapshot = self.view.snapshot
+        tasks = [self._start(step, options, has_transcripts=False) for step in query.steps]
+        encoded = self._encode(tasks)
+        shortlists = make_shortlists(
+            snapshot,
+            np.stack([step.vector for step in encoded]),
+            max(STEP_SHORTLIST, options.shortlist_size(k)),
+            options.filters,
+            self.scan,
+            [step.hubness_weight for step in encoded],
+            self.view.files if options.filters else None,
+        )
+        clips = self._clips_of_files(shortlists, max(STEP_FILES, 2 * k))
+        if not clips:
+            return []
+        rows = np.array([clip.row for clip in clips], np.int64)
+        features = self.load(rows).without_prepared()
+        scores = np.stack([self._step_scores(step, rows, features) for step in encoded])
+        num_frames = features.mask.shape[1]
+        sequences = rank_sequences(
+            scores.reshape(len(encoded), -1),
+            features.seconds.reshape(-1),
+            np.repeat([clip.content_id for clip in clips], num_frames),
+            within=query.within,
+            k=k,
+        )
+        details = ClipDetails(snapshot, clips)
+        return [
+            self._sequence_hit(rank, query, sequence, features, scores, details, clips, options)
+            for rank, sequence in enumerate(sequences, 1)
+        ]
+
+    def _clips_of_files(self, shortlists: Sequence[Shortlist], count: int) -> list[Clip]:
+        """All clips of the ``count`` files whose best clips for all steps score highest."""
+        content_ids = self.view.snapshot.content_ids
+        totals: dict[int, float] = {}
+        for shortlist in shortlists:
+            if not len(shortlist.rows):
+                return []
+            lowest = float(shortlist.cosines[-1])
+            best: dict[int, float] = {}
+            for row, cosine in zip(shortlist.rows, shortlist.cosines.tolist(), strict=True):
+                best.setdefault(int(content_ids[row]), cosine - lowest)
+            for content_id, gain in best.items():
+                totals[content_id] = totals.get(content_id, 0.0) + gain
+        files = sorted(totals, key=lambda content_id: -totals[content_id])[:count]
+        by_content = self.view.snapshot.clips_of_contents(files)
+        clips = [clip for content_id in files for clip in by_content[content_id]]
+        return clips[:MAX_STEP_CLIPS]
+
+    def _step_scores(
+        self, step: EncodedQuery, rows: NDArray[np.int64], features: ClipFeatures
+    ) -> NDArray[np.float32]:
+        """Scores ``[clips, frames]``: mean of the frame's own and its clip's."""
+        snapshot = self.view.snapshot
+        cosines = snapshot.vectors_at(rows) @ step.vector
+        offsets = hubness_offsets(snapshot, rows, step.hubness_weight)
+        if offsets is not None:
+            # Of the clip and of the frame.
+            cosines = (cosines - 2 * offsets).astype(np.float32)
+        scores = (step.frame_scores(features) + cosines[:, None]) / np.float32(2)
+        return np.asarray(scores, np.float32)
+
+    def _sequence_hit(
+        self,
+        rank: int,
+        query: TemporalQuery,
+        sequence: FrameSequence,
+        features: ClipFeatures,
+        scores: NDArray[np.float32],
+        details: ClipDetails,
+        clips: Sequence[Clip],
+        options: SearchOptions,
+    ) -> Hit:
+        moments: list[Moment] = []
+        steps: list[dict[str, Any]] = []
+        for number, (step, frame) in enumerate(zip(query.steps, sequence.frames, strict=True)):
+            index, _ = divmod(frame, features.mask.shape[1])
+            clip = clips[index]
+            best = float(features.seconds.reshape(-1)[frame])
+            moment = find_moment(
+                scores[number, index].tolist(),
+                features.seconds[index].tolist(),
+                (clip.start, clip.end),
+            )
+            start = max(moment.start, moments[-1].best) if moments else moment.start
+            moments.append(Moment(min(start, best), max(moment.end, best), best))
+            steps.append({"query": step.title, "clip_id": clip.id, "best": best})
+        for number, (moment, following) in enumerate(pairwise(moments)):
+            # Steps do not overlap: one ends where the next begins, at the latest.
+            end = max(min(moment.end, following.best), moment.best)
+            moments[number] = Moment(moment.start, end, moment.best)
+        for record, moment in zip(steps, moments, strict=True):
+            record |= {"start": moment.start, "end": moment.end}
+        row = clips[sequence.frames[0] // features.mask.shape[1]].row
+        whole = Moment(moments[0].start, moments[-1].end, moments[0].best)
+        hit = make_hit(details, row, options, rank, sequence.score, whole, ())
+        return replace(hit, metadata={**hit.metadata, "steps": steps})
 
     def load(self, rows: NDArray[np.int64]) -> ClipFeatures:
         """Read the features of clips."""

@@ -6,18 +6,16 @@ A moment may be in two overlapping clips, and a video in several files. Both are
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.hits import Moment
 from eaglenet.search.model import ClipFeatures
+from eaglenet.search.moments import NEIGHBOURS, find_moment
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.reranking import EncodedQuery, unit_vectors
 from eaglenet.search.shortlist import Shortlist
@@ -49,8 +47,6 @@ MAX_SHAPE_DIFFERENCE = 0.05
 THUMBNAIL_SIDE = 16
 MAX_COMPARED = 512
 """Candidates that are compared with each other: the first of the shortlist."""
-FLAT = 1e-6
-"""Frames whose scores differ by less than this are equal: the moment is the whole clip."""
 
 
 def trim_moment(moment: Moment, others: Sequence[Moment]) -> Moment | None:
@@ -217,36 +213,6 @@ class NearCopies:
         return self._thumbnails[row]
 
 
-def find_moment(scores: NDArray[Any], seconds: NDArray[Any], start: float, end: float) -> Moment:
-    """Find the run of good frames around the best one; ``scores`` and ``seconds`` are per frame.
-
-    A frame is good if its score is at least halfway between the clip's mean and its best:
-    s_f >= (mean + max) / 2. The run extends halfway to the next frame that is not good, and stays
-    inside the clip. Frames with score -inf are padding.
-    """
-    start, end = float(start), float(end)
-    # Plain numbers: for a dozen frames, operations on arrays would cost more than all the rest.
-    pairs = zip(seconds.tolist(), scores.tolist(), strict=True)
-    frames = sorted((pair for pair in pairs if math.isfinite(pair[1])), key=itemgetter(0))
-    if not frames:
-        return Moment(start, end, (start + end) / 2)
-    times, values = zip(*frames, strict=True)
-    highest = max(values)
-    best = values.index(highest)
-    best_time = min(max(times[best], start), end)
-    if highest - min(values) < FLAT:
-        return Moment(start, end, best_time)
-    bound = (sum(values) / len(values) + highest) / 2
-    first = last = best
-    while first > 0 and values[first - 1] >= bound:
-        first -= 1
-    while last + 1 < len(values) and values[last + 1] >= bound:
-        last += 1
-    begin = start if first == 0 else (times[first - 1] + times[first]) / 2
-    finish = end if last + 1 == len(values) else (times[last] + times[last + 1]) / 2
-    return Moment(max(start, min(begin, best_time)), min(end, max(finish, best_time)), best_time)
-
-
 @dataclass(frozen=True)
 class Candidates:
     """A shortlist, and the stored features and details of its clips."""
@@ -257,6 +223,10 @@ class Candidates:
     """In the order of the shortlist."""
     transcripts: Mapping[int, ClipTranscript] = field(default_factory=dict)
     """Matching transcripts by row, best first; all of these rows are on the shortlist."""
+    confidences: Mapping[int, float] = field(default_factory=dict)
+    """Confidences by row, where they were measured."""
+    load: Callable[[NDArray[np.int64]], ClipFeatures] | None = None
+    """Reads the features of other clips; None: moments end where their clip ends."""
 
     @cached_property
     def details(self) -> ClipDetails:
@@ -324,7 +294,7 @@ class _Moments:
         self.batch_size = batch_size
         # What the scorer prepared is large, and is not needed for frames.
         self.features = candidates.features.without_prepared()
-        self._scores: dict[int, NDArray[np.float32]] = {}
+        self._moments: dict[int, Moment] = {}
 
     def at(self, rank: int) -> Moment:
         """Moment of the candidate at a rank: that of its transcript, if it has one."""
@@ -332,14 +302,38 @@ class _Moments:
         row = int(self.candidates.shortlist.rows[number])
         if row in self.candidates.transcripts:
             return self.candidates.transcripts[row].moment(details.duration(row))
-        if number not in self._scores:
-            batch = list(self.order[rank : rank + self.batch_size])
-            scores = self.query.frame_scores(self.features[batch])
-            self._scores.update(zip(batch, scores, strict=True))
-        clip = details.clip(row)
-        return find_moment(
-            self._scores[number], self.features.seconds[number], clip.start, clip.end
+        if number not in self._moments:
+            self._find(list(self.order[rank : rank + self.batch_size]))
+        return self._moments[number]
+
+    def _find(self, batch: Sequence[int]) -> None:
+        """Find the moments of candidates in the frames of their clips and of those beside them."""
+        candidates, rows = self.candidates, self.candidates.shortlist.rows
+        clips = [candidates.details.clip(int(rows[number])) for number in batch]
+        beside = [[clip] for clip in clips]
+        if candidates.load is not None:
+            beside = [candidates.snapshot.clips_beside(clip, NEIGHBOURS) for clip in clips]
+        frames = dict(
+            zip((clip.row for clip in clips), self._frames(self.features[batch]), strict=True)
         )
+        others = sorted({clip.row for near in beside for clip in near} - frames.keys())
+        if others and candidates.load is not None:
+            features = candidates.load(np.array(others, np.int64)).without_prepared()
+            frames.update(zip(others, self._frames(features), strict=True))
+        for number, clip, near in zip(batch, clips, beside, strict=True):
+            scores, seconds = zip(*(frames[each.row] for each in near), strict=True)
+            span = min(each.start for each in near), max(each.end for each in near)
+            self._moments[number] = find_moment(
+                [score for own in scores for score in own],
+                [second for own in seconds for second in own],
+                (clip.start, clip.end),
+                span,
+            )
+
+    def _frames(self, features: ClipFeatures) -> list[tuple[list[float], list[float]]]:
+        """Scores and times of the frames of each clip, as plain numbers."""
+        scores = self.query.frame_scores(features)
+        return list(zip(scores.tolist(), features.seconds.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.encoders.catalogue import CARDS
+from eaglenet.search.confidence import label
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.serve.batching import Found
@@ -264,6 +265,8 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         # JSON has no NaN; a model that gives one must not break the page.
         score=hit.score if math.isfinite(hit.score) else 0.0,
         coarse_score=hit.coarse_score if math.isfinite(hit.coarse_score) else 0.0,
+        confidence=hit.confidence,
+        match=label(hit.confidence),
         moment=MomentBody(start=hit.moment.start, end=hit.moment.end, best=hit.moment.best),
         duration=hit.duration,
         tags=list(hit.metadata.get("tags", ())),

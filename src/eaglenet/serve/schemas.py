@@ -156,6 +156,12 @@ class HitBody(BaseModel):
     path: str
     score: float
     coarse_score: float = Field(description="Cosine that put the clip on the shortlist")
+    confidence: float | None = Field(
+        default=None, description="Probability that the hit is right; null if not measured"
+    )
+    match: Literal["sure", "likely", "unlikely", "not measured"] = Field(
+        default="not measured", description="The confidence in a word"
+    )
     moment: MomentBody
     duration: float = Field(description="Of the whole file, seconds; 0 for a photograph")
     tags: list[str]

@@ -259,6 +259,17 @@ class Snapshot:
             for content_id, clips in self._clips_by_content(content_ids).items()
         }
 
+    def clips_beside(self, clip: Clip, count: int) -> list[Clip]:
+        """The clip with up to ``count`` clips before and after it in its file, in order of time."""
+        clips = self._clips_by_content([clip.content_id])[clip.content_id]
+        index = next(
+            (number for number, value in enumerate(clips.values) if value[2] == clip.row), None
+        )
+        if index is None:
+            return [clip]
+        first, end = max(0, index - count), min(len(clips), index + count + 1)
+        return [clips[number] for number in range(first, end)]
+
     def clips_at(self, times: Sequence[tuple[int, float]]) -> list[Clip | None]:
         """For each content id and second, the clip whose middle is nearest; None without clips."""
         by_content = self._clips_by_content(content_id for content_id, _ in times)

@@ -1,0 +1,266 @@
+"""Moments in joined videos whose boundaries are known: today's rule against the one before.
+
+python benchmarks/moments.py --clips FOLDER --captions manifest.tsv [--arrays CACHE.npz]
+python benchmarks/moments.py --demo [--arrays CACHE.npz]
+
+Clips of FOLDER (``file`` and ``caption`` of the table) are encoded once, a frame every 0.8 s. 200
+videos are joined from three to seven of them for each half of the clips, and cut as a store does:
+ten seconds, two of them shared, six frames. Each caption is searched in its joined video; the
+moment of the best clip is compared with the span of the source. ``--demo`` joins scenes of the demo
+world. The first halves of both chose the threshold of the rule, the second halves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import save_result
+from eaglenet.core.hits import Moment
+from eaglenet.core.types import Clips
+from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.models.folder import load
+from eaglenet.research.evaluation.moments import MomentText, moment_metrics
+from eaglenet.search.moments import NEIGHBOURS, find_moment
+
+CLIP_SECONDS, OVERLAP, FRAME_STEP, NUM_FRAMES = 10.0, 2.0, 1.6, 6
+SAMPLE_STEP = 0.8
+MIN_SECONDS, MAX_SECONDS = 2.0, 20.0
+VIDEOS = 200
+"""Joined videos per half."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Unit frames, their times, the length in seconds, and the unit vector of the caption."""
+
+    name: str
+    frames: NDArray[np.float32]
+    seconds: NDArray[np.float64]
+    duration: float
+    text: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Window:
+    """One clip of a joined video, as a store holds it."""
+
+    start: float
+    end: float
+    seconds: NDArray[np.float64]
+    frames: NDArray[np.float32]
+
+
+def main() -> None:
+    """Read the options, encode or load, measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clips", type=Path, default=None)
+    parser.add_argument("--captions", type=Path, default=None)
+    parser.add_argument("--demo", action="store_true")
+    parser.add_argument("--scenes", type=int, default=120, help="scenes of the demo world")
+    parser.add_argument("--model", default="small")
+    parser.add_argument("--arrays", type=Path, default=None)
+    parser.add_argument("--output", type=Path, default=None)
+    given = parser.parse_args()
+    name = "demo" if given.demo else given.model
+    if given.arrays is None or not given.arrays.exists():
+        sources = encode_demo(given.scenes) if given.demo else encode_clips(given)
+        if given.arrays is not None:
+            save_sources(given.arrays, sources)
+    else:
+        sources = load_sources(given.arrays)
+    bank = model_hubness_bank(load(name).eval(), name)
+    order = np.random.default_rng(0).permutation(len(sources))
+    halves = {"first": order[: len(order) // 2], "second": order[len(order) // 2 :]}
+    rows = []
+    for seed, (half, members) in enumerate(halves.items(), 1):
+        videos = join_videos([sources[number] for number in members], seed)
+        for rule in ("half-way", "largest sum", "largest sum, clip alone"):
+            metrics = measure(videos, rule, bank)
+            rows.append({"half": half, "rule": rule, **metrics.to_dict()})
+            print(half, rule, metrics)
+    result = {"model": name, "sources": len(sources), "videos_per_half": VIDEOS, "rows": rows}
+    print(save_result("moments-demo" if given.demo else "moments", result, given.output))
+
+
+def join_videos(sources: list[Source], seed: int) -> list[list[Source]]:
+    """Draw the sources of each joined video."""
+    generator = np.random.default_rng(seed)
+    videos = []
+    for _ in range(VIDEOS):
+        count = min(int(generator.integers(3, 8)), len(sources))
+        chosen = generator.choice(len(sources), count, replace=False)
+        videos.append([sources[number] for number in chosen])
+    return videos
+
+
+def measure(videos: list[list[Source]], rule: str, bank: Any) -> Any:
+    """Search every caption in its video and compare the moments."""
+    texts, moments = [], []
+    for number, sources in enumerate(videos):
+        ends = np.cumsum([source.duration for source in sources])
+        windows = cut(sources, ends)
+        vectors = np.stack([window.frames.mean(axis=0) for window in windows])
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        offsets = 0.0 if bank is None else bank.offsets(vectors.astype(np.float32))
+        for source, end in zip(sources, ends, strict=True):
+            span = (float(end) - source.duration, float(end))
+            texts.append(MomentText(f"joined {number}", source.name, (span,)))
+            best = int((vectors @ source.text - offsets).argmax())
+            moment = apply_rule(rule, windows, best, source.text)
+            moments.append([(moment.start, moment.end)])
+    return moment_metrics(texts, moments)
+
+
+def apply_rule(rule: str, windows: list[Window], best: int, text: NDArray[np.float32]) -> Any:
+    """Moment of the best clip."""
+    own = windows[best]
+    if rule == "half-way":
+        return half_way(own.frames @ text, own.seconds, own.start, own.end)
+    reach = 0 if rule.endswith("alone") else NEIGHBOURS
+    near = windows[max(0, best - reach) : best + reach + 1]
+    return find_moment(
+        np.concatenate([window.frames @ text for window in near]).tolist(),
+        np.concatenate([window.seconds for window in near]).tolist(),
+        (own.start, own.end),
+        (near[0].start, near[-1].end),
+    )
+
+
+def half_way(
+    scores: NDArray[np.float32], seconds: NDArray[np.float64], start: float, end: float
+) -> Moment:
+    """The rule before: the run of frames of the clip halfway between its mean and its best."""
+    best = int(scores.argmax())
+    bound = (scores.mean() + scores.max()) / 2
+    first = last = best
+    while first > 0 and scores[first - 1] >= bound:
+        first -= 1
+    while last + 1 < len(scores) and scores[last + 1] >= bound:
+        last += 1
+    begin = start if first == 0 else float(seconds[first - 1] + seconds[first]) / 2
+    finish = end if last + 1 == len(scores) else float(seconds[last] + seconds[last + 1]) / 2
+    return Moment(begin, finish, float(seconds[best]))
+
+
+def cut(sources: list[Source], ends: NDArray[np.float64]) -> list[Window]:
+    """Clips of a joined video; a frame is the nearest one that was encoded."""
+    total, windows, start = float(ends[-1]), [], 0.0
+    while True:
+        end = min(start + CLIP_SECONDS, total)
+        times = start + FRAME_STEP * (np.arange(NUM_FRAMES) + 0.5)
+        times = times[times < end] if (times < end).any() else np.array([(start + end) / 2])
+        frames = []
+        for time in times:
+            number = min(int(np.searchsorted(ends, time, side="right")), len(sources) - 1)
+            source = sources[number]
+            own = time - (ends[number] - source.duration)
+            frames.append(source.frames[np.abs(source.seconds - own).argmin()])
+        windows.append(Window(start, end, times, np.stack(frames)))
+        if end >= total:
+            return windows
+        start += CLIP_SECONDS - OVERLAP
+
+
+@torch.no_grad()
+def encode(method: Any, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Unit features of single frames ``[frames, height, width, 3]``."""
+    parts = []
+    for batch in torch.from_numpy(pictures).permute(0, 3, 1, 2)[:, None].split(16):
+        count = len(batch)
+        clips = Clips(
+            batch.contiguous(), torch.ones(count, 1, dtype=torch.bool), torch.zeros(count, 1)
+        )
+        parts.append(method.encode_video(clips).frames[:, 0].float())
+    return torch.nn.functional.normalize(torch.cat(parts), dim=-1).numpy()
+
+
+@torch.no_grad()
+def encode_text(method: Any, text: str) -> NDArray[np.float32]:
+    vector: NDArray[np.float32] = method.coarse_vectors(method.encode_text([text]))[0].numpy()
+    return vector
+
+
+def encode_clips(given: argparse.Namespace) -> list[Source]:
+    """Decode and encode the clips of a folder."""
+    import av
+    from PIL import Image
+
+    method = load(given.model).eval()
+    size = method.frame_spec.size
+    with given.captions.open() as stream:
+        captions = {row["file"]: row["caption"] for row in csv.DictReader(stream, delimiter="\t")}
+    sources = []
+    for name, caption in sorted(captions.items()):
+        pictures, seconds = [], []
+        with av.open(str(given.clips / name)) as container:
+            for frame in container.decode(video=0):
+                if frame.time is None or frame.time > MAX_SECONDS:
+                    continue
+                if not seconds or frame.time - seconds[-1] >= SAMPLE_STEP - 0.01:
+                    image = frame.to_image().resize((size, size), Image.Resampling.BICUBIC)
+                    pictures.append(np.asarray(image))
+                    seconds.append(frame.time)
+                end = frame.time
+        times = np.array(seconds) - seconds[0]
+        if end - seconds[0] >= MIN_SECONDS:
+            frames = encode(method, np.stack(pictures))
+            text = encode_text(method, caption)
+            sources.append(Source(name, frames, times, end - seconds[0], text))
+    return sources
+
+
+def encode_demo(count: int) -> list[Source]:
+    """Render and encode scenes of the demo world; the caption is one of the scene's."""
+    from eaglenet.research.data.demo.rendering import render
+    from eaglenet.research.data.demo.world import FRAMES_PER_SECOND, NUM_FRAMES, DemoWorld
+
+    method = load("demo").eval()
+    sources = []
+    for scene in DemoWorld(0).scenes("test", count):
+        pictures = render(scene, method.frame_spec.size)[::6]
+        seconds = np.arange(len(pictures)) * 6 / FRAMES_PER_SECOND
+        duration = NUM_FRAMES / FRAMES_PER_SECOND
+        text = encode_text(method, scene.captions[0])
+        frames = encode(method, np.ascontiguousarray(pictures))
+        sources.append(Source(scene.captions[0], frames, seconds, duration, text))
+    return sources
+
+
+def save_sources(path: Path, sources: list[Source]) -> None:
+    np.savez(
+        path,
+        names=np.array([source.name for source in sources]),
+        counts=np.array([len(source.frames) for source in sources]),
+        frames=np.concatenate([source.frames for source in sources]),
+        seconds=np.concatenate([source.seconds for source in sources]),
+        durations=np.array([source.duration for source in sources]),
+        texts=np.stack([source.text for source in sources]),
+    )
+
+
+def load_sources(path: Path) -> list[Source]:
+    arrays = np.load(path)
+    ends = np.cumsum(arrays["counts"])[:-1]
+    parts = zip(
+        arrays["names"],
+        np.split(arrays["frames"], ends),
+        np.split(arrays["seconds"], ends),
+        arrays["durations"],
+        arrays["texts"],
+        strict=True,
+    )
+    return [Source(str(name), *rest) for name, *rest in parts]
+
+
+if __name__ == "__main__":
+    main()

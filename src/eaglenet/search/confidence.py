@@ -1,0 +1,172 @@
+r"""Confidence: calibrated probability that a hit shows what was asked for.
+
+Scores rank, but their values mean nothing to people: a good match of one query has the score of a
+bad match of another. The evidence for a hit is how its score stands out among all clips:
+
+.. math::
+    \mathrm{logit}\, p_i = b + w_1 \log \frac{e^{\beta c_i}}{\sum_j e^{\beta c_j}}
+        + w_2 (c_i - \max_{j \ne i} c_j) + w_3 c_i + w_4 \bar c + w_5 \log N
+
+c are cosines minus hubness offsets (each clip's level over unrelated texts), the sum is over the
+best clip of each file of the shortlist, c-bar is the mean over a sample of all clips, and N is
+the number of clips searched. The weights are fitted per model on videos that it was not trained on
+and are stored with it as ``confidence.json``. A model without that file has no confidences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import CheckpointError, cause_of
+from eaglenet.core.files import write_json
+
+FILE = "confidence.json"
+MAX_RIVALS = 100
+"""Files of the shortlist that a hit is compared with, as in the measurement."""
+SAMPLE_SIZE = 1024
+"""Clips from which the mean score of a query is estimated; its error is a thousandth."""
+SURE, LIKELY = 0.7, 0.3
+"""Least confidences of the labels ``sure`` and ``likely``."""
+NOTHING = 0.1
+"""If the best hit has less, nothing fits."""
+Label = Literal["sure", "likely", "unlikely", "not measured"]
+FEATURES = ("bias", "share", "lead", "score", "mean", "size")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Weights of the evidence, for one model.
+
+    identity: hash of the model that they were fitted for.
+    hubness: the bank of its hubness offsets, in words.
+    scale: factor on scores in the softmax.
+    weights: one per name of ``FEATURES``.
+    measured: how and how well, for people: data, date, AUC, calibration error.
+    """
+
+    identity: str
+    hubness: str
+    scale: float
+    weights: Mapping[str, float]
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if set(self.weights) != set(FEATURES):
+            raise ValueError(f"weights of {sorted(self.weights)}, expected {sorted(FEATURES)}")
+        numbers = (self.scale, *self.weights.values())
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise ValueError("weights are not numbers")
+        if not all(map(math.isfinite, numbers)) or self.scale <= 0:
+            raise ValueError(f"scale {self.scale} and weights {dict(self.weights)}")
+
+    def confidences(
+        self,
+        scores: NDArray[np.floating[Any]],
+        *,
+        mean: float,
+        num_clips: int,
+        files: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    ) -> NDArray[np.float64]:
+        """Probability per clip of a shortlist that it is right.
+
+        scores: cosines minus hubness offsets of the whole shortlist, in any order.
+        mean: mean of such scores over a sample of the clips that were searched.
+        num_clips: how many were searched.
+        files: number of the file of each clip; clips of one file are no rivals. None: all differ.
+        """
+        evidence = make_evidence(scores, self.scale, mean=mean, num_clips=num_clips, files=files)
+        weights = np.array([self.weights[name] for name in FEATURES])
+        result: NDArray[np.float64] = _sigmoid(evidence @ weights)
+        return result
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / FILE, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> Calibration | None:
+        """Read the calibration of a model folder; None if it has none."""
+        path = folder / FILE
+        try:
+            return cls(**untrusted.read_object(path))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{path}: not a calibration ({cause_of(error)})") from error
+
+
+def make_evidence(
+    scores: NDArray[np.floating[Any]],
+    scale: float,
+    *,
+    mean: float,
+    num_clips: int,
+    files: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+) -> NDArray[np.float64]:
+    """Evidence per clip of a shortlist, ``[clips, FEATURES]``; see the module."""
+    values = np.asarray(scores, np.float64)
+    if not len(values):
+        return np.zeros((0, len(FEATURES)))
+    owners = np.arange(len(values)) if files is None else np.asarray(files)
+    _, groups = np.unique(owners, return_inverse=True)
+    best = np.full(groups.max() + 1, -np.inf)
+    np.maximum.at(best, groups, values)
+    rivals = np.sort(best)[::-1][:MAX_RIVALS]
+    # A clip that is not the best of its file, or beyond the rivals, stands in for its file.
+    others = _log_sum(scale * rivals)
+    is_rival = best[groups] >= rivals[-1]
+    without = _log_difference(others, np.where(is_rival, scale * best[groups], -np.inf))
+    shares = scale * values - np.logaddexp(without, scale * values)
+    is_best = (best[groups] >= rivals[0]) & (len(rivals) > 1)
+    strongest = np.where(is_best, rivals[min(1, len(rivals) - 1)], rivals[0])
+    columns = (
+        np.ones(len(values)),
+        shares,
+        values - strongest if len(rivals) > 1 else np.zeros(len(values)),
+        values,
+        np.full(len(values), mean),
+        np.full(len(values), math.log(max(num_clips, 1))),
+    )
+    return np.stack(columns, axis=1)
+
+
+def label(confidence: float | None) -> Label:
+    """Confidence in a word.
+
+    >>> [label(value) for value in (0.9, 0.5, 0.01, None)]
+    ['sure', 'likely', 'unlikely', 'not measured']
+    """
+    if confidence is None:
+        return "not measured"
+    return "sure" if confidence >= SURE else "likely" if confidence >= LIKELY else "unlikely"
+
+
+def fits_nothing(confidences: Sequence[float | None]) -> bool:
+    """Whether no hit is likely to be right; False if confidence was not measured."""
+    known = [value for value in confidences if value is not None]
+    return bool(known) and max(known) < NOTHING
+
+
+def _log_sum(values: NDArray[np.float64]) -> float:
+    highest = float(values.max())
+    return highest + math.log(float(np.exp(values - highest).sum()))
+
+
+def _log_difference(total: float, part: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log(exp(total) - exp(part)), -inf where the part is all of it."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rest: NDArray[np.float64] = total + np.log1p(-np.exp(np.minimum(part - total, 0.0)))
+    # Rounding of a sum of 100 numbers: less than this share is nothing.
+    return np.where(part - total > -1e-12, -np.inf, rest)
+
+
+def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = 0.5 * (1 + np.tanh(values / 2))
+    return result

@@ -1,0 +1,388 @@
+"""Grammar of queries: several texts, images, videos and clips combined, steps in time, and dates.
+
+::
+
+    query    = step { "then" step } [ "within" DURATION ]
+    step     = operand { ("+" | "-") operand }
+    operand  = [ WEIGHT ":" ] ( "quoted text" | FILE | "clip:" ID )
+
+``+``, ``-`` and ``then`` stand between spaces, and mean something only beside an operand that is
+marked: a text in quotation marks, an image or video file, or a clip id. So no plain sentence
+changes its meaning: ``first a dog - then a cat`` is a text. An operand of plain words is allowed
+beside a marked one. The same query as JSON is what ``to_json`` returns.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core.errors import UsageError
+from eaglenet.search.query import MAX_CHARACTERS, Query, normalise_quotes
+from eaglenet.video.containers import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+
+MAX_PARTS = 16
+MAX_STEPS = 8
+MAX_WEIGHT = 100.0
+MAX_WITHIN = 7 * 86400.0
+DEFAULT_WEIGHT = 1.0
+SUBTRACTED_WEIGHT = 0.5
+"""Weight of an operand after ``-`` that has none: as much as ``--not`` subtracts."""
+_WEIGHT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*:(?!\d)\s*(\S.*)", re.DOTALL)
+"""``2: a dog`` and ``2:a dog``; 10:30 is a time of day."""
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|seconds?|m|min|minutes?|h|hours?)?", re.I)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_TOKEN = re.compile(r'"([^"]*)"|([^\s"]+)')
+
+
+@dataclass(frozen=True)
+class Part:
+    """One operand of a step; a negative weight ranks clips that match it lower."""
+
+    query: Query
+    weight: float = DEFAULT_WEIGHT
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.weight, int | float) or not 0 < abs(self.weight) <= MAX_WEIGHT:
+            raise UsageError(
+                f"weight {self.weight!r:.40} of {self.query.title!r:.60}; use a number that is "
+                f"not 0, up to {MAX_WEIGHT:g}"
+            )
+
+
+@dataclass(frozen=True)
+class ComposedQuery:
+    """Texts, images, videos and clips with weights, all about one moment.
+
+    See :class:`eaglenet.search.composition.EncodedComposition` for how parts are added.
+    """
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.parts) <= MAX_PARTS:
+            raise UsageError(f"{len(self.parts)} parts; combine 1 to {MAX_PARTS}")
+        if not any(part.weight > 0 for part in self.parts):
+            raise UsageError("everything is subtracted; add at least one part to look for")
+
+    @property
+    def title(self) -> str:
+        """The query as it can be typed."""
+        titles = []
+        for number, part in enumerate(self.parts):
+            sign = "- " if part.weight < 0 else "+ " if number else ""
+            titles.append(f"{sign}{_operand(part)}")
+        return " ".join(titles)
+
+    @property
+    def transcript(self) -> None:
+        """None: frames alone are compared."""
+
+
+@dataclass(frozen=True)
+class TemporalQuery:
+    """Steps that follow each other in one file.
+
+    within: longest time in seconds from a step to the next; None: any.
+    """
+
+    steps: tuple[ComposedQuery, ...]
+    within: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.steps) <= MAX_STEPS:
+            raise UsageError(f"{len(self.steps)} steps; a sequence has 2 to {MAX_STEPS}")
+        if self.within is not None and not 0 < self.within <= MAX_WITHIN:
+            raise UsageError(f"within {self.within!r} s; use more than 0 s, and at most 7 days")
+
+    @property
+    def title(self) -> str:
+        """The query as it can be typed."""
+        steps = " then ".join(step.title for step in self.steps)
+        return steps if self.within is None else f"{steps} within {self.within:g}s"
+
+    @property
+    def transcript(self) -> None:
+        """None: frames alone are compared."""
+
+
+AnyQuery = Query | ComposedQuery | TemporalQuery
+
+
+def parse(text: str, *, folder: Path | None = None) -> AnyQuery:
+    """Read a query. Text without a marked operand and an operator is a plain :class:`Query`.
+
+    ``folder``: where relative names of files are looked for; None refuses files, as a service must,
+    whose clients may not read its disk.
+
+    >>> query = parse('"2: a retriever" - "fruit"')
+    >>> [(part.weight, part.query.text) for part in query.parts]
+    [(2.0, 'a retriever'), (-0.5, 'fruit')]
+    >>> parse('"a man opens a door" then "a dog runs out" within 30s').within
+    30.0
+    >>> parse("first a red ball - then a blue one").text
+    'first a red ball - then a blue one'
+    """
+    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
+        return Query(text)  # Says what is wrong with it.
+    tokens = _tokens(normalise_quotes(text), folder)
+    if not _is_composed(tokens):
+        return Query(text)
+    steps, within = _split_steps(tokens)
+    composed = tuple(_parse_step(step, folder) for step in steps)
+    if len(composed) > 1:
+        return TemporalQuery(composed, within)
+    return composed[0]
+
+
+@dataclass(frozen=True)
+class _Token:
+    text: str
+    is_quoted: bool = False
+    is_reference: bool = False
+    """A file or ``clip:ID``."""
+
+    @property
+    def is_marked(self) -> bool:
+        return self.is_quoted or self.is_reference
+
+    def is_word(self, *words: str) -> bool:
+        return not self.is_marked and self.text.lower() in words
+
+
+def _tokens(text: str, folder: Path | None) -> list[_Token]:
+    if text.count('"') % 2:
+        return [_Token(text)]  # An unclosed quotation mark is plain text, as in `Query`.
+    tokens = []
+    for match in _TOKEN.finditer(text):
+        quoted, word = match.groups()
+        if quoted is not None:
+            # A name with spaces needs quotation marks too.
+            is_file = folder is not None and _is_file_name(quoted) and (folder / quoted).is_file()
+            tokens.append(_Token(quoted, is_quoted=True, is_reference=is_file))
+            continue
+        weight = _WEIGHT.fullmatch(word)
+        name = weight.group(2) if weight else word
+        is_clip = name.lower().startswith("clip:") and len(name) > len("clip:")
+        tokens.append(_Token(word, is_reference=is_clip or _is_file_name(name)))
+    return tokens
+
+
+def _is_file_name(name: str) -> bool:
+    return Path(name).suffix.lower() in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+
+
+def _is_composed(tokens: Sequence[_Token]) -> bool:
+    """Whether an operator stands beside a marked operand."""
+    for number, token in enumerate(tokens[1:-1], 1):
+        before = tokens[number - 1]
+        if token.is_word("+", "-") and (before.is_marked or _begins_marked(tokens[number + 1 :])):
+            return True
+        if token.is_word("then") and before.is_marked and _begins_marked(tokens[number + 1 :]):
+            return True
+    return False
+
+
+def _begins_marked(tokens: Sequence[_Token]) -> bool:
+    """Whether the next operand is marked, perhaps after its weight: ``2: "a dog"``."""
+    if not tokens:
+        return False
+    has_weight = re.fullmatch(r"\d+(\.\d+)?:", tokens[0].text) and not tokens[0].is_quoted
+    return tokens[0].is_marked or bool(has_weight and len(tokens) > 1 and tokens[1].is_marked)
+
+
+def _split_steps(tokens: Sequence[_Token]) -> tuple[list[list[_Token]], float | None]:
+    tokens, within = _take_within(list(tokens))
+    steps: list[list[_Token]] = [[]]
+    for number, token in enumerate(tokens):
+        is_then = (
+            token.is_word("then")
+            and number > 0
+            and tokens[number - 1].is_marked
+            and _begins_marked(tokens[number + 1 :])
+        )
+        if is_then:
+            steps.append([])
+        else:
+            steps[-1].append(token)
+    if within is not None and len(steps) == 1:
+        raise UsageError('"within" needs two steps: "a" then "b" within 30s')
+    return steps, within
+
+
+def _take_within(tokens: list[_Token]) -> tuple[list[_Token], float | None]:
+    """Remove ``within 30s`` or ``within 2 minutes`` from the end."""
+    for length in (2, 3):
+        if len(tokens) > length and tokens[-length].is_word("within"):
+            if not tokens[-length - 1].is_marked:
+                break
+            if any(token.is_marked for token in tokens[1 - length :]):
+                break
+            text = " ".join(token.text for token in tokens[1 - length :])
+            return tokens[:-length], parse_duration(text)
+    return tokens, None
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``30``, ``30s``, ``2 min``, ``1.5h``.
+
+    >>> parse_duration("2min")
+    120.0
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r:.40} is not a duration; write it like 30s, 2min or 1.5h")
+    number, unit = match.groups()
+    return float(number) * _UNITS[(unit or "s")[0].lower()]
+
+
+def _parse_step(tokens: Sequence[_Token], folder: Path | None) -> ComposedQuery:
+    parts: list[Part] = []
+    operand: list[_Token] = []
+    sign = 1
+    for token in (*tokens, None):
+        if token is not None and not token.is_word("+", "-"):
+            operand.append(token)
+            continue
+        if not operand and token is None:
+            raise UsageError("the query ends with an operator; write what to add or subtract")
+        if not operand and parts:
+            raise UsageError("two operators follow each other; write a text between them")
+        if operand:
+            parts.append(_parse_operand(operand, sign, folder))
+        if token is not None:
+            sign, operand = (-1 if token.text == "-" else 1), []
+    if not parts:
+        raise UsageError("a step is empty; write a text in quotation marks")
+    return ComposedQuery(tuple(parts))
+
+
+def _parse_operand(tokens: Sequence[_Token], sign: int, folder: Path | None) -> Part:
+    weight: float | None = None
+    tokens = list(tokens)
+    if not tokens[0].is_quoted and re.fullmatch(r"\d+(\.\d+)?:", tokens[0].text):
+        weight = float(tokens.pop(0).text[:-1])
+        if not tokens:
+            raise UsageError(f"a weight of {weight:g} for nothing; write a text after it")
+    if len(tokens) == 1:
+        text = tokens[0].text
+        match = _WEIGHT.fullmatch(text)
+        if match is not None and weight is None:
+            weight, text = float(match.group(1)), match.group(2)
+        query = _reference(text, folder) if tokens[0].is_reference else Query(text)
+    else:
+        if any(token.is_word("then", "within") for token in tokens):
+            raise UsageError('put every step in quotation marks: "a" then "b" within 30s')
+        # Words around a phrase: quotation marks keep their meaning, an exact phrase.
+        query = Query(
+            " ".join(f'"{each.text}"' if each.is_quoted else each.text for each in tokens)
+        )
+    if weight is None:
+        weight = DEFAULT_WEIGHT if sign > 0 else SUBTRACTED_WEIGHT
+    return Part(query, sign * weight)
+
+
+def _reference(name: str, folder: Path | None) -> Query:
+    if name.lower().startswith("clip:"):
+        return Query(clip_id=name[len("clip:") :])
+    if folder is None:
+        raise UsageError(f"{name!r:.80}: files cannot be named here; upload the image or video")
+    path = folder / Path(name).expanduser()
+    if not path.is_file():
+        raise UsageError(
+            f"{name!r:.80}: no such file; put a text with this name in quotation marks"
+        )
+    is_video = path.suffix.lower() in VIDEO_SUFFIXES
+    return Query(video=path) if is_video else Query(image=path)
+
+
+def _operand(part: Part) -> str:
+    usual = SUBTRACTED_WEIGHT if part.weight < 0 else DEFAULT_WEIGHT
+    weight = "" if abs(part.weight) == usual else f"{abs(part.weight):g}: "
+    if part.query.text is not None:
+        return f'"{weight}{part.query.text}"'
+    if part.query.clip_id is not None:
+        return f"{weight}clip:{part.query.clip_id}"
+    return f"{weight}{part.query.title}"
+
+
+def to_json(query: AnyQuery) -> dict[str, Any]:
+    """The query as JSON; :func:`from_json` reads it.
+
+    >>> to_json(parse('"a dog" then "a cat" within 5s'))
+    {'steps': [{'parts': [{'text': 'a dog', 'weight': 1.0}]}, {'parts': [{'text': 'a cat', \
+'weight': 1.0}]}], 'within': 5.0}
+    """
+    if isinstance(query, TemporalQuery):
+        record: dict[str, Any] = {"steps": [to_json(step) for step in query.steps]}
+        return record if query.within is None else {**record, "within": query.within}
+    if isinstance(query, ComposedQuery):
+        return {"parts": [{**to_json(part.query), "weight": part.weight} for part in query.parts]}
+    if query.text is not None:
+        return {"text": query.text}
+    if query.clip_id is not None:
+        return {"clip_id": query.clip_id}
+    raise UsageError(f"{query.title}: files are not part of JSON; upload them")
+
+
+def from_json(value: Any) -> AnyQuery:
+    """Read a query from JSON: ``{"text"}``, ``{"clip_id"}``, ``{"parts"}`` or ``{"steps"}``."""
+    record = _record(value, {"text", "clip_id", "parts", "steps", "within"})
+    names = [name for name in ("text", "clip_id", "parts", "steps") if name in record]
+    if len(names) != 1:
+        raise UsageError("a query has exactly one of text, clip_id, parts and steps")
+    if "within" in record and names != ["steps"]:
+        raise UsageError("within belongs to steps")
+    if names == ["steps"]:
+        within = record.get("within")
+        if within is not None and (isinstance(within, bool) or not isinstance(within, int | float)):
+            raise UsageError(f"within must be a number of seconds, not {within!r:.40}")
+        steps = [from_json(step) for step in _list(record["steps"], "steps")]
+        if any(isinstance(step, TemporalQuery) for step in steps):
+            raise UsageError("steps cannot contain steps")
+        composed = [
+            step if isinstance(step, ComposedQuery) else ComposedQuery((Part(step),))
+            for step in steps
+            if not isinstance(step, TemporalQuery)
+        ]
+        return TemporalQuery(tuple(composed), None if within is None else float(within))
+    if names == ["parts"]:
+        return ComposedQuery(tuple(_read_part(part) for part in _list(record["parts"], "parts")))
+    return _read_source(record)
+
+
+def _read_part(value: Any) -> Part:
+    record = _record(value, {"text", "clip_id", "weight"})
+    weight = record.pop("weight", DEFAULT_WEIGHT)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        raise UsageError(f"a weight must be a number, not {weight!r:.40}")
+    return Part(_read_source(record), float(weight))
+
+
+def _read_source(record: Mapping[str, Any]) -> Query:
+    if len(record) != 1:
+        raise UsageError("a part has exactly one of text and clip_id")
+    [(name, value)] = record.items()
+    if not isinstance(value, str):
+        raise UsageError(f"{name} must be a text, not {value!r:.40}")
+    return Query(text=value) if name == "text" else Query(clip_id=value)
+
+
+def _record(value: Any, names: set[str]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"expected an object, not {value!r:.40}")
+    unknown = sorted(set(map(str, value)) - names)
+    if unknown:
+        raise UsageError(f"unknown {', '.join(unknown)!r:.60}; known: {', '.join(sorted(names))}")
+    return dict(value)
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    limit = MAX_STEPS if name == "steps" else MAX_PARTS
+    if not isinstance(value, list) or not 1 <= len(value) <= limit:
+        raise UsageError(f"{name} must be a list of 1 to {limit} objects")
+    return value

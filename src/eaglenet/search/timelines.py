@@ -1,0 +1,547 @@
+"""Hits as timelines for editors and players: EDL, FCPXML, xmeml, OTIO, CSV, M3U8 and SRT.
+
+All times are whole frames of the source. A timeline has the rate of the most frequent source; a
+source of another rate keeps its own in and out points, and its length is rounded to frames of the
+timeline.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.hits import Hit
+
+STILL_SECONDS = 5
+"""How long an image is shown."""
+DEFAULT_RATE = Fraction(25)
+MAX_RATE = 1000
+NTSC = 1001
+_TIMECODE = re.compile(r"(\d\d):(\d\d):(\d\d)([:;.])(\d\d+)")
+
+
+@dataclass(frozen=True)
+class Media:
+    """A source file: exact frame rate, length, and the timecode of its first frame, in frames."""
+
+    path: str
+    rate: Fraction = DEFAULT_RATE
+    num_frames: int = 0
+    start: int = 0
+    is_drop_frame: bool = False
+    width: int = 1920
+    height: int = 1080
+    has_audio: bool = False
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Frames ``[first, last)`` of a source, counted from its first frame."""
+
+    media: Media
+    first: int
+    last: int
+    title: str = ""
+    score: float = 0.0
+    confidence: float | None = None
+
+    @property
+    def num_frames(self) -> int:
+        return self.last - self.first
+
+    @property
+    def seconds(self) -> Fraction:
+        return self.num_frames / self.media.rate
+
+
+def read_media(path: str | Path) -> Media:
+    """Read rate, length and start timecode of a video; nothing is decoded.
+
+    The start timecode is that of a ``tmcd`` track or of the container; 0 without one.
+    """
+    import av
+
+    try:
+        with av.open(str(path), metadata_errors="replace") as container:
+            if not container.streams.video:
+                raise VideoDecodeError(path, "no video stream")
+            stream = container.streams.video[0]
+            rate = snap_rate(stream.average_rate or stream.guessed_rate or DEFAULT_RATE)
+            seconds = (
+                stream.duration * stream.time_base
+                if stream.duration and stream.time_base
+                else Fraction(container.duration or 0, 1_000_000)
+            )
+            tags = [container.metadata, *(each.metadata for each in container.streams)]
+            text = next((own["timecode"] for own in tags if "timecode" in own), "")
+            start, is_drop = _read_start(text, rate)
+            return Media(
+                str(path),
+                rate,
+                stream.frames or max(1, round(seconds * rate)),
+                start,
+                is_drop,
+                stream.width or 1920,
+                stream.height or 1080,
+                bool(container.streams.audio),
+            )
+    except (OSError, ValueError) as error:
+        raise VideoDecodeError(path, str(error)) from error
+
+
+def snap_rate(rate: Fraction | float) -> Fraction:
+    """The exact rate that a measured one stands for: 23.976 is 24000/1001.
+
+    >>> snap_rate(Fraction(2997, 100))
+    Fraction(30000, 1001)
+    """
+    value = Fraction(rate).limit_denominator(100_000)
+    if not 0 < value <= MAX_RATE:
+        return DEFAULT_RATE
+    nominal = max(1, round(value))
+    for exact in (Fraction(nominal), Fraction(nominal * 1000, NTSC)):
+        if abs(value - exact) / exact < Fraction(1, 5000):
+            return exact
+    return value
+
+
+def _read_start(text: str, rate: Fraction) -> tuple[int, bool]:
+    try:
+        return parse_timecode(text, rate), ";" in text
+    except ValueError:
+        return 0, False
+
+
+def format_timecode(frame: int, rate: Fraction, *, drop_frame: bool = False) -> str:
+    """Timecode of a frame, ``HH:MM:SS:FF``, or ``HH:MM:SS;FF`` with dropped numbers.
+
+    Drop-frame counting leaves out the first numbers of every minute but each tenth, so that an hour
+    of 29.97 frames per second is an hour long: no frame is dropped.
+
+    >>> format_timecode(1800, Fraction(30000, 1001), drop_frame=True)
+    '00:01:00;02'
+    """
+    nominal = max(1, round(rate))
+    if drop_frame:
+        dropped = _dropped_per_minute(rate)
+        minute, ten_minutes = 60 * nominal - dropped, 600 * nominal - 9 * dropped
+        tens, rest = divmod(frame, ten_minutes)
+        frame += 9 * dropped * tens
+        # The first minute of ten is whole.
+        if rest >= 60 * nominal:
+            frame += dropped * (1 + (rest - 60 * nominal) // minute)
+    seconds, number = divmod(frame, nominal)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    width = max(2, len(str(nominal - 1)))
+    separator = ";" if drop_frame else ":"
+    return f"{hours % 24:02d}:{minute:02d}:{second:02d}{separator}{number:0{width}d}"
+
+
+def parse_timecode(text: str, rate: Fraction) -> int:
+    """Frame of a timecode; ``;`` or ``.`` before the frames means drop-frame.
+
+    >>> parse_timecode("01:00:00;00", Fraction(30000, 1001))
+    107892
+    """
+    match = _TIMECODE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r:.40} is not a timecode")
+    nominal = max(1, round(rate))
+    hours, minutes, seconds, number = (int(match.group(index)) for index in (1, 2, 3, 5))
+    if minutes > 59 or seconds > 59 or number >= nominal:
+        raise ValueError(f"{text!r:.40} is not a timecode at {nominal} frames per second")
+    minutes += 60 * hours
+    frame = (60 * minutes + seconds) * nominal + number
+    if match.group(4) == ":":
+        return frame
+    return frame - _dropped_per_minute(rate) * (minutes - minutes // 10)
+
+
+def can_drop_frames(rate: Fraction) -> bool:
+    """Whether drop-frame timecode exists for a rate: 29.97 and its multiples."""
+    return rate.denominator == NTSC and round(rate) % 30 == 0
+
+
+def _dropped_per_minute(rate: Fraction) -> int:
+    if not can_drop_frames(rate):
+        raise ValueError(f"no drop-frame timecode at {float(rate):.3f} frames per second")
+    return round(rate) // 15
+
+
+def make_cuts(
+    hits: Sequence[Hit],
+    title: str,
+    *,
+    padding: float = 0.0,
+    read: Callable[[str], Media] = read_media,
+) -> list[Cut]:
+    """Whole frames that hold the moment of each hit and ``padding`` seconds on both sides."""
+    sources: dict[str, Media] = {}
+    cuts = []
+    for hit in hits:
+        if hit.path not in sources:
+            is_image = not hit.duration
+            sources[hit.path] = (
+                Media(hit.path, num_frames=round(STILL_SECONDS * DEFAULT_RATE))
+                if is_image
+                else read(hit.path)
+            )
+        media = sources[hit.path]
+        if hit.duration:
+            # A hair before the boundary, so that 2.0 s at 25 per second is frame 50, not 49.
+            first = math.floor((hit.moment.start - padding) * media.rate + Fraction(1, 1000))
+            last = math.ceil((hit.moment.end + padding) * media.rate - Fraction(1, 1000))
+        else:
+            first, last = 0, media.num_frames
+        first = min(max(first, 0), max(media.num_frames - 1, 0))
+        last = max(min(last, media.num_frames), first + 1)
+        confidence = getattr(hit, "confidence", None)
+        cuts.append(Cut(media, first, last, title, hit.score, confidence))
+    return cuts
+
+
+@dataclass(frozen=True)
+class _Timeline:
+    title: str
+    rate: Fraction
+    cuts: Sequence[Cut]
+
+    def lengths(self) -> list[int]:
+        """Length of each cut in frames of the timeline."""
+        return [max(1, round(cut.seconds * self.rate)) for cut in self.cuts]
+
+
+def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None = None) -> None:
+    """Write cuts one after the other; the format is that of the name's ending by default."""
+    kind = kind or path.suffix.lstrip(".").lower()
+    kind = "xmeml" if kind == "xml" else kind
+    if kind not in FORMATS:
+        raise UsageError(f"unknown format {kind!r}; use one of: {', '.join(FORMATS)}")
+    if not cuts:
+        raise UsageError("no results to save; search for something that is in the store")
+    rates = Counter(cut.media.rate for cut in cuts)
+    line = " ".join("".join(c if c.isprintable() else " " for c in title).split())
+    text = FORMATS[kind](_Timeline(line, rates.most_common(1)[0][0], cuts))
+    try:
+        # Names of files need not be Unicode; a lone surrogate becomes a question mark.
+        path.write_bytes(text.encode("utf-8", errors="replace"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _edl(timeline: _Timeline) -> str:
+    """CMX 3600, as Resolve, Premiere and Avid read it."""
+    rate = timeline.rate
+    is_drop = any(cut.media.is_drop_frame for cut in timeline.cuts) and can_drop_frames(rate)
+    mode = "DROP FRAME" if is_drop else "NON-DROP FRAME"
+    lines = [f"TITLE: {timeline.title[:70]}", f"FCM: {mode}", ""]
+    record = 0
+    for number, (cut, length) in enumerate(zip(timeline.cuts, timeline.lengths(), strict=True), 1):
+        media = cut.media
+        source = [
+            format_timecode(media.start + frame, media.rate, drop_frame=media.is_drop_frame)
+            for frame in (cut.first, cut.last)
+        ]
+        target = [
+            format_timecode(frame, rate, drop_frame=is_drop) for frame in (record, record + length)
+        ]
+        lines.append(f"{number:03d}  AX       V     C        {' '.join((*source, *target))}")
+        lines.append(f"* FROM CLIP NAME: {_one_line(media.name)}")
+        lines.append(f"* SOURCE FILE: {_one_line(media.path)}")
+        if media.rate != rate:
+            lines.append(f"* SOURCE RATE: {float(media.rate):.3f}")
+        lines.append("")
+        record += length
+    return "\n".join(lines) + "\n"
+
+
+def _fcpxml(timeline: _Timeline) -> str:
+    """FCPXML 1.9, for Final Cut Pro and Resolve."""
+    root = ElementTree.Element("fcpxml", version="1.9")
+    resources = ElementTree.SubElement(root, "resources")
+    formats: dict[tuple[Fraction, int, int], str] = {}
+    assets: dict[str, str] = {}
+
+    def format_of(rate: Fraction, width: int, height: int) -> str:
+        key = rate, width, height
+        if key not in formats:
+            formats[key] = f"r{len(formats) + len(assets) + 1}"
+            ElementTree.SubElement(
+                resources,
+                "format",
+                id=formats[key],
+                frameDuration=_rational(1 / rate),
+                width=str(width),
+                height=str(height),
+            )
+        return formats[key]
+
+    first = next(cut.media for cut in timeline.cuts if cut.media.rate == timeline.rate)
+    sequence_format = format_of(timeline.rate, first.width, first.height)
+    for cut in timeline.cuts:
+        media = cut.media
+        if media.path not in assets:
+            own_format = format_of(media.rate, media.width, media.height)
+            assets[media.path] = f"r{len(formats) + len(assets) + 1}"
+            asset = ElementTree.SubElement(
+                resources,
+                "asset",
+                id=assets[media.path],
+                name=_xml_text(media.name),
+                start=_rational(media.start / media.rate),
+                duration=_rational(media.num_frames / media.rate),
+                hasVideo="1",
+                hasAudio="1" if media.has_audio else "0",
+                format=own_format,
+            )
+            ElementTree.SubElement(asset, "media-rep", kind="original-media", src=_url(media.path))
+    library = ElementTree.SubElement(root, "library")
+    event = ElementTree.SubElement(library, "event", name="eaglenet")
+    project = ElementTree.SubElement(event, "project", name=_xml_text(timeline.title))
+    lengths = timeline.lengths()
+    sequence = ElementTree.SubElement(
+        project,
+        "sequence",
+        format=sequence_format,
+        duration=_rational(sum(lengths) / timeline.rate),
+        tcStart="0s",
+        tcFormat="NDF",
+    )
+    spine = ElementTree.SubElement(sequence, "spine")
+    offset = 0
+    for cut, length in zip(timeline.cuts, lengths, strict=True):
+        media = cut.media
+        ElementTree.SubElement(
+            spine,
+            "asset-clip",
+            ref=assets[media.path],
+            name=_xml_text(media.name),
+            offset=_rational(offset / timeline.rate),
+            start=_rational((media.start + cut.first) / media.rate),
+            duration=_rational(length / timeline.rate),
+            tcFormat="DF" if media.is_drop_frame else "NDF",
+        )
+        offset += length
+    return _xml(root, "<!DOCTYPE fcpxml>")
+
+
+def _xmeml(timeline: _Timeline) -> str:
+    """Final Cut Pro 7 XML, the way into Premiere."""
+    root = ElementTree.Element("xmeml", version="5")
+    sequence = ElementTree.SubElement(root, "sequence", id="sequence-1")
+    lengths = timeline.lengths()
+    _add(sequence, "name", _xml_text(timeline.title))
+    _add(sequence, "duration", sum(lengths))
+    _add_rate(sequence, timeline.rate)
+    video = ElementTree.SubElement(ElementTree.SubElement(sequence, "media"), "video")
+    track = ElementTree.SubElement(video, "track")
+    files: dict[str, str] = {}
+    record = 0
+    for number, (cut, length) in enumerate(zip(timeline.cuts, lengths, strict=True), 1):
+        media = cut.media
+        item = ElementTree.SubElement(track, "clipitem", id=f"clipitem-{number}")
+        _add(item, "name", _xml_text(media.name))
+        _add(item, "duration", media.num_frames)
+        _add_rate(item, media.rate)
+        for name, value in (
+            ("start", record),
+            ("end", record + length),
+            ("in", cut.first),
+            ("out", cut.last),
+        ):
+            _add(item, name, value)
+        if media.path in files:
+            ElementTree.SubElement(item, "file", id=files[media.path])
+        else:
+            files[media.path] = f"file-{len(files) + 1}"
+            file = ElementTree.SubElement(item, "file", id=files[media.path])
+            _add(file, "name", _xml_text(media.name))
+            _add(file, "pathurl", _url(media.path))
+            _add(file, "duration", media.num_frames)
+            _add_rate(file, media.rate)
+            timecode = ElementTree.SubElement(file, "timecode")
+            _add_rate(timecode, media.rate)
+            _add(
+                timecode,
+                "string",
+                format_timecode(media.start, media.rate, drop_frame=media.is_drop_frame),
+            )
+            _add(timecode, "frame", media.start)
+            _add(timecode, "displayformat", "DF" if media.is_drop_frame else "NDF")
+            ElementTree.SubElement(ElementTree.SubElement(file, "media"), "video")
+        record += length
+    return _xml(root, "<!DOCTYPE xmeml>")
+
+
+def _otio(timeline: _Timeline) -> str:
+    """OpenTimelineIO's own JSON."""
+
+    def time(value: float, rate: Fraction) -> dict[str, Any]:
+        return {"OTIO_SCHEMA": "RationalTime.1", "rate": float(rate), "value": float(value)}
+
+    def time_range(start: int, length: int, rate: Fraction) -> dict[str, Any]:
+        return {
+            "OTIO_SCHEMA": "TimeRange.1",
+            "start_time": time(start, rate),
+            "duration": time(length, rate),
+        }
+
+    clips = []
+    for cut in timeline.cuts:
+        media = cut.media
+        clips.append(
+            {
+                "OTIO_SCHEMA": "Clip.2",
+                "name": media.name,
+                "source_range": time_range(media.start + cut.first, cut.num_frames, media.rate),
+                "active_media_reference_key": "DEFAULT_MEDIA",
+                "media_references": {
+                    "DEFAULT_MEDIA": {
+                        "OTIO_SCHEMA": "ExternalReference.1",
+                        "target_url": _url(media.path),
+                        "available_range": time_range(media.start, media.num_frames, media.rate),
+                    }
+                },
+                "metadata": {"eaglenet": {"score": cut.score, "confidence": cut.confidence}},
+            }
+        )
+    track = {"OTIO_SCHEMA": "Track.1", "kind": "Video", "name": "V1", "children": clips}
+    stack = {"OTIO_SCHEMA": "Stack.1", "name": "tracks", "children": [track]}
+    record = {"OTIO_SCHEMA": "Timeline.1", "name": timeline.title, "tracks": stack}
+    return json.dumps(record, indent=2) + "\n"
+
+
+def _csv(timeline: _Timeline) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    writer.writerow(
+        [
+            "rank", "query", "path", "start_timecode", "end_timecode", "start_seconds",
+            "end_seconds", "frame_rate", "score", "confidence",
+        ]
+    )  # fmt: skip
+    for rank, cut in enumerate(timeline.cuts, 1):
+        media = cut.media
+        codes = [
+            format_timecode(media.start + frame, media.rate, drop_frame=media.is_drop_frame)
+            for frame in (cut.first, cut.last)
+        ]
+        seconds = [f"{float(frame / media.rate):.6f}" for frame in (cut.first, cut.last)]
+        confidence = "" if cut.confidence is None else f"{cut.confidence:.4f}"
+        writer.writerow(
+            [
+                rank, _cell(timeline.title), _cell(media.path), *codes, *seconds,
+                f"{float(media.rate):.6f}", f"{cut.score:.6f}", confidence,
+            ]
+        )  # fmt: skip
+    return stream.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Text in one line that no spreadsheet takes for a formula."""
+    text = _one_line(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
+def _m3u8(timeline: _Timeline) -> str:
+    """Playlist for VLC and mpv, which start and stop at the moments."""
+    lines = ["#EXTM3U"]
+    for cut in timeline.cuts:
+        rate = cut.media.rate
+        lines += [
+            f"#EXTINF:{float(cut.seconds):.3f},{_one_line(cut.media.name)}",
+            f"#EXTVLCOPT:start-time={float(cut.first / rate):.3f}",
+            f"#EXTVLCOPT:stop-time={float(cut.last / rate):.3f}",
+            _url(cut.media.path),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _srt(timeline: _Timeline) -> str:
+    """One subtitle per cut, for the cuts one after the other."""
+    lines, start = [], Fraction(0)
+    for number, cut in enumerate(timeline.cuts, 1):
+        end = start + cut.seconds
+        media = cut.media
+        code = format_timecode(media.start + cut.first, media.rate, drop_frame=media.is_drop_frame)
+        lines += [
+            str(number),
+            f"{_srt_time(start)} --> {_srt_time(end)}",
+            _one_line(timeline.title),
+            _one_line(f"{media.name}  {code}"),
+            "",
+        ]
+        start = end
+    return "\n".join(lines) + "\n"
+
+
+def _srt_time(seconds: Fraction) -> str:
+    milliseconds = round(seconds * 1000)
+    total, rest = divmod(milliseconds, 1000)
+    return f"{total // 3600:02d}:{total // 60 % 60:02d}:{total % 60:02d},{rest:03d}"
+
+
+FORMATS: Mapping[str, Callable[[_Timeline], str]] = {
+    "edl": _edl,
+    "fcpxml": _fcpxml,
+    "xmeml": _xmeml,
+    "otio": _otio,
+    "csv": _csv,
+    "m3u8": _m3u8,
+    "srt": _srt,
+}
+
+
+def _add(parent: ElementTree.Element, name: str, value: object) -> None:
+    ElementTree.SubElement(parent, name).text = str(value)
+
+
+def _add_rate(parent: ElementTree.Element, rate: Fraction) -> None:
+    own = ElementTree.SubElement(parent, "rate")
+    _add(own, "timebase", max(1, round(rate)))
+    _add(own, "ntsc", "TRUE" if rate.denominator == NTSC else "FALSE")
+
+
+def _xml(root: ElementTree.Element, doctype: str) -> str:
+    ElementTree.indent(root)
+    body = ElementTree.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{doctype}\n{body}\n'
+
+
+def _xml_text(text: str) -> str:
+    """Text without characters that XML cannot hold."""
+    return "".join(c if c.isprintable() and not "\ufdd0" <= c <= "\ufdef" else "?" for c in text)
+
+
+def _rational(seconds: Fraction | int) -> str:
+    value = Fraction(seconds)
+    return (
+        f"{value.numerator}s"
+        if value.denominator == 1
+        else (f"{value.numerator}/{value.denominator}s")
+    )
+
+
+def _url(path: str) -> str:
+    """``file://`` URL of a path; other URLs stay as they are."""
+    return path if "://" in path else Path(path).absolute().as_uri()
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,262 @@
+"""When, where and with what a file was recorded, from its container or EXIF.
+
+The modification time of a file says when it was copied. Cameras and phones write the recording time
+as ``creation_time`` (UTC), ``com.apple.quicktime.creationdate`` (with zone) or EXIF
+``DateTimeOriginal``, the place as ISO 6709 or EXIF GPS, and their make and model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.video.containers import IMAGE_SUFFIXES
+
+EARTH_KM = 6371.0088
+"""Mean radius of the earth, IUGG."""
+MAX_TAG = 200
+"""Characters of a tag that are read."""
+MAX_CAMERA = 80
+OLDEST = datetime(1971, 1, 1, tzinfo=UTC).timestamp()
+"""Earlier times are clocks that were never set: QuickTime counts from 1904, Unix from 1970."""
+DATE_TAGS = (
+    "com.apple.quicktime.creationdate",
+    "date_recorded",
+    "date_digitized",
+    "creation_time",
+    "icrd",  # RIFF, in AVI
+    "date",
+)
+"""Tags with the recording time, the most exact first."""
+PLACE_TAGS = (
+    "com.apple.quicktime.location.iso6709",
+    "location",
+    "location-eng",
+    "xyz",
+)
+MAKE_TAGS = ("com.apple.quicktime.make", "com.android.manufacturer", "make")
+MODEL_TAGS = ("com.apple.quicktime.model", "com.android.model", "model")
+_EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
+_DATE_ORIGINAL, _OFFSET_ORIGINAL, _DATE = 0x9003, 0x9011, 0x0132
+_MAKE, _MODEL = 0x010F, 0x0110
+_COORDINATE = re.compile(r"([+-]\d+(?:\.\d+)?)([+-]\d+(?:\.\d+)?)([+-]\d+(?:\.\d+)?)?(?:CRS\w*)?/?")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Degrees north and east."""
+
+    latitude: float
+    longitude: float
+
+    def __post_init__(self) -> None:
+        if not (abs(self.latitude) <= 90 and abs(self.longitude) <= 180):
+            raise ValueError(f"{self.latitude}, {self.longitude} is no place on earth")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a file says of its recording; None and empty: nothing.
+
+    recorded: seconds since 1970. A time without a zone is taken to be local to this machine.
+    camera: make and model.
+    """
+
+    recorded: float | None = None
+    place: Place | None = None
+    camera: str = ""
+
+
+def read_recording(path: str | Path) -> Recording:
+    """Read the tags of a video or image; nothing is decoded."""
+    if Path(path).suffix.lower() in IMAGE_SUFFIXES:
+        return _read_image(path)
+    import av
+
+    try:
+        with av.open(str(path), metadata_errors="replace") as container:
+            tags = dict(container.metadata)
+            for stream in container.streams:
+                for name, value in stream.metadata.items():
+                    tags.setdefault(name, value)
+    except (OSError, ValueError) as error:
+        raise VideoDecodeError(path, str(error)) from error
+    return recording_from_tags(tags)
+
+
+def _read_image(path: str | Path) -> Recording:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return recording_from_exif(image.getexif())
+    # Pillow raises all of these for broken EXIF.
+    except (OSError, ValueError, SyntaxError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise VideoDecodeError(path, str(error)) from error
+
+
+def recording_from_tags(tags: Mapping[str, str]) -> Recording:
+    """Read the tags of a container; unreadable ones count as missing.
+
+    >>> recording_from_tags({"location": "+48.1374+011.5755/"}).place
+    Place(latitude=48.1374, longitude=11.5755)
+    """
+    lower = {name.lower(): str(value)[:MAX_TAG] for name, value in tags.items()}
+    recorded = next(
+        (seconds for name in DATE_TAGS if (seconds := _parse_time(lower.get(name, "")))), None
+    )
+    place = next((found for name in PLACE_TAGS if (found := _place(lower.get(name, "")))), None)
+    make, model = (
+        next((lower[name] for name in names if lower.get(name)), "")
+        for names in (MAKE_TAGS, MODEL_TAGS)
+    )
+    return Recording(recorded, place, _camera(make, model))
+
+
+def recording_from_exif(exif: Any) -> Recording:
+    """Read the EXIF of :meth:`PIL.Image.Image.getexif`."""
+    details = exif.get_ifd(_EXIF_IFD)
+    text = str(details.get(_DATE_ORIGINAL) or exif.get(_DATE) or "")
+    match = re.match(r"(\d{4}):(\d\d):(\d\d)[ T](\d\d:\d\d:\d\d)", text)
+    recorded = None
+    if match is not None:
+        zone = str(details.get(_OFFSET_ORIGINAL) or "").strip()
+        recorded = _parse_time("{}-{}-{}T{}".format(*match.groups()) + zone)
+    return Recording(
+        recorded,
+        _exif_place(exif.get_ifd(_GPS_IFD)),
+        _camera(str(exif.get(_MAKE) or ""), str(exif.get(_MODEL) or "")),
+    )
+
+
+def _exif_place(gps: Mapping[int, Any]) -> Place | None:
+    try:
+        degrees = [
+            sum(float(part) / 60**power for power, part in enumerate(gps[number]))
+            * (-1 if str(gps.get(number - 1, "")).upper().startswith(negative) else 1)
+            for number, negative in ((2, "S"), (4, "W"))
+        ]
+        return _checked_place(*degrees)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def parse_iso6709(text: str) -> Place:
+    """Read a place as ISO 6709 writes it: degrees, degrees and minutes, or with seconds too.
+
+    >>> parse_iso6709("+4808.244+01134.530+519/")
+    Place(latitude=48.1374, longitude=11.5755)
+    """
+    match = _COORDINATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r:.40} is not a place in ISO 6709")
+    latitude = _degrees(match.group(1), 2)
+    return Place(latitude, _degrees(match.group(2), 3))
+
+
+def _degrees(text: str, width: int) -> float:
+    """Degrees of ``+DD.D``, ``+DDMM.M`` or ``+DDMMSS.S``; longitudes have three digits."""
+    sign, digits = (-1.0 if text[0] == "-" else 1.0), text[1:]
+    whole = digits.split(".")[0]
+    if len(whole) == width + 2:
+        value = float(digits[:width]) + float(digits[width:]) / 60
+    elif len(whole) == width + 4:
+        minutes, seconds = float(digits[width : width + 2]), float(digits[width + 2 :])
+        value = float(digits[:width]) + minutes / 60 + seconds / 3600
+    elif len(whole) <= width:
+        value = float(digits)
+    else:
+        raise ValueError(f"{text!r:.40} has too many digits")
+    return round(sign * value, 7)
+
+
+def _place(text: str) -> Place | None:
+    try:
+        place = parse_iso6709(text)
+        return _checked_place(place.latitude, place.longitude)
+    except ValueError:
+        return None
+
+
+def _checked_place(latitude: float, longitude: float) -> Place | None:
+    """The place, unless it is 0, 0: receivers without a signal write that."""
+    if not (math.isfinite(latitude) and math.isfinite(longitude)) or latitude == longitude == 0:
+        return None
+    return Place(latitude, longitude)
+
+
+def _parse_time(text: str) -> float | None:
+    text = text.strip().replace(" UTC", "Z").replace("/", "-")
+    if re.fullmatch(r"\d{4}(-\d\d)?", text):
+        return None  # A year alone is when a film came out, not when it was recorded.
+    try:
+        seconds = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    # A day for zones and a day for clocks that are fast.
+    return seconds if OLDEST <= seconds <= time.time() + 2 * 86400 else None
+
+
+def _camera(make: str, model: str) -> str:
+    """Make and model in one line, the make once.
+
+    >>> _camera("Canon", "Canon EOS 5D")
+    'Canon EOS 5D'
+    """
+    make, model = (
+        " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        for text in (make, model)
+    )
+    joined = model if model.lower().startswith(make.lower()) else f"{make} {model}"
+    return joined.strip()[:MAX_CAMERA]
+
+
+def parse_place(text: str) -> Place:
+    """Read a place that a user typed: ``48.1,11.6`` or ISO 6709.
+
+    >>> parse_place("48.1, 11.6")
+    Place(latitude=48.1, longitude=11.6)
+    """
+    parts = text.split(",")
+    try:
+        if len(parts) == 2:
+            return Place(*(float(part) for part in parts))
+        return parse_iso6709(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r:.60} is not a place; write degrees north and east, like 48.1,11.6"
+        ) from None
+
+
+def parse_distance(text: str) -> float:
+    """Kilometres of ``5km``, ``800m``, ``3mi`` or ``5``.
+
+    >>> parse_distance("800 m")
+    0.8
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(km|m|mi)?\s*", text.lower())
+    if match is None or not 0 < float(match.group(1)) < 1e9:
+        raise UsageError(f"{text!r:.40} is not a distance; write it like 5km, 800m or 3mi")
+    return float(match.group(1)) * {"km": 1.0, "m": 0.001, "mi": 1.609344}[match.group(2) or "km"]
+
+
+def distances(
+    place: Place, latitudes: NDArray[np.floating[Any]], longitudes: NDArray[np.floating[Any]]
+) -> NDArray[np.float64]:
+    """Great-circle distances in kilometres; NaN where a coordinate is NaN."""
+    north, own = np.radians(np.asarray(latitudes, float)), math.radians(place.latitude)
+    east = np.radians(np.asarray(longitudes, float) - place.longitude)
+    # Haversine: exact for near places, where the arc cosine loses all digits.
+    half = np.sin((north - own) / 2) ** 2 + np.cos(north) * math.cos(own) * np.sin(east / 2) ** 2
+    result: NDArray[np.float64] = 2 * EARTH_KM * np.arcsin(np.sqrt(np.clip(half, 0, 1)))
+    return result

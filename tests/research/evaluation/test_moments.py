@@ -1,0 +1,174 @@
+"""Moments against annotated spans, with numbers worked out by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.research.evaluation.moments import (
+    PRECISION_THRESHOLDS,
+    MomentText,
+    average_precision,
+    moment_metrics,
+    read_moments,
+    span_ious,
+    text_iou,
+)
+
+DIDEMO = [
+    {
+        "num_segments": 6,
+        "description": "the man in the hat briefly bends over the machine",
+        "times": [[1, 1], [1, 1], [1, 1], [0, 0]],
+        "video": "35034348999@N01_6060447507_dc1a90b8ef.mov",
+        "annotation_id": 49152,
+    }
+]
+QVHIGHLIGHTS = {
+    "qid": 2579,
+    "query": "A girl and her mother cooked while talking with each other on facetime.",
+    "duration": 150,
+    "vid": "NUsG9BgSes0_210.0_360.0",
+    "relevant_windows": [[82, 150], [0, 10]],
+    "relevant_clip_ids": [41, 42],
+    "saliency_scores": [[2, 3, 3]],
+}
+ACTIVITYNET = {
+    "v_QOlSCBRmfWY": {
+        "duration": 82.73,
+        "timestamps": [[0.83, 19.86], [60.81, 17.37]],
+        "sentences": ["A young woman is seen standing in a room.", " The girl dances around."],
+    }
+}
+CHARADES = "AO8RW 0.0 6.9##a person is putting a book on a shelf.\n3MSZA 30.4 24.3##light on\n"
+
+
+def test_iou_of_spans_equals_numbers_worked_out_by_hand() -> None:
+    moments = np.array([[0.0, 10.0], [10.0, 10.0]])
+    spans = np.array([[0.0, 10.0], [5.0, 15.0], [10.0, 20.0], [10.0, 10.0]])
+    expected = [[1.0, 1 / 3, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+    assert span_ious(moments, spans) == pytest.approx(np.array(expected))
+
+
+def test_three_of_four_annotators_decide_for_didemo() -> None:
+    text = MomentText(
+        "video", "text", ((5.0, 10.0), (5.0, 10.0), (5.0, 10.0), (0.0, 5.0)), num_annotators=3
+    )
+    assert text_iou((5.0, 10.0), text) == 1.0
+    assert text_iou((0.0, 10.0), text) == pytest.approx(0.5)
+    assert text_iou((0.0, 5.0), text) == pytest.approx(1 / 3)
+
+
+def test_any_of_several_windows_will_do() -> None:
+    assert text_iou((0.0, 10.0), MomentText("video", "text", ((82.0, 150.0), (0.0, 10.0)))) == 1.0
+
+
+def test_average_precision_equals_numbers_worked_out_by_hand() -> None:
+    spans = [(0.0, 10.0), (20.0, 30.0)]
+    # Right, a repetition of it, right: precisions 1 and 2/3 at recalls 1/2 and 1.
+    ranked = [(0.0, 10.0), (0.0, 9.0), (20.0, 30.0)]
+    assert average_precision(ranked, spans, 0.5) == pytest.approx(0.5 + 0.5 * 2 / 3)
+    # A better match for the second span does not take the first one's place.
+    assert average_precision([(50.0, 60.0), (20.0, 29.0)], spans, 0.9) == pytest.approx(0.25)
+    assert average_precision([], spans, 0.5) == 0.0
+
+
+def test_metrics_count_a_text_without_moments_as_zero() -> None:
+    texts = [MomentText("a", "one", ((0.0, 10.0),)), MomentText("b", "two", ((0.0, 10.0),))]
+    metrics = moment_metrics(texts, [[(0.0, 5.0)], []])
+    assert dict(metrics.recalls) == {"R@1 IoU=0.3": 50, "R@1 IoU=0.5": 50, "R@1 IoU=0.7": 0}
+    assert metrics.mean_iou == pytest.approx(25)
+    # Only the first of the ten thresholds, 0.5, is reached.
+    assert metrics.mean_average_precision == pytest.approx(100 / len(PRECISION_THRESHOLDS) / 2)
+    assert (metrics.num_texts, metrics.num_videos) == (2, 2)
+
+
+def test_nothing_to_evaluate_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no annotated text"):
+        moment_metrics([], [])
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(
+            json.dumps(DIDEMO),
+            MomentText(
+                "35034348999@N01_6060447507_dc1a90b8ef",
+                "the man in the hat briefly bends over the machine",
+                ((5.0, 10.0), (5.0, 10.0), (5.0, 10.0), (0.0, 5.0)),
+                3,
+            ),
+            id="didemo",
+        ),
+        pytest.param(
+            json.dumps(QVHIGHLIGHTS) + "\n",
+            MomentText(
+                "NUsG9BgSes0_210.0_360.0",
+                "A girl and her mother cooked while talking with each other on facetime.",
+                ((82.0, 150.0), (0.0, 10.0)),
+            ),
+            id="qvhighlights",
+        ),
+        pytest.param(
+            CHARADES,
+            MomentText("AO8RW", "a person is putting a book on a shelf.", ((0.0, 6.9),)),
+            id="charades",
+        ),
+        pytest.param(
+            json.dumps(ACTIVITYNET),
+            MomentText(
+                "v_QOlSCBRmfWY", "A young woman is seen standing in a room.", ((0.83, 19.86),)
+            ),
+            id="activitynet",
+        ),
+    ],
+)
+def test_published_formats_are_recognised_and_read(
+    tmp_path: Path, content: str, expected: MomentText
+) -> None:
+    path = tmp_path / "annotations"
+    path.write_text(content)
+    assert read_moments(path)[0] == expected
+
+
+@pytest.mark.parametrize("content", [CHARADES, json.dumps(ACTIVITYNET)])
+def test_spans_that_are_published_backwards_are_turned(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "annotations"
+    path.write_text(content)
+    start, end = read_moments(path)[1].spans[0]
+    assert start < end
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "nonsense",
+        "[]",
+        "[1, 2]",
+        '[{"video": "a"}]',
+        '[{"video": "a", "description": "b", "times": []}]',
+        '[{"video": "a", "description": "b", "times": [[3]]}]',
+        '[{"video": "a", "description": "b", "times": [["x", "y"]]}]',
+        '{"a": {"timestamps": [[0, 1]], "sentences": []}}',
+        '{"a": {"timestamps": [[0, NaN]], "sentences": ["b"]}}',
+        '{"a": {"timestamps": [[-5, 1]], "sentences": ["b"]}}',
+        '{"vid": "a", "query": "b", "relevant_windows": [[5, 1]]}',
+        "a b##c",
+        "a 1 2##c\nb##c",
+        "[" * 5000,
+    ],
+)
+def test_broken_annotations_are_refused_by_name(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "annotations.json"
+    path.write_text(content)
+    with pytest.raises(DatasetError, match=r"annotations\.json"):
+        read_moments(path)
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="qvhighlights"):
+        read_moments(tmp_path / "none", "tacos")

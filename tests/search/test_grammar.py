@@ -1,0 +1,191 @@
+"""The grammar of queries: what is composed, what stays plain text, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglenet.core.errors import UsageError
+from eaglenet.search.grammar import (
+    AnyQuery,
+    ComposedQuery,
+    TemporalQuery,
+    from_json,
+    parse,
+    parse_duration,
+    to_json,
+)
+from eaglenet.search.query import Query
+
+
+def parts_of(query: AnyQuery) -> list[tuple[float, str]]:
+    assert isinstance(query, ComposedQuery)
+    return [(part.weight, part.query.title) for part in query.parts]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a man opens a door",
+        "first a red ball and then a blue one",
+        "first a dog - then a cat",
+        "Breaking Bad - Ozymandias",
+        "dog + cat",
+        "spider-man",
+        "1 + 1",
+        "- ",
+        "+",
+        "then",
+        "10:30 train",
+        "2: a dog",
+        'signs that say "no entry"',
+        '"no entry"',
+        '"no entry" then',
+        '"unclosed + "',
+        '"a" then "b',
+        "a dog within 30s",
+        "photo.jpg",
+        "clip:3f",
+    ],
+)
+def test_plain_text_stays_plain_text(text: str) -> None:
+    assert parse(text) == Query(text)
+
+
+def test_parts_have_weights_and_signs(tmp_path: Path) -> None:
+    (tmp_path / "pool.jpg").touch()
+    query = parse('"2: a retriever" + pool.jpg - "fruit"', folder=tmp_path)
+    assert parts_of(query) == [
+        (2.0, "a retriever"),
+        (1.0, str(tmp_path / "pool.jpg")),
+        (-0.5, "fruit"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('2: "a dog" - 0.25: "a cat"', [(2.0, "a dog"), (-0.25, "a cat")]),
+        ("“a dog” + „a cat“", [(1.0, "a dog"), (1.0, "a cat")]),
+        ('a dog on grass - "a leash"', [(1.0, "a dog on grass"), (-0.5, "a leash")]),
+        ('clip:3f2a + "at night"', [(1.0, "3f2a"), (1.0, "at night")]),
+        ('"10:30 train" + "snow"', [(1.0, "10:30 train"), (1.0, "snow")]),
+        ('- "fruit" + "a retriever"', [(-0.5, "fruit"), (1.0, "a retriever")]),
+    ],
+)
+def test_operands_of_a_composed_query(text: str, expected: list[tuple[float, str]]) -> None:
+    assert parts_of(parse(text)) == expected
+
+
+def test_a_quoted_name_with_spaces_is_a_file_if_it_exists(tmp_path: Path) -> None:
+    (tmp_path / "my pool.mp4").touch()
+    query = parse('"a dog" + "my pool.mp4"', folder=tmp_path)
+    assert isinstance(query, ComposedQuery)
+    assert query.parts[1].query.video == tmp_path / "my pool.mp4"
+    query = parse('"a dog" + "other pool.mp4"', folder=tmp_path)
+    assert isinstance(query, ComposedQuery)
+    assert query.parts[1].query.text == "other pool.mp4"
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "within"),
+    [
+        ('"a" then "b"', ['"a"', '"b"'], None),
+        ('"a" then "b" within 30s', ['"a"', '"b"'], 30.0),
+        ('"a" then "b" THEN "c" within 2 minutes', ['"a"', '"b"', '"c"'], 120.0),
+        ('"a" - "b" then "2: c" + "d"', ['"a" - "b"', '"2: c" + "d"'], None),
+        ('clip:12 then "b" within 90', ["clip:12", '"b"'], 90.0),
+    ],
+)
+def test_steps_follow_each_other(text: str, steps: list[str], within: float | None) -> None:
+    query = parse(text)
+    assert isinstance(query, TemporalQuery)
+    assert [step.title for step in query.steps] == steps
+    assert query.within == within
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('- "a" - "b"', "everything is subtracted"),
+        ('"a" + + "b"', "two operators"),
+        ('"a" + "b" -', "ends with an operator"),
+        ('"" + "b"', "empty"),
+        ('"a" then "b" within soon', "not a duration"),
+        ('"a" then "b" within 0s', "more than 0"),
+        ('"a" then "b" within 9999999 hours', "7 days"),
+        ('"a" + "b" within 30s', "two steps"),
+        ('"a" then a dog - "b"', "every step in quotation marks"),
+        ('"0: a" + "b"', "weight"),
+        ('"1000: a" + "b"', "weight"),
+        ('"a" + missing.jpg', "no such file"),
+        (" + ".join(['"a"'] * 17), "17 parts"),
+        (" then ".join(['"a"'] * 9), "9 steps"),
+    ],
+)
+def test_bad_queries_are_refused_with_a_reason(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse(text, folder=tmp_path)
+
+
+def test_a_service_refuses_names_of_files() -> None:
+    with pytest.raises(UsageError, match="upload"):
+        parse('"a dog" + /etc/secret.jpg')
+
+
+@given(st.text(alphabet='ab" +-then within 30s:2.jpg,clip', max_size=60))
+def test_any_text_is_a_query_or_a_usage_error(text: str) -> None:
+    try:
+        query = parse(text)
+    except UsageError:
+        return
+    if not isinstance(query, Query):
+        assert parse(query.title) == query
+        assert from_json(to_json(query)) == query
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        "a dog",
+        {},
+        {"text": 3},
+        {"text": "a", "clip_id": "b"},
+        {"words": "a"},
+        {"parts": []},
+        {"parts": "ab"},
+        {"parts": [{"text": "a"}] * 17},
+        {"parts": [{"text": "a", "weight": "2"}]},
+        {"parts": [{"text": "a", "weight": True}]},
+        {"parts": [{"text": "a", "weight": float("nan")}]},
+        {"parts": [{"text": "a", "weight": 0}]},
+        {"parts": [{"text": "a", "weight": -1}]},
+        {"parts": [{"parts": [{"text": "a"}]}]},
+        {"steps": [{"text": "a"}]},
+        {"steps": [{"text": "a"}, {"steps": [{"text": "a"}, {"text": "b"}]}]},
+        {"steps": [{"text": "a"}, {"text": "b"}], "within": -1},
+        {"steps": [{"text": "a"}, {"text": "b"}], "within": True},
+        {"text": "a", "within": 3},
+    ],
+)
+def test_bad_json_is_refused(value: object) -> None:
+    with pytest.raises(UsageError):
+        from_json(value)
+
+
+def test_json_and_text_mean_the_same() -> None:
+    value = {
+        "steps": [{"parts": [{"text": "a"}, {"text": "b", "weight": -0.5}]}, {"text": "c"}],
+        "within": 5,
+    }
+    assert from_json(value) == parse('"a" - "b" then "c" within 5s')
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30), ("1.5h", 5400), ("2 min", 120), ("3seconds", 3)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
