@@ -21,6 +21,7 @@ EXTRAS = {
     "rapidocr": "ocr",
     "faster_whisper": "speech",
     "watchfiles": "watch",
+    "pillow_heif": "heic",
 }
 """Name of the extra by the module that it brings."""
 

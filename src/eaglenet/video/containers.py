@@ -104,8 +104,15 @@ VIDEO_SUFFIXES = frozenset({
 # fmt: on
 """Lower-case extensions with their dot."""
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif", ".avif"}
+)
 """Images are videos of one frame; GIF files are videos."""
+
+STILL_BRANDS = frozenset(
+    {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis"}
+)
+"""Brands of HEIC and AVIF, which share the container of MP4. FFmpeg shows one tile of them."""
 
 INDEXED_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {".gif"}
 """Files with these extensions are reported if they cannot be indexed."""
@@ -131,10 +138,8 @@ SIGNATURES: tuple[tuple[int, bytes], ...] = (
 
 def looks_like_video(path: Path) -> bool:
     """Return whether a file begins with the signature of a video container."""
-    try:
-        with open_input_file(path) as stream:
-            head = stream.read(400)
-    except OSError:
+    head = _head(path)
+    if _is_still(head):
         return False
     is_transport = any(
         len(head) > start + 188 and head[start] == head[start + step] == 0x47
@@ -144,5 +149,25 @@ def looks_like_video(path: Path) -> bool:
 
 
 def is_image(path: str | Path) -> bool:
-    """Return whether a file has an image extension and does not begin like a video."""
-    return Path(path).suffix.lower() in IMAGE_SUFFIXES and not looks_like_video(Path(path))
+    """Return whether a file begins like HEIC or AVIF, or has an image extension and no video."""
+    path = Path(path)
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        return not looks_like_video(path)
+    return is_still(path)
+
+
+def is_still(path: Path) -> bool:
+    """Return whether a file begins like HEIC or AVIF."""
+    return _is_still(_head(path))
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open_input_file(path) as stream:
+            return stream.read(400) or b""
+    except OSError:
+        return b""
+
+
+def _is_still(head: bytes) -> bool:
+    return head[4:8] == b"ftyp" and head[8:12] in STILL_BRANDS

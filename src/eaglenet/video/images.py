@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.video.containers import is_still
 from eaglenet.video.input_file import open_input_file
 from eaglenet.video.pixels import Pixels, scaled_size
 from eaglenet.video.sampling import Window
@@ -23,9 +25,26 @@ if TYPE_CHECKING:
 
 
 JPEG_QUALITY = 85
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """Formats that may be opened. Others start another program (EPS) or use unmaintained decoders."""
+HEIF = "HEIF"
+"""HEIC photographs of phones, if ``pillow-heif`` is installed."""
+NEEDS_HEIF = "HEIC needs pillow-heif: pip install 'eaglenet[heic]'"
 MAX_PIXELS = 100_000_000
+
+
+@cache
+def image_formats() -> tuple[str, ...]:
+    """Formats that can be opened here."""
+    from PIL import features
+
+    known = [name for name in FORMATS if name != "AVIF" or features.check("avif")]
+    try:
+        import pillow_heif
+    except ImportError:
+        return tuple(known)
+    pillow_heif.register_heif_opener()
+    return (*known, HEIF)
 
 
 def load_image_formats() -> None:
@@ -34,11 +53,14 @@ def load_image_formats() -> None:
 
     image = Image.new("RGB", (8, 8))
     image.getexif()[0x0112] = 6  # Orientation, which Pillow reads like a TIFF file.
-    for format in FORMATS:
+    for format in image_formats():
         buffer = io.BytesIO()
         options = {} if format in ("GIF", "BMP") else {"exif": image.getexif()}
-        image.save(buffer, format, **options)
-        with Image.open(buffer, formats=FORMATS) as opened:
+        try:
+            image.save(buffer, format, **options)
+        except (OSError, RuntimeError, ValueError):
+            continue  # A build of libheif or libavif that only decodes.
+        with Image.open(buffer, formats=image_formats()) as opened:
             scale_short_side(_upright(opened), 4)
 
 
@@ -90,13 +112,15 @@ def read_image(path: Path) -> Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with (
                 io.BufferedReader(open_input_file(path)) as file,
-                Image.open(file, formats=FORMATS) as image,
+                Image.open(file, formats=image_formats()) as image,
             ):
                 return _upright(image)
     except (FileNotFoundError, UnreadableImageError):
         raise
     # Pillow's decoders raise any kind of exception for damaged files.
     except Exception as error:
+        if HEIF not in image_formats() and is_still(path):
+            raise UnreadableImageError(NEEDS_HEIF) from error
         raise UnreadableImageError(_cause(error)) from error
 
 

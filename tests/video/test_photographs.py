@@ -1,0 +1,114 @@
+"""Photographs of phones: whole, upright, and named if they cannot be read."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from eaglenet.core.errors import VideoDecodeError
+from eaglenet.video import images
+from eaglenet.video.containers import is_image, looks_like_video
+from eaglenet.video.decoding import probe
+from eaglenet.video.images import image_pixels, open_image
+
+WIDTH, HEIGHT = 1536, 1040  # More than one tile of 512 pixels in both directions.
+ORIENTATION = 0x0112
+STORED = {
+    1: lambda picture: picture,
+    2: lambda picture: picture[:, ::-1],
+    3: lambda picture: picture[::-1, ::-1],
+    4: lambda picture: picture[::-1],
+    5: lambda picture: picture.swapaxes(0, 1),
+    6: lambda picture: np.rot90(picture),
+    7: lambda picture: picture[::-1, ::-1].swapaxes(0, 1),
+    8: lambda picture: np.rot90(picture, -1),
+}
+"""How the sensor stored an upright picture, by the value of EXIF's orientation."""
+
+
+@pytest.fixture(scope="module")
+def picture() -> np.ndarray:
+    """Four colours, one per corner, so that every turn and mirror image differs."""
+    corners = np.array([[[220, 30, 30], [30, 200, 30]], [[30, 30, 220], [230, 230, 40]]], np.uint8)
+    return corners.repeat(HEIGHT // 2, axis=0).repeat(WIDTH // 2, axis=1)
+
+
+def corners(image: Image.Image) -> list[tuple[int, ...]]:
+    width, height = image.size
+    return [
+        image.getpixel((x, y))  # type: ignore[misc]
+        for y in (height // 4, 3 * height // 4)
+        for x in (width // 4, 3 * width // 4)
+    ]
+
+
+def assert_alike(found: Image.Image, picture: np.ndarray) -> None:
+    assert found.size == (picture.shape[1], picture.shape[0])
+    expected = np.array(corners(Image.fromarray(picture)), int)
+    assert np.abs(np.array(corners(found), int) - expected).max() <= 12
+
+
+@pytest.mark.parametrize("orientation", STORED)
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])
+def test_every_orientation_is_turned_upright(
+    tmp_path: Path, picture: np.ndarray, suffix: str, orientation: int
+) -> None:
+    small = picture[::8, ::8]
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    path = tmp_path / f"photo{suffix}"
+    Image.fromarray(np.ascontiguousarray(STORED[orientation](small))).save(path, exif=exif)
+    assert_alike(open_image(path), small)
+
+
+@pytest.mark.parametrize("name", ["photo.heic", "photo.HEIF", "renamed.jpg", "renamed.mp4"])
+def test_a_photograph_of_a_phone_is_read_whole(
+    tmp_path: Path, picture: np.ndarray, name: str
+) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    path = tmp_path / name
+    buffer = io.BytesIO()
+    heif.from_pillow(Image.fromarray(picture)).save(buffer, quality=90)
+    path.write_bytes(buffer.getvalue())
+    assert is_image(path)
+    assert not looks_like_video(path)
+    assert_alike(open_image(path), picture)
+    info = probe(path)
+    assert (info.width, info.height, info.duration) == (WIDTH, HEIGHT, 0)
+    assert image_pixels(path, 130).shape == (3, 130, 192)
+
+
+def test_avif_is_read_whole(tmp_path: Path, picture: np.ndarray) -> None:
+    if "AVIF" not in images.image_formats():
+        pytest.skip("this build of Pillow has no AVIF")
+    path = tmp_path / "photo.avif"
+    Image.fromarray(picture).save(path, quality=80)
+    assert is_image(path)
+    assert_alike(open_image(path), picture)
+
+
+def test_a_missing_decoder_is_named(
+    tmp_path: Path, picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    path = tmp_path / "photo.heic"
+    heif.from_pillow(Image.fromarray(picture)).save(path)
+    monkeypatch.setattr(images, "image_formats", lambda: images.FORMATS)
+    with pytest.raises(VideoDecodeError, match=r"pip install 'eaglenet\[heic\]'"):
+        open_image(path)
+
+
+def test_damaged_photographs_are_errors(tmp_path: Path, picture: np.ndarray) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    whole = tmp_path / "photo.heic"
+    heif.from_pillow(Image.fromarray(picture)).save(whole)
+    data = whole.read_bytes()
+    for size in (40, len(data) // 2):
+        part = tmp_path / f"cut{size}.heic"
+        part.write_bytes(data[:size])
+        with pytest.raises(VideoDecodeError):
+            open_image(part)
