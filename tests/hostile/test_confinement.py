@@ -31,6 +31,7 @@ from eaglenet.indexing.decoding import (
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, check_inspection
 from eaglenet.video import worker as workers
+from eaglenet.video.images import decoding_needs_threads
 from eaglenet.video.input_file import share_file
 from eaglenet.video.messages import MessageError, Receiver, layout_of, unpack
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
@@ -83,7 +84,8 @@ def test_a_taken_over_worker_reaches_nothing(target: Target, missing: tuple[str,
         for outcome in map_ahead(escape, attacks, workers=1, access=ACCESS)
     }
     allowed = [name for name, result in results.items() if not result.startswith("refused")]
-    assert allowed == []
+    # The decoder of HEIC starts a thread; it is as confined as the process.
+    assert allowed == (["start_thread"] if decoding_needs_threads() else [])
     assert len(results) == len(ATTACKS) > 30
     assert sorted(os.listdir(target.folder)) == before
 

@@ -39,12 +39,21 @@ def image_formats() -> tuple[str, ...]:
     from PIL import features
 
     known = [name for name in FORMATS if name != "AVIF" or features.check("avif")]
+    if "AVIF" in known:
+        from PIL import AvifImagePlugin
+
+        AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # A confined process may start none.
     try:
         import pillow_heif
     except ImportError:
         return tuple(known)
-    pillow_heif.register_heif_opener()
+    pillow_heif.register_heif_opener(decode_threads=1)
     return (*known, HEIF)
+
+
+def decoding_needs_threads() -> bool:
+    """Return whether a decoder starts threads: that of HEIC always has one."""
+    return HEIF in image_formats()
 
 
 def load_image_formats() -> None:

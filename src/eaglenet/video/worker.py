@@ -33,7 +33,7 @@ from eaglenet.core.platform import exit_with_parent, limit_memory, limit_process
 from eaglenet.core.process import ChildProcess, clean_environment, start_child
 from eaglenet.video import messages
 from eaglenet.video.containers import load_pyav
-from eaglenet.video.images import load_image_formats
+from eaglenet.video.images import decoding_needs_threads, load_image_formats
 from eaglenet.video.input_file import SharedFile, use_shared_file
 from eaglenet.video.limits import MAX_SECONDS
 from eaglenet.video.messages import MAX_BYTES, Layout, MessageError, Receiver, layout_of
@@ -339,7 +339,7 @@ def _host(
             return
         missing = confine_host()
         control.send_bytes("\n".join(missing).encode())
-        _fork_for_files(control, work, layout, threads)
+        _fork_for_files(control, work, layout, threads or decoding_needs_threads())
 
 
 def confine_host() -> list[str]:
