@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Sequence
@@ -38,9 +39,11 @@ def load_image_formats() -> None:
     for format in FORMATS:
         buffer = io.BytesIO()
         options = {} if format in ("GIF", "BMP") else {"exif": image.getexif()}
-        image.save(buffer, format, **options)
-        with Image.open(buffer, formats=FORMATS) as opened:
-            scale_short_side(_upright(opened), 4)
+        # A Pillow of another build may lack a format; its files are reported one by one.
+        with contextlib.suppress(OSError, KeyError):
+            image.save(buffer, format, **options)
+            with Image.open(buffer, formats=FORMATS) as opened:
+                scale_short_side(_upright(opened), 4)
 
 
 def encode_jpeg(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
