@@ -25,6 +25,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+
+def is_supported() -> bool:
+    """Return whether this system can confine at all; each function says what the kernel lacks."""
+    if sys.platform != "linux" or not hasattr(os, "fork"):
+        return False
+    return hasattr(ctypes.CDLL(None), "prctl")
+
+
 # Landlock: include/uapi/linux/landlock.h
 
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446

@@ -359,6 +359,23 @@ def _open_and_check(root: str, parts: Sequence[str]) -> int:
     return descriptor
 
 
+def opened_path(descriptor: int, path: str) -> str:
+    """Return the real path of an open file, which was opened as ``path``.
+
+    Linux tells it by the descriptor. Elsewhere the path is resolved again and must lead to the same
+    file; if it does not, the result is empty.
+    """
+    try:
+        return os.readlink(PROC / "self" / "fd" / str(descriptor))
+    except OSError:
+        real = os.path.realpath(path)
+        try:
+            is_same = os.path.samestat(os.stat(real), os.fstat(descriptor))
+        except OSError:
+            is_same = False
+        return real if is_same else ""
+
+
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
     """Return up to ``size`` bytes from ``offset`` on; safe to call from several threads."""
     if hasattr(os, "pread"):

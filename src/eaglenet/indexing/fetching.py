@@ -6,11 +6,12 @@ The cache has a bounded size; a download is used both for inspecting a file and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -25,8 +26,15 @@ from eaglenet.core.object_storage import (
     absolute_location,
     is_object_url,
 )
-from eaglenet.core.platform import cache_folder
-from eaglenet.indexing.files import CandidateFile, FileVersion, is_missing_file, version_of
+from eaglenet.core.platform import cache_folder, opened_path
+from eaglenet.indexing.files import (
+    LEADS_OUT,
+    CandidateFile,
+    FileVersion,
+    is_missing_file,
+    leads_out,
+    version_of,
+)
 from eaglenet.video.containers import INDEXED_SUFFIXES
 from eaglenet.video.input_file import SharedFile, share_file, shared_file
 
@@ -121,15 +129,27 @@ def local_path(path: str) -> str:
     return str(_download(path)) if is_remote else path
 
 
-def share(path: str) -> SharedFile:
-    """Open a file or object for a worker, which cannot; downloads an object."""
+def share(path: str, folders: Sequence[str] = ()) -> SharedFile:
+    """Open a file or object for a worker, which cannot; downloads an object.
+
+    A file that lies in none of ``folders`` (real paths) is refused: since it was found, it or a
+    folder above it may have become a link.
+    """
     if not is_object_url(path):
-        return share_file(path)
+        shared = share_file(path)
+        if folders and shared.descriptor is not None and _is_outside(shared, folders):
+            shared.close()
+            return SharedFile(path, error=PermissionError(errno.EPERM, LEADS_OUT, path))
+        return shared
     try:
         version = _version(_entry(path))
         return replace(share_file(_download(path)), path=path, version=version)
     except OSError as error:
         return SharedFile(path, error=OSError(error.errno, error.strerror or str(error), path))
+
+
+def _is_outside(shared: SharedFile, folders: Sequence[str]) -> bool:
+    return leads_out(opened_path(shared.require_descriptor(), shared.path), folders)
 
 
 def _candidate(entry: ObjectEntry) -> CandidateFile:

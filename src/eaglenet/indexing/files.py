@@ -7,7 +7,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglenet.core import untrusted
@@ -31,6 +31,8 @@ class CandidateFile:
     problem: str = ""
     is_sure: bool = True
     """False if only its first bytes look like a video's; then nothing is reported if it is none."""
+    folders: tuple[str, ...] = field(default=(), compare=False)
+    """Real paths of folders of which one must contain the file when it is opened; empty: any."""
 
 
 def version_of(path: str) -> FileVersion:
@@ -82,7 +84,12 @@ def find_videos(
                     status = path.stat()
                     problem = "" if is_utf8(name) else "the file name is not valid UTF-8; rename it"
                     yield CandidateFile(
-                        name, status.st_size, status.st_mtime_ns, problem, is_sure=must_report
+                        name,
+                        status.st_size,
+                        status.st_mtime_ns,
+                        problem,
+                        is_sure=must_report,
+                        folders=() if is_named or follow_links else tuple(folders),
                     )
             except OSError as error:
                 if must_report:

@@ -137,7 +137,9 @@ def inspection_access(splitting: Splitting) -> Access[CandidateFile, Inspection]
     """File that an inspector may read, and the check of its result."""
     # Finding shots decodes the whole video, in threads.
     return Access(
-        share=lambda file: share(file.path), check=check_inspection, threads=splitting.shots
+        share=lambda file: share(file.path, file.folders),
+        check=check_inspection,
+        threads=splitting.shots,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Sequence
@@ -65,12 +66,11 @@ def load_image_formats() -> None:
     for format in image_formats():
         buffer = io.BytesIO()
         options = {} if format in ("GIF", "BMP") else {"exif": image.getexif()}
-        try:
+        # A build of Pillow or libheif may lack a format; its files are reported one by one.
+        with contextlib.suppress(OSError, KeyError, RuntimeError, ValueError):
             image.save(buffer, format, **options)
-        except (OSError, RuntimeError, ValueError):
-            continue  # A build of libheif or libavif that only decodes.
-        with Image.open(buffer, formats=image_formats()) as opened:
-            scale_short_side(_upright(opened), 4)
+            with Image.open(buffer, formats=image_formats()) as opened:
+                scale_short_side(_upright(opened), 4)
 
 
 def encode_jpeg(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:

@@ -39,8 +39,10 @@ from eaglenet.video.limits import MAX_SECONDS
 from eaglenet.video.messages import MAX_BYTES, Layout, MessageError, Receiver, layout_of
 from eaglenet.video.reader import OPEN_FILES
 
-IS_FORKING = sys.platform == "linux"
+IS_FORKING = confinement.is_supported()
 """Whether each file gets a process of its own. Forking is not safe with the libraries of macOS."""
+CAN_SEND_FILES = hasattr(os, "readv")
+"""Whether connections are sockets, which carry descriptors; on Windows they are pipes."""
 IDLE_SECONDS = 10.0
 """Seconds without a request after which a worker closes its open files."""
 SEND_SECONDS = 10
@@ -168,7 +170,7 @@ class Channel:
 
 def _socket_of(connection: Connection) -> socket.socket | None:
     """Return a socket for the same connection; None on Windows, where it is a pipe."""
-    if sys.platform == "win32":
+    if not CAN_SEND_FILES:
         return None
     own = _duplicate(connection)
     # A hostile worker that does not read must not stop the parent.
@@ -445,7 +447,7 @@ def _serve(connection: Connection, work: Callable[[Any], Any], layout: Layout) -
 def _write(connection: Connection, content: memoryview) -> None:
     """Write bytes without a frame around them."""
     while len(content):
-        if sys.platform == "win32":
+        if not CAN_SEND_FILES:
             connection.send_bytes(content[:CHUNK])
             content = content[CHUNK:]
         else:
