@@ -3,9 +3,9 @@
     python benchmarks/transcript_search.py                            # the text tower of `small`
     python benchmarks/transcript_search.py --sentences FOLDER --save  # and a sentence encoder
 
-252 sentences are the lines; each is asked for by its first words (exact), by three of its words
-(part) and by a paraphrase that shares no content word with it. The right line is one of 252. FOLDER
-is a sentence encoder in the hub's format whose tokens are averaged, such as MiniLM-L6.
+Made sentences are the lines; each is asked for by its first seven words (exact), by four words
+(part) and by a paraphrase that shares no content word with it. One line is right. FOLDER is a
+sentence encoder in the hub's format whose tokens are averaged, such as MiniLM-L6.
 """
 
 from __future__ import annotations
@@ -95,8 +95,10 @@ def main() -> None:
     parser.add_argument(
         "--save", action="store_true", help="write results/transcript_search-cpu.json"
     )
+    everything = len(SUBJECTS) * len(ACTIONS)
+    parser.add_argument("--lines", type=int, default=everything, help="lines to search in")
     arguments = parser.parse_args()
-    sentences = make_sentences(len(SUBJECTS) * len(ACTIONS))
+    sentences = make_sentences(arguments.lines)
     lines = [
         TranscriptLine(10.0 * number, 10.0 * number + 3, sentence.text)
         for number, sentence in enumerate(sentences)
@@ -106,11 +108,12 @@ def main() -> None:
     if arguments.sentences:
         encoders[arguments.sentences.name] = sentence_encoder(arguments.sentences)
     report: dict[str, Any] = {"lines": len(lines), "exact terms": {}, "encoders": {}}
+    indexes = {name: MeaningIndex.build(lines, encode) for name, encode in encoders.items()}
     for kind, texts in questions(sentences).items():
         exact = [exact_strengths(text, terms) for text in texts]
         report["exact terms"][kind] = recall(exact)
         for name, encode in encoders.items():
-            index = MeaningIndex.build(lines, encode)
+            index = indexes[name]
             assert len(index.windows) == len(lines)
             cosines = [index.cosines(vector) for vector in encode(texts)]
             rows = report["encoders"].setdefault(name, {}).setdefault(kind, {})

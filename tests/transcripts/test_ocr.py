@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageDraw, ImageFont
 
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import (
@@ -89,3 +91,46 @@ def test_reads_text_in_frames(tmp_path: Path) -> None:
         ("PLATFORM NINE", 0.0),
         ("Grand opening", 2.0),
     ]
+
+
+def frame_with(text: str, second: float, background: int) -> DistinctFrame:
+    """A text in the lower half, and another picture in the upper one."""
+    picture = Image.new("RGB", (640, 360), (20, 30, 60))
+    ImageDraw.Draw(picture).rectangle((0, 0, 639, 150), fill=(background, background, 90))
+    font = ImageFont.load_default(36)
+    ImageDraw.Draw(picture).text((60, 240), text, "white", font)  # type: ignore[arg-type]
+    pixels = np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+    return DistinctFrame(second, second + 1, pixels)
+
+
+def count_readings(*frames: DistinctFrame) -> tuple[int, list[list[str]]]:
+    """How many texts a model recognised in frames, and what it returned for each."""
+    model = OcrModel()
+    crops = []
+    recognize = model._recognize
+
+    def record(crop: Any) -> RecognizedText:
+        crops.append(crop)
+        return recognize(crop)
+
+    model._recognize = record  # type: ignore[method-assign]
+    texts = [[found.text for found in model.read(frame)] for frame in frames]
+    return len(crops), texts
+
+
+@pytest.mark.slow
+def test_a_text_that_stays_is_recognised_once_while_the_picture_changes() -> None:
+    text = "Platform 7 to the harbour"
+    count, texts = count_readings(*(frame_with(text, n, 40 + 60 * n) for n in range(3)))
+    assert texts[0] == texts[1] == texts[2]
+    assert texts[0][0].replace(" ", "") == text.replace(" ", "")
+    assert count == 1
+
+
+@pytest.mark.slow
+def test_a_text_of_which_one_digit_changes_is_read_again() -> None:
+    frames = (frame_with(f"Score 12:0{number}", number, 40) for number in (1, 2))
+    count, texts = count_readings(*frames)
+    assert count == 2
+    assert "01" in texts[0][0]
+    assert "02" in texts[1][0]

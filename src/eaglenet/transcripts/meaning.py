@@ -17,6 +17,9 @@ MAX_GAP = 4.0
 SPREAD = 4.0
 """Standard deviations above the mean cosine at which a window means the same as the query."""
 
+MEANING_WEIGHT = 0.5
+"""Weight of meaning beside exact terms: the best of 0.5, 1 and 2 (``transcript_search.py``)."""
+
 Vectors = NDArray[np.float32]
 """``[texts, width]``, of unit length."""
 TextEncoder = Callable[[Sequence[str]], Vectors]
@@ -111,7 +114,7 @@ def meaning_strengths(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def hybrid_strengths(
-    exact: NDArray[np.float32], cosines: NDArray[np.float32], weight: float = 1.0
+    exact: NDArray[np.float32], cosines: NDArray[np.float32], weight: float = MEANING_WEIGHT
 ) -> NDArray[np.float32]:
     """Sum of the strength by exact terms (0 to 1) and ``weight`` times that by meaning.
 

@@ -92,6 +92,20 @@ def _block_means(pixels: Pixels) -> NDArray[np.float32]:
     return means
 
 
+LOCATE_SIDE = 640
+"""Pixels of the longer side of the copy in which text is located."""
+MIN_TEXT_SIDE = 13.0
+"""Pixels of the shorter side of a text in a frame; smaller ones are read wrong, slowly."""
+MAX_SIDE = 2000
+"""Pixels of the longer side of an image at most, RapidOCR's own limit."""
+MAX_SHIFT = 0.25
+"""Heights of a letter by which the corners of a text that stays may move: the detector is not
+exact, and a further letter moves them by more."""
+MAX_CROP_CHANGE = 10.0
+"""Grey values (of 256) by which a block of a text that stays may differ; another digit changes its
+block by more."""
+COLUMN_RATIO = 1.5
+"""Height over width from which a text is a column; RapidOCR's own value."""
 MIN_SCORE = 0.6
 """Confidence below which RapidOCR guesses."""
 MIN_CHARACTERS = 2
@@ -111,14 +125,21 @@ class RecognizedText:
 
 
 class OcrModel:
-    """Reads text in frames. Loading takes about a second."""
+    """Reads text in frames. Loading takes about a second.
+
+    Text is located in a small copy of the frame, and each place is read at full size. A place that
+    looks as it did in the previous frame is not read again.
+    """
 
     def __init__(self) -> None:
         rapidocr = self.require()
         # One frame at a time: operators that run side by side only wait for each other.
         threads = {"intra_op_num_threads": num_cores(), "inter_op_num_threads": 1}
         engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
-        self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine})
+        # By default a smaller copy would be scaled up again.
+        size = {"Det.limit_type": "max", "Det.limit_side_len": MAX_SIDE}
+        self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine, **size})
+        self._previous: list[_Place] = []
 
     @staticmethod
     def version() -> str:
@@ -141,13 +162,98 @@ class OcrModel:
         """Texts of a frame, from top to bottom."""
         # [3, height, width] RGB to the [height, width, 3] BGR of OpenCV.
         image = np.ascontiguousarray(frame.pixels[::-1].transpose(1, 2, 0))
-        result = self._read(image)
-        texts, scores = getattr(result, "txts", None), getattr(result, "scores", None)
+        places = []
+        for box in self._locate(image):
+            known = next((place for place in self._previous if place.is_same(box, image)), None)
+            if known is None:
+                crop = _cut_out(image, box)
+                known = _Place(box, _crop_blocks(crop), self._recognize(crop))
+            places.append(known)
+        self._previous = places
         return [
-            RecognizedText(str(text), float(score))
-            for text, score in zip(texts or (), scores or (), strict=False)
-            if score >= MIN_SCORE and sum(map(str.isalnum, text)) >= MIN_CHARACTERS
+            place.text
+            for place in places
+            if place.text.score >= MIN_SCORE
+            and sum(map(str.isalnum, place.text.text)) >= MIN_CHARACTERS
         ]
+
+    def _locate(self, image: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
+        """Return the corners ``[4, 2]`` of each text, from top to bottom."""
+        import cv2
+
+        height, width = image.shape[:2]
+        # An image may be a printed page, whose letters a smaller copy would lose.
+        is_frame = min(height, width) <= SHORT_SIDE
+        scale = min(1.0, LOCATE_SIDE / max(height, width)) if is_frame else 1.0
+        small = image
+        if scale < 1.0:
+            size = max(1, round(width * scale)), max(1, round(height * scale))
+            small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+        result = self._read(small, use_det=True, use_cls=False, use_rec=False)
+        boxes = getattr(result, "boxes", None)
+        if boxes is None:
+            return []
+        factors = np.array([width / small.shape[1], height / small.shape[0]], np.float32)
+        full = [np.asarray(box, np.float32) * factors for box in boxes]
+        return [box for box in full if not is_frame or _short_side(box) >= MIN_TEXT_SIDE]
+
+    def _recognize(self, crop: NDArray[np.uint8]) -> RecognizedText:
+        """Read one line. One at a time: in a batch all are padded to the longest."""
+        result = self._read(crop, use_det=False, use_cls=False, use_rec=True)
+        texts, scores = getattr(result, "txts", None), getattr(result, "scores", None)
+        if not texts or not scores:
+            return RecognizedText("", 0.0)
+        return RecognizedText(str(texts[0]), float(scores[0]))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A text in the previous frame: its corners, what it looked like, and what it said."""
+
+    box: NDArray[np.float32]
+    blocks: NDArray[np.float32]
+    text: RecognizedText
+
+    def is_same(self, box: NDArray[np.float32], image: NDArray[np.uint8]) -> bool:
+        """Whether a box of the next frame has this text: near this place, which looks the same."""
+        if float(np.abs(self.box - box).max()) > MAX_SHIFT * _short_side(self.box):
+            return False
+        blocks = _crop_blocks(_cut_out(image, self.box))
+        return float(np.abs(self.blocks - blocks).max()) <= MAX_CROP_CHANGE
+
+
+def _cut_out(image: NDArray[np.uint8], box: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the text in a box as an upright image; a column of text is turned to the left."""
+    import cv2
+
+    width = max(1, round(float(max(_distance(box, 0, 1), _distance(box, 3, 2)))))
+    height = max(1, round(float(max(_distance(box, 0, 3), _distance(box, 1, 2)))))
+    corners = np.array([(0, 0), (width, 0), (width, height), (0, height)], np.float32)
+    transform = cv2.getPerspectiveTransform(box, corners)
+    crop: NDArray[np.uint8] = cv2.warpPerspective(
+        image, transform, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE
+    )
+    return np.rot90(crop).copy() if height >= COLUMN_RATIO * width else crop
+
+
+def _short_side(box: NDArray[np.float32]) -> float:
+    return min(_distance(box, 0, 3), _distance(box, 0, 1))
+
+
+def _distance(box: NDArray[np.float32], first: int, second: int) -> float:
+    return float(np.linalg.norm(box[first] - box[second]))
+
+
+def _crop_blocks(crop: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Grey means of blocks, four from the top of a letter to its bottom."""
+    import cv2
+
+    columns = max(4, round(4 * crop.shape[1] / crop.shape[0]))
+    grey = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY)
+    small: NDArray[np.float32] = cv2.resize(
+        grey, (columns, 4), interpolation=cv2.INTER_AREA
+    ).astype(np.float32)
+    return small
 
 
 @dataclass

@@ -38,9 +38,7 @@ from eaglenet.video.writing import read_audio
 logger = logging.getLogger(__name__)
 
 GRID = 32
-"""Side in pixels of the grey frames that are compared: camera motion hardly shows at this size."""
-
-BINS = 16
+"""Side in pixels of the frames that are compared: camera motion hardly shows at this size."""
 
 MIN_SHOT_SECONDS = 0.5
 """Changes closer together are flashes, or fades of one cut."""
@@ -181,8 +179,8 @@ def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:
     return images.decode_image(Path(path), size, resize)
 
 
-def shot_boundaries(path: str | Path, *, threshold: float = 0.35) -> list[float]:
-    """Return the seconds of hard cuts, without the start of the file."""
+def shot_boundaries(path: str | Path, *, threshold: float = 0.08) -> list[float]:
+    """Return the seconds of cuts and of most fades, without the start of the file."""
     if is_image(path):
         return []
     with open_video(path) as source:
@@ -192,25 +190,25 @@ def shot_boundaries(path: str | Path, *, threshold: float = 0.35) -> list[float]
 def _find_boundaries(source: VideoSource, threshold: float) -> list[float]:
     """Return the seconds of frames that differ from the previous one by more than ``threshold``.
 
-    difference = mean |g_n - g_{n-1}| / 255 * 1/2 + |h_n - h_{n-1}|_1 / 2 * 1/2
-
-    where g is the grey frame and h its histogram; each term lies between 0 and 1.
+    difference = mean |c_n - c_{n-1}| / 255 over hue, saturation and value of a 32 x 32 frame. Hue
+    and saturation tell shots apart that are equally bright.
     """
+    from PIL import Image
+
     boundaries: list[float] = []
     previous = None
     for time, frame in decode_through(source):
-        grey = source.reformatter.reformat(
-            frame, width=GRID, height=GRID, format="gray8", interpolation="AREA"
+        small = source.reformatter.reformat(
+            frame, width=GRID, height=GRID, format="rgb24", interpolation="AREA"
         ).to_ndarray()
-        histogram = np.histogram(grey, bins=BINS, range=(0, 256))[0] / grey.size
+        colours = np.asarray(Image.fromarray(small).convert("HSV"), np.int16)
         if previous is not None:
-            pixel_change = np.abs(grey.astype(np.int16) - previous[0]).mean() / 255
-            histogram_change = np.abs(histogram - previous[1]).sum() / 2
+            change = float(np.abs(colours - previous).mean()) / 255
             seconds = source.seconds(time)
             is_new = not boundaries or seconds - boundaries[-1] >= MIN_SHOT_SECONDS
-            if (pixel_change + histogram_change) / 2 > threshold and is_new:
+            if change > threshold and is_new:
                 boundaries.append(seconds)
-        previous = (grey.astype(np.int16), histogram)
+        previous = colours
     return boundaries
 
 
