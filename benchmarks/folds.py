@@ -27,7 +27,8 @@ from common import save_result
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.selection import NearCopies
+from eaglenet.search.model import ClipFeatures
+from eaglenet.search.selection import ClipDetails, NearCopies
 from eaglenet.video.decoding import decode, write_video
 
 FPS, SECONDS, SIDE = 6, 10, 192
@@ -72,7 +73,6 @@ def make(folder: Path, clips: Path, count: int) -> None:
             write_video(folder / f"{number:03} {name} copy.mp4", small, FPS, options={"crf": "34"})
 
 
-@torch.no_grad()
 def measure(base: Path, clips: Path, count: int) -> dict[str, Any]:
     """Folded pairs that are no copies, and copies that are not folded."""
     if not (base / "films").exists():
@@ -83,11 +83,10 @@ def measure(base: Path, clips: Path, count: int) -> dict[str, Any]:
     engine = Engine.open(base / "store")
     snapshot = engine.snapshot
     rows = np.arange(len(snapshot))
-    names = [
-        Path(snapshot.files.paths[int(file)][0]).stem for file in snapshot.columns["file_number"]
-    ]
-    features = engine.manifest.layout.unpack(snapshot.records(rows), torch.device("cpu"))
-    near = NearCopies(snapshot, rows, features)
+    details = ClipDetails.of_rows(snapshot, rows)
+    names = [Path(details.files.paths[details.file(row)][0]).stem for row in rows.tolist()]
+    features = ClipFeatures(engine.manifest.layout.unpack(snapshot.features_at(rows)))
+    near = NearCopies(details, rows, features)
     pairs = [
         (names[one], names[other], near.find_copy(one, {other}) is not None)
         for one, other in combinations(range(len(names)), 2)

@@ -1,9 +1,8 @@
-"""Growth of queries, commits, workers, shards and object storage. One file of results.
+"""Growth of queries, workers, shards and object storage; ``store.py`` measures commits.
 
     python benchmarks/scale.py all                           # each part in turn; an hour, 23 GB
     python benchmarks/scale.py query --clips 100000          # and 1000000, 10000000 (23 GB of disk)
     python benchmarks/scale.py shards --clips 1000000        # the same store in four shards
-    python benchmarks/scale.py commit                        # at 1, 2 and 5 million clips (4 GB)
     python benchmarks/scale.py bucket --clips 100000         # an S3 server on this machine (moto)
     python benchmarks/scale.py workers                       # local processes and Ray
     python benchmarks/scale.py query --clips 10000000 --folder DIR --build     # builds and ends
@@ -16,9 +15,6 @@ have. Queries are drawn likewise and are not in the store. A query is the shortl
 the reading of their features; the time for encoding the text and ranking 100 clips does not grow
 with the store (``benchmarks/search.py``). Recall is against all cosines. Shards: a quarter of the
 vectors or codes scanned, the slowest of the four and the work of the front.
-
-Commit: 256 clips of one file into a store that holds so many clips already (vectors of 64 numbers:
-a commit reads no old vector).
 
 Bucket: a store is written in commits of 256 clips with 6 KB of features each, then opened without a
 local copy, and with one after another commit; features of 100 clips are read from the storage.
@@ -39,7 +35,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +66,6 @@ SIZES = (100_000, 1_000_000, 10_000_000)
 PARTS = [
     *(["query", "--clips", str(size)] for size in SIZES),
     ["shards", "--clips", "1000000"],
-    ["commit"],
     ["bucket"],
     ["workers"],
 ]
@@ -185,21 +179,6 @@ def recall(
     return round(float(np.mean([len({*ours} & {*truth}) / SHORTLIST for truth, ours in pairs])), 4)
 
 
-def measure_commit(folder: Path, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    synthetic, results = SyntheticClips(dim=64), []
-    for before, size in pairwise([0, *sizes]):
-        with LocalStore.write(folder, synthetic.manifest) as writer:
-            synthetic.fill(writer, before // CLIPS_PER_FILE, size // CLIPS_PER_FILE)
-            times = []
-            for number in range(6):
-                changes = synthetic.changes([size * 10 + number], COMMIT_CLIPS)
-                times.append(seconds_of(lambda changes=changes: writer.commit(changes)))
-        median = round(float(np.median(times[1:])), 3)
-        results.append({"rows": size, "clips_per_commit": COMMIT_CLIPS, "whole_seconds": median})
-        print(results[-1], flush=True)
-    return results
-
-
 def measure_bucket(num_clips: int, folder: Path) -> dict[str, Any]:
     """A store on moto's S3 server, in another process."""
     from eaglenet.cluster.bucket import BucketStore
@@ -286,9 +265,8 @@ def keep(part: str, key: str | None, result: Any, load_before: tuple[float, ...]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["all", "query", "shards", "commit", "bucket", "workers"])
+    parser.add_argument("part", choices=["all", "query", "shards", "bucket", "workers"])
     parser.add_argument("--clips", type=int, default=100_000)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 2_000_000, 5_000_000])
     parser.add_argument("--folder", type=Path, help="keep the synthetic store here, use it again")
     parser.add_argument("--build", action="store_true", help="make that store and measure nothing")
     arguments = parser.parse_args()
@@ -312,9 +290,6 @@ def main() -> None:
             queries = SyntheticClips().vectors(QUERIES, 2**60)
             result = measure_shards(snapshot, queries, SHARDS, SHORTLIST, WARM)
             keep("shards", str(arguments.clips), result, load)
-        elif arguments.part == "commit":
-            result = {"sizes": measure_commit(folder, arguments.rows)}
-            keep("commit", None, result, load)
         elif arguments.part == "bucket":
             result = measure_bucket(arguments.clips, Path(temporary))
             keep("bucket", str(arguments.clips), result, load)

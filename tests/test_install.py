@@ -107,6 +107,13 @@ def test_hashed_files_have_the_pinned_versions(name: str) -> None:
             assert pinned[package] == version, package
 
 
+def test_the_hashed_file_has_everything_that_a_plain_installation_needs() -> None:
+    hashed = pins(ROOT / "requirements-hashed.txt")
+    for text in PROJECT["dependencies"]:
+        assert canonicalize_name(Requirement(text).name) in hashed, text
+    assert "torch" not in hashed
+
+
 def test_a_marker_is_kept_only_where_versions_differ(resolve: ModuleType) -> None:
     text = (
         "b==2 ; python_full_version >= '3.12'\nb==1 ; python_full_version < '3.12'\n"

@@ -12,7 +12,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from scale_model import Run, archive, commit_time, predicted, rate_of, simulated  # noqa: E402
+from scale_model import Run, archive, predicted, rate_of, simulated  # noqa: E402
 
 
 def measured(part: str) -> Any:
@@ -48,17 +48,19 @@ def test_every_bound_is_met_by_some_run() -> None:
     assert rate_of(archive(100, 64, 1, commit_seconds=409.6)) == pytest.approx(10)
 
 
-def test_a_commit_grows_by_its_rows_as_it_was_measured() -> None:
-    points = measured("commit")["sizes"]
-    low, high = points[0], points[-1]
-    slope = (high["whole_seconds"] - low["whole_seconds"]) / (high["rows"] - low["rows"])
-    run = Run(
-        1, 1, 1,
-        commit_seconds=low["whole_seconds"] - slope * low["rows"],
-        commit_seconds_a_million=slope * 1e6,
-    )  # fmt: skip
-    for point in points[1:-1]:
-        assert commit_time(run, point["rows"]) == pytest.approx(point["whole_seconds"], rel=0.2)
+def test_a_commit_does_not_grow_with_the_store() -> None:
+    small, *_, large = commits()
+    assert large["clips"] > 9 * small["clips"]
+    times = [each["commit_processor_time"]["median_ms"] for each in (small, large)]
+    assert times[1] == pytest.approx(times[0], rel=0.2)
+
+
+def commits() -> list[dict[str, Any]]:
+    """What ``benchmarks/store.py`` measured, by the size of the store."""
+    sizes: list[dict[str, Any]] = json.loads(
+        (BENCHMARKS / "results" / "store-cpu.json").read_text()
+    )["sizes"]
+    return sizes
 
 
 def test_the_simulation_gives_the_seconds_that_were_measured() -> None:
@@ -95,11 +97,17 @@ def test_the_page_says_what_was_kept() -> None:
 
 def test_the_page_says_how_fast_one_large_store_is_filled() -> None:
     page = " ".join((BENCHMARKS.parent / "docs" / "scale.md").read_text().split())
-    low, *_, high = measured("commit")["sizes"]
-    slope = (high["whole_seconds"] - low["whole_seconds"]) / (high["rows"] - low["rows"]) * 1e6
-    first = low["whole_seconds"] - slope * low["rows"] / 1e6
-    assert f"c = {first:.2f} s + {slope:.2f} s a million rows" in page
-    changes = {"commit_seconds": first, "commit_seconds_a_million": slope}
-    run = archive(100_000, 512, 1, **changes)
-    assert f"it takes {rate_of(run):.0f} clips a second, whatever the cluster" in page
-    assert f"| the same, one store | 512 cores, 1 GPU | {predicted(run) / 3600:.0f} h |" in page
+    small, *_, large = commits()
+    seconds = large["commit_of_256"]["median_ms"] / 1000
+    assert f"c = {seconds:.2f} s" in page
+    assert f"takes {round(4096 / seconds, -3):,.0f} clips per second" in page
+    times = [each["commit_processor_time"]["median_ms"] for each in (large, small)]
+    assert f"{times[0]:.0f} and {times[1]:.0f} ms of processor time" in page
+    run = archive(100_000, 512, 1, commit_seconds=seconds)
+    assert f"| 100,000 h | 512 cores, 1 GPU | {predicted(run) / 3600:.1f} h |" in page
+    bucket = measured("bucket")["5000"]
+    assert f"{bucket['commit']['p50_ms'] / 1000:.1f} s, the first copy" in page
+    assert f"{bucket['cold_open_seconds']:.1f} s, following" in page
+    assert (
+        f"{bucket['open_after_a_commit_seconds']:.2f} s. The store had {bucket['objects']}" in page
+    )

@@ -11,7 +11,7 @@ The files:
 
 - ``constraints.txt``: one version per package, for ``pip install ... -c constraints.txt``.
   The CUDA libraries are left out: each build of torch pins its own.
-- ``requirements-hashed.txt``: the extras ``search,serve,int8`` with the hash of every file, for
+- ``requirements-hashed.txt``: what a plain installation needs with the hash of every file, for
   ``pip install --require-hashes -r requirements-hashed.txt``.
 - ``tools/requirements.txt``: the tools that build a release, with hashes; ``make dist`` uses it.
 """
@@ -44,7 +44,6 @@ PLATFORMS = {
 }
 UNSUPPORTED = {"macOS 14 x86-64": "x86_64-apple-darwin", "Windows ARM64": "aarch64-pc-windows-msvc"}
 """Shown for information: torch has no wheel for the first, several packages none for the second."""
-USER_EXTRAS = ("search", "serve", "int8")
 RELEASE_TOOLS = ("build", "hatchling", "twine", "uv")
 OTHER_TOOLS = ("pip-audit", "ray[default,serve]")
 """Installed with ``-c constraints.txt`` by ``make audit`` and deploy/Dockerfile."""
@@ -131,7 +130,7 @@ def update(upgrade: list[str]) -> None:
     CONSTRAINTS.write_text(plain_pins(pins), "utf-8")
     hashes = ("--generate-hashes", "--constraint", "constraints.txt")
     previous = HASHED.read_text("utf-8") if HASHED.exists() else ""
-    HASHED.write_text(universal(*hashes, extras=USER_EXTRAS, previous=previous), "utf-8")
+    HASHED.write_text(universal(*hashes, extras=(), previous=previous), "utf-8")
     TOOL_REQUIREMENTS.write_text(universal(*hashes, requirements=RELEASE_TOOLS), "utf-8")
 
 

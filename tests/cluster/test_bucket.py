@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -27,18 +28,19 @@ from made_store import (
     make_manifest,
     path_of,
 )
-from object_storage import Gate, at_random
 
 from eaglenet.cluster import bucket, chunks, lease, mirror
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.chunks import HEAD, Head
 from eaglenet.core.errors import StoreError, UnreachableError, UsageError
-from eaglenet.core.object_storage import ChangedObjectError, ObjectFolder
+from eaglenet.core.object_storage import ChangedObjectError, ObjectError, ObjectFolder
+from eaglenet.store import writer as writer_module
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes, LineQuery
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
+from object_storage import Gate, at_random
 
 FILES = 6
 KILLS = int(os.environ.get("EAGLENET_KILL_TRIALS", "10"))
@@ -445,6 +447,64 @@ def test_a_damaged_head_is_named(location: str) -> None:
         folder.write(HEAD, damaged)
         with pytest.raises(StoreError, match=f"{location}/store.json is damaged"):
             open_store(location)
+
+
+def test_a_commit_is_done_although_old_objects_cannot_be_removed(
+    location: str, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: ObjectFolder, names: list[str]) -> None:
+        if any(not name.endswith(lease.LEASE) for name in names):
+            raise ObjectError("access denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectFolder, "remove", refuse)
+        with BucketStore.write(location, make_manifest()) as writer:
+            for number in range(FILES):
+                writer.commit(changes_of(number))
+    fill(location)
+    require_same(location, local)
+
+
+def test_a_disk_without_room_for_the_copy_stores_nothing_by_halves(
+    location: str, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the commit is published it fails, and after that it is stored."""
+    fill(location, numbers=range(FILES - 2))
+    append_rows = writer_module.append_rows
+
+    def full(*arguments: Any) -> Any:
+        append_rows(*arguments)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with BucketStore.write(location) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(writer_module, "append_rows", full)
+            with pytest.raises(StoreError, match="is full"):
+                writer.commit(changes_of(FILES - 2))
+        assert len(open_store(location).snapshot()) == (FILES - 2) * CLIPS
+        writer.commit(changes_of(FILES - 2))
+        publish = writer._publish
+
+        def publish_and_fail(head: Head) -> None:
+            publish(head)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "_publish", publish_and_fail)
+            with pytest.raises(StoreError, match="is full"):
+                writer.commit(changes_of(FILES - 1))
+        writer.finish()
+    require_same(location, local)
+
+
+def test_a_cache_folder_that_cannot_be_written_to_is_named(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(location)
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "file"))
+    with pytest.raises(StoreError, match=r"/file/stores: .*set EAGLENET_CACHE to a folder"):
+        open_store(location).snapshot()
 
 
 def test_small_chunks_are_merged_and_every_byte_stays(

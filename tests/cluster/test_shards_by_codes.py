@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from torch.nn import functional as F
 
 from eaglenet.cluster import shard_front
+from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
 from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack, unpack_near
 from eaglenet.core.types import Hit
@@ -26,7 +27,7 @@ from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes
 from eaglenet.store.segments import MAPPED
 from eaglenet.store.store import LocalStore
-from synthetic_store import BagMethod, add_file, content_of, make_store
+from synthetic_store import BagMethod, add_file, content_of, make_manifest, make_store
 
 QUERIES = ["red car", "blue dog jumps", "slow ball sleeps"]
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -245,3 +246,47 @@ def test_refuses_requests_and_responses_of_another_store(
     if not is_half:
         with pytest.raises(TypeError):
             unpack_near(near, bounds, True)
+
+
+@pytest.mark.parametrize("way", ["vectors", "codes"])
+def test_shards_of_a_store_on_object_storage_have_copies_of_their_own(
+    way: str, bag: BagMethod, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each copy is made by itself; one of them is damaged when its shard starts."""
+    if way == "codes":
+        monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+    with BucketStore.write(location, make_manifest(bag)) as writer:
+        for number in range(12):
+            path = f"/videos/{number}.mp4"
+            add_file(writer, bag, path, content_of(number), frames_of(20, number))
+        writer.commit(Changes(removed_files=["/videos/2.mp4", "/videos/7.mp4"]))
+        writer.finish()
+    clients = []
+    for number in (1, 2, 3):
+        monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / f"machine {number}"))
+        store = open_store(location)
+        if number == 2:
+            store.snapshot()
+            (path,) = (tmp_path / "machine 2" / "stores").glob(f"*/segments/*.{way}")
+            path.write_bytes(bytes(path.stat().st_size))
+            store = open_store(location)
+        app = create_shard_app(store, (number, 3))
+        clients.append(TestClient(app, base_url="http://localhost"))
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "front"))
+
+    def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
+        answer = clients[self.shard[0] - 1].post(query.path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    monkeypatch.setattr(RemoteShard, "_post", post)
+    store = open_store(location)
+    scan = ShardScan(["http://a", "http://b", "http://c"], store.manifest.identity, timeout=60.0)
+    front, one = Engine(store, model=bag, scan=scan), Engine(open_store(location), model=bag)
+    assert front.search_many(QUERIES, 7) == one.search_many(QUERIES, 7)
+    with BucketStore.write(location) as writer:
+        add_file(writer, bag, "/videos/50.mp4", content_of(50), frames_of(20, 50))
+    assert len(front.snapshot) == 11 * 20
+    assert front.search_many(QUERIES, 7) == one.search_many(QUERIES, 7)
+    assert front.missing == ()
+    scan.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from index_run import found, index
-from made_store import path_of
+from made_store import CLIPS, path_of
 
 from eaglenet.core.errors import StoreError
 from eaglenet.store.store import LocalStore
@@ -62,5 +63,29 @@ def test_a_full_disk_is_reported_and_the_next_run_continues(kilobytes: int, tmp_
         index(disk / "store", 8)
         assert found(disk / "store") == {path_of(number) for number in range(8)}
         LocalStore.open(disk / "store").verify()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_disk_without_any_room_can_be_searched(tmp_path: Path) -> None:
+    """SQLite cannot make the file that readers and a writer share there."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("may not mount")
+    try:
+        index(disk / "store", 2)
+        (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free))
+        store = LocalStore.open(disk / "store")
+        before, stamp = store.snapshot(), store.stamp()
+        assert len(before) == 2 * CLIPS
+        assert found(disk / "store") == {path_of(0), path_of(1)}
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        index(disk / "store", 3)
+        assert store.stamp() != stamp
+        assert len(store.snapshot()) == 3 * CLIPS
+        assert len(before) == 2 * CLIPS
+        store.verify()
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -288,7 +288,10 @@ class BucketWriter:
         self.head = head.write(self.folder)
         obsolete = self._replaced - head.names
         self._replaced = before.names - head.names  # Readers may still be at this version.
-        self.folder.remove(sorted(obsolete))
+        try:
+            self.folder.remove(sorted(obsolete))
+        except ObjectError as error:  # The commit is done; the next run removes them.
+            logger.warning("%s; the object stays for now", error)
 
     def _remove_unknown(self) -> None:
         """Remove what writers that were killed have left."""

@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from eaglenet.cluster.log import POINTER, POINTER_LAYOUT, Finish, Operation, dec
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock
 from eaglenet.core.object_storage import MissingObjectError, ObjectFolder
-from eaglenet.core.platform import cache_folder, disk_bytes
+from eaglenet.core.platform import CACHE_VARIABLE, cache_folder, disk_bytes
 from eaglenet.store.codes import Codes
 from eaglenet.store.database import Database
 from eaglenet.store.disk import DamageError, damage
@@ -143,8 +143,15 @@ class Mirror:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the copy against other processes and threads."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with hold_lock(_lock_of(self.path), wait=True):
+        with ExitStack() as stack:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(hold_lock(_lock_of(self.path), wait=True))
+            except OSError as error:
+                raise StoreError(
+                    f"{self.path.parent}: no local copy of {self.remote.url} can be kept there "
+                    f"({error.strerror}); set {CACHE_VARIABLE} to a folder that can be written to"
+                ) from error
             yield
 
     @contextmanager

@@ -41,6 +41,7 @@ from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect, inspection_budget, inspection_of
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.methods.base import Method
+from eaglenet.models.light_model import LightModel
 from eaglenet.store.manifest import Manifest
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Failure, Success, map_ahead
@@ -193,6 +194,7 @@ class RayExecutor:
         ray, settings = self._ray, self.settings
         gpus = settings.cluster.gpus_per_worker
         method = settings.method
+        assert not isinstance(method, LightModel)  # Those run on one machine only.
         if method.device.type != "cpu":
             method = copy.deepcopy(method).to("cpu")
         arguments = (

@@ -205,8 +205,7 @@ class Shard:
             snapshot = self._find_open(version)  # Opened by another request meanwhile.
             if snapshot is not None:
                 return snapshot
-            newest = self.store.snapshot()
-            self._read(newest)
+            newest = self._open()
             others = [open_ for open_ in self._snapshots if open_.version != newest.version]
             self._snapshots = (newest, *others)[:OPEN_VERSIONS]
             if version is not None and newest.version != version:
@@ -215,6 +214,16 @@ class Shard:
 
     def _find_open(self, version: int | None) -> Snapshot | None:
         return next((open_ for open_ in self._snapshots if open_.version == version), None)
+
+    def _open(self) -> Snapshot:
+        """The newest version, read and checked; again if the store changed meanwhile."""
+        snapshot = self.store.snapshot()
+        try:
+            self._read(snapshot)
+        except OutdatedError:
+            snapshot = self.store.snapshot()
+            self._read(snapshot)
+        return snapshot
 
     def _read(self, snapshot: Snapshot) -> None:
         """Read and check the vectors or codes of a version before the first request needs them."""

@@ -24,13 +24,13 @@ from eaglenet.encoders.clip_config import (
     TextConfig,
     VisionConfig,
 )
+from eaglenet.encoders.file_names import OPEN_CLIP_CONFIG
 from eaglenet.encoders.hub import find_hub_folder
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
 from eaglenet.encoders.weight_names import Weights, from_hub, from_openai, openai_config, to_hub
 from eaglenet.encoders.weights import (
-    OPEN_CLIP_CONFIG,
     fill,
     model_type,
     open_clip_trunk,

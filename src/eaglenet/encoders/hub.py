@@ -17,7 +17,12 @@ from typing import Any
 from eaglenet.core import untrusted
 from eaglenet.core.errors import ModelNotFoundError, shell_quote
 from eaglenet.encoders.catalogue import HUB_IDS, require_licence
-from eaglenet.encoders.weights import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHT_FILES, shard_names
+from eaglenet.encoders.file_names import (
+    OPEN_CLIP_CONFIG,
+    OPEN_CLIP_WEIGHTS,
+    WEIGHT_FILES,
+    shard_names,
+)
 
 # Downloads told as they go: a bar on a terminal, now and then a line elsewhere.
 

@@ -17,6 +17,12 @@ from torch import Tensor, nn
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
+from eaglenet.encoders.file_names import (
+    OPEN_CLIP_CONFIG,
+    OPEN_CLIP_WEIGHTS,
+    WEIGHT_FILES,
+    shard_names,
+)
 
 # Weights that are read when their values are asked for, so that a tower nobody uses costs nothing.
 
@@ -253,22 +259,10 @@ def _with_value(argument: Any) -> Any:
     return argument
 
 
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-
-
 def model_type(folder: Path) -> str | None:
     """``model_type`` of a folder's ``config.json``; "" where it says none, None without a file."""
     path = folder / "config.json"
     return str(read_json(path).get("model_type", "")) if path.is_file() else None
-
-
-OPEN_CLIP_CONFIG = "open_clip_config.json"
-OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 
 
 def open_clip_trunk(folder: Path) -> str:
@@ -333,18 +327,6 @@ def fill(
             )
     module.load_state_dict({name: w.to(dtype) for name, w in weights.items()}, assign=True)
     return module.eval()
-
-
-def shard_names(index: dict[str, Any], path: Path) -> list[str]:
-    """Files that an index of weights names; plain names beside it and no others."""
-    names = index.get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise CheckpointError(f"{path}: weight_map should be a table of names and files")
-    shards = sorted(set(names.values()))
-    for name in shards:
-        if name != Path(name).name or not name or "\0" in name:
-            raise CheckpointError(f"{path}: names {name!r:.60}, which is not a file beside it")
-    return shards
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -25,7 +25,6 @@ from eaglenet.encoders.weights import read_safetensors, reading_on_demand, reali
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.models import files
 from eaglenet.models.files import CONFIG, SCALES, WEIGHTS, local_folder
-from eaglenet.models.files import is_packaged as is_packaged
 
 # Weights stored in a quarter of their size: int8 matrices with one scale per row.
 

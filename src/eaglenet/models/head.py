@@ -21,7 +21,6 @@ from eaglenet.encoders.features import FeatureConfig
 from eaglenet.layers.temporal_transformer import default_heads
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.models.files import CONFIG, WEIGHTS
-from eaglenet.models.files import head_folder as head_folder
 from eaglenet.models.folder import Storage, from_int8, to_int8
 
 FORMAT = 1

@@ -32,7 +32,7 @@ Precision = Literal["fp32", "int8"]
 MAX_LOGIT_SCALE = 4.6053
 """``losses.softmax`` bounds the logarithm of the scale by ln 100, and 0.0001 for rounding."""
 MIN_NORM = 1e-12
-BATCH_FRAMES = 16
+BATCH_FRAMES = 8
 """Frames per run of the image tower: more are no faster on two cores, and need more memory."""
 
 

@@ -36,19 +36,23 @@ class OnnxVision:
     ) -> None:
         """``config`` is that of ``CompactConfig``; 0 threads are as many as there are cores."""
         self.size = int(config["vision"]["image_size"])
-        graph = _Tower(weights, config)
-        self._session = open_session(graph.build(), threads or num_cores())
-        if precision == "int8":
-            exact = self(samples(self.size))
-            largest = _largest_inputs(_Tower(weights, config, is_observed=True), self.size)
-            quantised = _Tower(weights, config, largest=largest)
-            self._session = open_session(quantised.build(), threads or num_cores())
-            cosine = _least_cosine(exact, self(samples(self.size)))
-            if not cosine >= AGREEMENT:
-                raise UsageError(
-                    f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
-                    f"{AGREEMENT} is needed); encode with --precision fp32"
-                )
+        threads = threads or num_cores()
+        if precision == "fp32":
+            self._session = open_session(_Tower(weights, config).build(), threads)
+            return
+        observed = _Tower(weights, config, is_observed=True)
+        exact, *largest = open_session(observed.build(), threads).run(
+            ["frames", *observed.observed], {"pixels": samples(self.size)}
+        )
+        inputs = dict(zip(observed.observed, largest, strict=True))
+        tower = _Tower(weights, config, largest=inputs)
+        self._session = open_session(tower.build(), threads)
+        cosine = _least_cosine(exact, self(samples(self.size)))
+        if not cosine >= AGREEMENT:
+            raise UsageError(
+                f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
+                f"{AGREEMENT} is needed); encode with --precision fp32"
+            )
 
     def __call__(self, frames: NDArray[np.uint8]) -> Array:
         result: Array = self._session.run(["frames"], {"pixels": frames})[0]
@@ -164,7 +168,7 @@ class _Tower:
         rest[:, apart] = 0
         scales = np.maximum(np.abs(rest).max(axis=1), 1e-12) / 127
         whole = np.round(rest / scales[:, None])
-        beside = np.concatenate([(scales * whole.sum(axis=1))[None], weight[:, apart].T])
+        beside = [(scales * whole.sum(axis=1))[None], weight[:, apart].T, bias[None]]
         keep = np.ones(weight.shape[1], np.float32)
         keep[apart] = 0
         large = self.node("Gather", values, self.constant(apart.astype(np.int64)), axis=2)
@@ -173,27 +177,25 @@ class _Tower:
         high = self.node("ReduceMax", rows, axes=[2])
         span = self.node("Max", self.node("Sub", high, low), self.constant(np.float32(1e-12)))
         step = self.node("Mul", span, self.constant(np.float32(1 / 255)))
-        numbers = self.node("Div", self.node("Sub", rows, low), step)
-        numbers = self.node("Add", numbers, self.constant(np.float32(0.5)))
-        numbers = self.graph.cast(numbers, np.uint8)
+        # (x - low) / step + 1/2, cut off to whole numbers, in two passes over the inputs.
+        inverse = self.node("Reciprocal", step)
+        half = self.constant(np.float32(0.5))
+        offset = self.node("Sub", half, self.node("Mul", low, inverse))
+        numbers = self.node("Add", self.node("Mul", rows, inverse), offset)
         product = self.node(
             "MatMulIntegerToFloat",
-            numbers,
+            self.graph.cast(numbers, np.uint8),
             self.constant(whole.T.astype(np.int8)),
             self.constant(np.float32(1)),
             self.constant(scales.astype(np.float32)),
             domain=OWN_DOMAIN,
         )
         product = self.node("Mul", product, step)
-        narrow = self.node("Concat", low, large, axis=2)
-        added = self.node("MatMul", narrow, self.constant(beside.astype(np.float32)))
-        return self.node("Add", self.node("Add", product, added), self.constant(bias))
-
-
-def _largest_inputs(tower: _Tower, size: int) -> dict[str, Array]:
-    session = open_session(tower.build(), num_cores())
-    values = session.run(tower.observed, {"pixels": samples(size)})
-    return dict(zip(tower.observed, values, strict=True))
+        # All else is one narrow product: the low ends, the inputs apart, and ones for the bias.
+        ones = self.node("Equal", low, low)
+        narrow = self.node("Concat", low, large, self.graph.cast(ones, np.float32), axis=2)
+        rest = np.concatenate(beside).astype(np.float32)
+        return self.node("Add", product, self.node("MatMul", narrow, self.constant(rest)))
 
 
 def samples(size: int) -> NDArray[np.uint8]:

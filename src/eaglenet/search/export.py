@@ -101,7 +101,7 @@ def _frames(engine: Engine, hit: Hit) -> list[Image]:
     except (VideoDecodeError, OSError):
         with Image.open(io.BytesIO(engine.thumbnail(hit.clip_id))) as image:
             return [image.convert("RGB").resize((TILE, TILE))]
-    return [Image.fromarray(frame.permute(1, 2, 0).numpy()) for frame in video.frames]
+    return [Image.fromarray(frame.transpose(1, 2, 0)) for frame in video.pixels]
 
 
 def _write(

@@ -25,6 +25,15 @@ from eaglenet.store.schema import (
 BUSY_SECONDS = 30.0
 PARAMETERS = 900
 """Values in one statement; old versions of SQLite take 999."""
+IMMUTABLE = "mode=ro&immutable=1"
+NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL)
+"""What SQLite says if a disk has no room for the file that readers and a writer share."""
+
+
+class Connection(sqlite3.Connection):
+    """``is_immutable``: reads the file as it was when it was opened; no commit is seen."""
+
+    is_immutable = False
 
 
 class Database:
@@ -39,22 +48,30 @@ class Database:
         self.checked_text: int | None = None
         """Checksum of the full-text indexes that this process has compared."""
         with store_errors(location):
-            before = self.file_id()
+            before = os.stat(folder / DATABASE)
             self._connection = connect(folder, is_writer=is_writer)
             try:
                 require_version(self._connection, location)
             except BaseException:
                 self._connection.close()
                 raise
-            self.opened_file = before if before == self.file_id() else None
+            opened = self.file_id()
+            values = (before.st_dev, before.st_ino, before.st_mtime_ns, before.st_size)
+            self.opened_file = opened if opened == values[: len(opened)] else None
 
-    def file_id(self) -> tuple[int, int]:
-        """Device and inode of the file that the path leads to now."""
+    def file_id(self) -> tuple[int, ...]:
+        """Identity of the file that the path leads to now: device and inode.
+
+        Of a file that is read as immutable, its time and size as well: the next change asks for
+        another connection.
+        """
         status = os.stat(self.folder / DATABASE)
+        if self._connection.is_immutable:
+            return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
         return status.st_dev, status.st_ino
 
     @property
-    def connection(self) -> sqlite3.Connection:
+    def connection(self) -> Connection:
         """A process that was forked opens its own: SQLite connections must not be shared."""
         if self._pid != os.getpid():
             self._connection, self._pid = connect(self.folder), os.getpid()
@@ -156,25 +173,49 @@ def _is_unchecked(problem: str) -> bool:
     return problem.startswith(unable) and problem.endswith(read_only)
 
 
-def connect(folder: Path, *, is_writer: bool = False) -> sqlite3.Connection:
+def connect(folder: Path, *, is_writer: bool = False) -> Connection:
     """Open ``store.db``. Transactions are begun explicitly.
 
     Readers open it for writing too where they may, because SQLite must finish or roll back what a
     killed writer left; ``query_only`` keeps them from changing anything.
     """
-    address = f"file:{quote(str(folder.absolute() / DATABASE))}"
     is_writable = os.access(folder / DATABASE, os.W_OK) and os.access(folder, os.W_OK)
     mode = "mode=rw" if is_writable else "mode=ro"
+    if not is_writable and not _has_wal(folder):
+        mode = IMMUTABLE  # A read-only disk: nobody else writes.
+    connection = _open(folder, mode, is_writer=is_writer)
+    if is_writer or mode == IMMUTABLE:
+        return connection
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF not in NO_ROOM or _has_wal(folder):
+            raise
+        return _open(folder, IMMUTABLE)  # A full disk, which can be searched all the same.
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _has_wal(folder: Path) -> bool:
+    """Report whether there may be commits that are not in ``store.db`` yet."""
     wal = folder / f"{DATABASE}-wal"
-    if not is_writable and not (wal.exists() and wal.stat().st_size):
-        mode = "mode=ro&immutable=1"  # A read-only disk: nobody else writes.
+    return wal.exists() and wal.stat().st_size > 0
+
+
+def _open(folder: Path, mode: str, *, is_writer: bool = False) -> Connection:
+    address = f"file:{quote(str(folder.absolute() / DATABASE))}"
     connection = sqlite3.connect(
         f"{address}?{mode}",
         uri=True,
         isolation_level=None,
         timeout=BUSY_SECONDS,
         check_same_thread=False,
+        factory=Connection,
     )
+    connection.is_immutable = mode == IMMUTABLE
     try:
         connection.execute("PRAGMA cell_size_check = ON")
         if is_writer:
