@@ -6,8 +6,9 @@ python benchmarks/moments.py --demo [--arrays CACHE.npz]
 Clips of FOLDER (``file`` and ``caption`` of the table) are encoded once, a frame every 0.8 s. 200
 videos are joined from three to seven of them for each half of the clips, and cut as a store does:
 ten seconds, two of them shared, six frames. Each caption is searched in its joined video; the
-moment of the best clip is compared with the span of the source. ``--demo`` joins scenes of the demo
-world. The first halves of both chose the threshold of the rule, the second halves nothing.
+moment of the best clip is compared with the span of the source. ``single`` videos are one clip
+each, which shows its caption throughout. ``--demo`` takes scenes of the demo world instead. The
+first halves chose the threshold of the rule, the second halves nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ VIDEOS = 200
 """Joined videos per half."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """Unit frames, their times, the length in seconds, and the unit vector of the caption."""
 
@@ -83,11 +84,17 @@ def main() -> None:
     halves = {"first": order[: len(order) // 2], "second": order[len(order) // 2 :]}
     rows = []
     for seed, (half, members) in enumerate(halves.items(), 1):
-        videos = join_videos([sources[number] for number in members], seed)
-        for rule in ("half-way", "largest sum", "largest sum, clip alone"):
-            metrics = measure(videos, rule, bank)
-            rows.append({"half": half, "rule": rule, **metrics.to_dict()})
-            print(half, rule, metrics)
+        own = [sources[number] for number in members]
+        others = [source for source in sources if source not in own]
+        store = np.concatenate([source.frames for source in others])
+        for kind, videos in (
+            ("joined", join_videos(own, seed)),
+            ("single", [[source] for source in own]),
+        ):
+            for rule in ("half-way", "largest sum", "largest sum, clip alone"):
+                metrics = measure(videos, rule, bank, store)
+                rows.append({"half": half, "videos": kind, "rule": rule, **metrics.to_dict()})
+                print(half, kind, rule, metrics)
     result = {"model": name, "sources": len(sources), "videos_per_half": VIDEOS, "rows": rows}
     print(save_result("moments-demo" if given.demo else "moments", result, given.output))
 
@@ -103,8 +110,8 @@ def join_videos(sources: list[Source], seed: int) -> list[list[Source]]:
     return videos
 
 
-def measure(videos: list[list[Source]], rule: str, bank: Any) -> Any:
-    """Search every caption in its video and compare the moments."""
+def measure(videos: list[list[Source]], rule: str, bank: Any, store: NDArray[np.float32]) -> Any:
+    """Search every caption in its video and compare the moments; ``store``: frames of others."""
     texts, moments = [], []
     for number, sources in enumerate(videos):
         ends = np.cumsum([source.duration for source in sources])
@@ -116,12 +123,15 @@ def measure(videos: list[list[Source]], rule: str, bank: Any) -> Any:
             span = (float(end) - source.duration, float(end))
             texts.append(MomentText(f"joined {number}", source.name, (span,)))
             best = int((vectors @ source.text - offsets).argmax())
-            moment = apply_rule(rule, windows, best, source.text)
+            background = float((store @ source.text).mean())
+            moment = apply_rule(rule, windows, best, source.text, background)
             moments.append([(moment.start, moment.end)])
     return moment_metrics(texts, moments)
 
 
-def apply_rule(rule: str, windows: list[Window], best: int, text: NDArray[np.float32]) -> Any:
+def apply_rule(
+    rule: str, windows: list[Window], best: int, text: NDArray[np.float32], background: float
+) -> Any:
     """Moment of the best clip."""
     own = windows[best]
     if rule == "half-way":
@@ -133,6 +143,7 @@ def apply_rule(rule: str, windows: list[Window], best: int, text: NDArray[np.flo
         np.concatenate([window.seconds for window in near]).tolist(),
         (own.start, own.end),
         (near[0].start, near[-1].end),
+        background,
     )
 
 

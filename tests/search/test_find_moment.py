@@ -39,6 +39,18 @@ def test_equal_frames_make_the_whole_clip_the_moment() -> None:
     assert find_moment([0.5, 0.5], [1.0, 3.0], (0.0, 4.0), (0.0, 9.0)) == Moment(0.0, 4.0, 1.0)
 
 
+def test_a_video_that_shows_the_query_throughout_is_one_moment() -> None:
+    seconds, scores = [1.0, 3.0, 5.0, 7.0], [0.30, 0.34, 0.31, 0.29]
+    assert find_moment(scores, seconds, (0.0, 8.0)) != Moment(0.0, 8.0, 3.0)
+    assert find_moment(scores, seconds, (0.0, 8.0), background=0.05) == Moment(0.0, 8.0, 3.0)
+
+
+def test_a_background_above_all_frames_is_not_used() -> None:
+    seconds, scores = [1.0, 3.0, 5.0], [0.0, 1.0, 0.0]
+    expected = find_moment(scores, seconds, (0.0, 6.0))
+    assert find_moment(scores, seconds, (0.0, 6.0), background=2.0) == expected
+
+
 def test_padding_and_no_frames_at_all() -> None:
     moment = find_moment([-math.inf, 1.0, 0.0], [2.0, 1.0, 3.0], (0.0, 4.0))
     assert moment == Moment(0.0, 2.0, 1.0)

@@ -150,16 +150,22 @@ def test_shortlists_are_corrected_in_shards_and_codes_alike(
 
 def test_corrects_texts_once_and_frames_never(bag: BagMethod, tmp_path: Path) -> None:
     make_store(tmp_path, bag)
-    plain = {hit.clip_id: hit for hit in Engine.open(tmp_path, bag).search("red car", k=50)}
+    plain = {
+        hit.clip_id: hit
+        for hit in Engine.open(tmp_path, bag).search("red car", k=50, keep_duplicates=True)
+    }
     no_dog = Query("red car", negatives=("blue dog",))
-    with_negative = {hit.clip_id: hit for hit in Engine.open(tmp_path, bag).search(no_dog, k=50)}
+    with_negative = {
+        hit.clip_id: hit
+        for hit in Engine.open(tmp_path, bag).search(no_dog, k=50, keep_duplicates=True)
+    }
     similar = Engine.open(tmp_path, bag).search(Query(clip_id=next(iter(plain))), k=5)
     set_bank(tmp_path, bank_of(bag))
     engine = Engine.open(tmp_path, bag)
     offsets = engine.snapshot.hubness_offsets
     assert offsets is not None
     for query, before, weight in ((Query("red car"), plain, 1.0), (no_dog, with_negative, 0.5)):
-        for hit in engine.search(query, k=50):
+        for hit in engine.search(query, k=50, keep_duplicates=True):
             offset = weight * offsets[engine.snapshot.row(hit.clip_id)]
             assert hit.score == pytest.approx(before[hit.clip_id].score - offset, abs=1e-6)
             coarse = before[hit.clip_id].coarse_score

@@ -15,9 +15,8 @@ from eaglenet.core.hits import Moment
 
 NEIGHBOURS = 2
 """Clips before and after that are looked at."""
-THRESHOLD = 0.4
-"""Where between the mean of the frames (0) and the best frame (1) a frame begins to count. Lower
-values suit joined videos of real clips, higher ones the shorter scenes of the demo world."""
+THRESHOLD = 0.5
+"""Where between the mean over the store (0) and the best frame (1) a frame begins to count."""
 FLAT = 1e-6
 """Frames whose scores differ by less than this are equal: the moment is the whole clip."""
 
@@ -27,6 +26,7 @@ def find_moment(
     seconds: Sequence[float],
     clip: tuple[float, float],
     span: tuple[float, float] | None = None,
+    background: float | None = None,
 ) -> Moment:
     """Find the run of frames around the best frame of a clip that scores best as a whole.
 
@@ -34,10 +34,12 @@ def find_moment(
         two clips may be there twice. -inf marks padding.
     clip: first and last second of the clip, which holds the best frame.
     span: first and last second of the clip and its neighbours; None: the clip alone.
+    background: mean score of the query over clips of the store. So all of a video that shows the
+        query throughout is the moment. None, or if no frame is better: the mean of the frames.
 
-    With t = mean + THRESHOLD (best - mean), the run maximises sum_f (s_f - t). Unlike a run of
-    frames that all reach t, it passes over one bad frame between good ones. It extends halfway to
-    the frames beside it, and to the end of the span if there are none.
+    With t = background + THRESHOLD (best - background), the run maximises sum_f (s_f - t). Unlike
+    a run of frames that all reach t, it passes over one bad frame between good ones. It extends
+    halfway to the frames beside it, and to the end of the span if there are none.
     """
     start, end = span or clip
     pairs = {
@@ -53,8 +55,9 @@ def find_moment(
     if max(values) - min(values) < FLAT:
         return Moment(clip[0], clip[1], best_time)
     best = frames.index(peak)
-    mean = sum(values) / len(values)
-    threshold = mean + THRESHOLD * (peak[1] - mean)
+    if background is None or background >= peak[1]:
+        background = sum(values) / len(values)
+    threshold = background + THRESHOLD * (peak[1] - background)
     above = [value - threshold for value in values]
     first = best - _longest_gain(above[best::-1])
     last = best + _longest_gain(above[best:])

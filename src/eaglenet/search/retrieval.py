@@ -294,6 +294,7 @@ class Retriever:
         """Rank a shortlist together with the clips that have the best transcripts."""
         snapshot, size = self.view.snapshot, options.shortlist_size(k)
         confidences = self._confidences(query, shortlist, options)
+        background = float((self.view.sample[0] @ query.vector).mean()) if len(snapshot) else None
         if not options.rerank and not options.group_files:
             shortlist = shortlist.first(k if options.keep_duplicates else 2 * k)
         matches = [clip for clip in task.transcripts if clip.coverage >= MIN_COVERAGE][:size]
@@ -302,7 +303,9 @@ class Retriever:
             snapshot, query.vector, list(transcripts), query.hubness_weight
         )
         features = self.load(shortlist.rows)
-        candidates = Candidates(snapshot, shortlist, features, transcripts, confidences, self.load)
+        candidates = Candidates(
+            snapshot, shortlist, features, transcripts, confidences, background, self.load
+        )
         hits = make_hits(candidates, query, k, options)
         if options.min_confidence:
             hits = [hit for hit in hits if (hit.confidence or 0.0) >= options.min_confidence]

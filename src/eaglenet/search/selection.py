@@ -225,6 +225,8 @@ class Candidates:
     """Matching transcripts by row, best first; all of these rows are on the shortlist."""
     confidences: Mapping[int, float] = field(default_factory=dict)
     """Confidences by row, where they were measured."""
+    background: float | None = None
+    """Mean cosine of the query with a sample of all clips."""
     load: Callable[[NDArray[np.int64]], ClipFeatures] | None = None
     """Reads the features of other clips; None: moments end where their clip ends."""
 
@@ -328,6 +330,7 @@ class _Moments:
                 [second for own in seconds for second in own],
                 (clip.start, clip.end),
                 span,
+                candidates.background,
             )
 
     def _frames(self, features: ClipFeatures) -> list[tuple[list[float], list[float]]]:

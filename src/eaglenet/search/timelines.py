@@ -74,13 +74,11 @@ def read_media(path: str | Path) -> Media:
 
     The start timecode is that of a ``tmcd`` track or of the container; 0 without one.
     """
-    import av
+    from eaglenet.video.containers import open_container, video_stream
 
     try:
-        with av.open(str(path), metadata_errors="replace") as container:
-            if not container.streams.video:
-                raise VideoDecodeError(path, "no video stream")
-            stream = container.streams.video[0]
+        with open_container(Path(path)) as container:
+            stream = video_stream(Path(path), container)
             rate = snap_rate(stream.average_rate or stream.guessed_rate or DEFAULT_RATE)
             seconds = (
                 stream.duration * stream.time_base

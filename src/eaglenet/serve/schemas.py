@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 from eaglenet.core.hits import Modality, TranscriptKind
+from eaglenet.search.confidence import Label
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
@@ -159,9 +160,7 @@ class HitBody(BaseModel):
     confidence: float | None = Field(
         default=None, description="Probability that the hit is right; null if not measured"
     )
-    match: Literal["sure", "likely", "unlikely", "not measured"] = Field(
-        default="not measured", description="The confidence in a word"
-    )
+    match: Label = Field(default="not measured", description="The confidence in a word")
     moment: MomentBody
     duration: float = Field(description="Of the whole file, seconds; 0 for a photograph")
     tags: list[str]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.video.containers import IMAGE_SUFFIXES
+from eaglenet.video.containers import IMAGE_SUFFIXES, open_container
 
 EARTH_KM = 6371.0088
 """Mean radius of the earth, IUGG."""
@@ -81,10 +81,8 @@ def read_recording(path: str | Path) -> Recording:
     """Read the tags of a video or image; nothing is decoded."""
     if Path(path).suffix.lower() in IMAGE_SUFFIXES:
         return _read_image(path)
-    import av
-
     try:
-        with av.open(str(path), metadata_errors="replace") as container:
+        with open_container(Path(path)) as container:
             tags = dict(container.metadata)
             for stream in container.streams:
                 for name, value in stream.metadata.items():

@@ -113,9 +113,9 @@ def fit_weights(trials: Trials, rounds: int = 30) -> NDArray[np.float64]:
         gradient = columns.T @ (odds - right) / len(right) + RIDGE * weights
         curvature = (columns * (odds * (1 - odds))[:, None]).T @ columns / len(right)
         weights -= np.linalg.solve(curvature + RIDGE * np.eye(len(weights)), gradient)
-    weights = weights / spread
-    weights[0] -= float((weights * centre)[1:].sum())
-    return weights
+    fitted: NDArray[np.float64] = weights / spread
+    fitted[0] -= float((fitted * centre)[1:].sum())
+    return fitted
 
 
 def cross_fit(fitting: Trials, measured: Trials) -> NDArray[np.float64]:
