@@ -41,7 +41,7 @@ def test_ranks_the_shortlist_by_exact_score(engine: Engine, bag: BagMethod) -> N
     assert [hit.rank for hit in hits] == [1, 2, 3, 4]
     assert [hit.clip_id for hit in hits] == ids_of(engine, best.indices.tolist())
     torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), best.values)
-    coarse = engine.search("red car", k=4, rerank=False)
+    coarse = engine.search("red car", k=4, rerank=False, keep_duplicates=True)
     assert [hit.score for hit in coarse] == [hit.coarse_score for hit in coarse]
     assert coarse[0].score >= coarse[1].score
     # The shortlist bounds what can be found, and k widens it.

@@ -23,14 +23,14 @@ def test_store_replaced_by_one_of_another_model_is_refused(
     make_store(folder, first)
     make_store(other, second, num_files=2)
     engine = Engine.open(folder, first)
-    assert len(engine.search("red", k=50)) == 18
+    assert len(engine.search("red", k=50, keep_duplicates=True)) == 18
     folder.rename(tmp_path / "old")
-    assert len(engine.search("red", k=50)) == 18  # Gone, but still open.
+    assert len(engine.search("red", k=50, keep_duplicates=True)) == 18  # Gone, but still open.
     other.rename(folder)
     with pytest.raises(StoreError, match="another model"):
         engine.search("red")
     assert engine.manifest.identity == Engine.open(folder, second).manifest.identity
-    assert len(Engine.open(folder, second).search("red", k=50)) == 6
+    assert len(Engine.open(folder, second).search("red", k=50, keep_duplicates=True)) == 6
 
 
 def test_store_replaced_by_one_of_the_same_model_is_searched(tmp_path: Path) -> None:
@@ -38,10 +38,10 @@ def test_store_replaced_by_one_of_the_same_model_is_searched(tmp_path: Path) -> 
     make_store(folder, BagMethod())
     make_store(other, BagMethod(), num_files=2)
     engine = Engine.open(folder, BagMethod())
-    assert len(engine.search("red", k=50)) == 18
+    assert len(engine.search("red", k=50, keep_duplicates=True)) == 18
     folder.rename(tmp_path / "old")
     other.rename(folder)
-    assert len(engine.search("red", k=50)) == 6
+    assert len(engine.search("red", k=50, keep_duplicates=True)) == 6
 
 
 def remove(folder: Path, *numbers: int) -> None:
@@ -64,12 +64,12 @@ def test_snapshot_is_read_again_after_a_commit_only(
     monkeypatch.setattr(LocalStore, "snapshot", counted)
     engine = Engine.open(tmp_path, bag)
     for _ in range(3):
-        assert len(engine.search("red", k=50)) == 6
+        assert len(engine.search("red", k=50, keep_duplicates=True)) == 6
     assert len(taken) == 1
     remove(tmp_path, 0)
     taken.clear()
     for _ in range(3):
-        assert len(engine.search("red", k=50)) == 3
+        assert len(engine.search("red", k=50, keep_duplicates=True)) == 3
     assert len(taken) == 1
 
 

@@ -301,10 +301,13 @@ def _reference(name: str, folder: Path | None) -> Query:
 
 
 def _operand(part: Part) -> str:
+    text = part.query.text
     usual = SUBTRACTED_WEIGHT if part.weight < 0 else DEFAULT_WEIGHT
-    weight = "" if abs(part.weight) == usual else f"{abs(part.weight):g}: "
-    if part.query.text is not None:
-        return f'"{weight}{part.query.text}"'
+    # A text that begins like a weight needs its own weight before it.
+    is_usual = abs(part.weight) == usual and not (text and _WEIGHT.fullmatch(text))
+    weight = "" if is_usual else f"{abs(part.weight):g}: "
+    if text is not None:
+        return f"{weight}{text}" if '"' in text else f'"{weight}{text}"'
     if part.query.clip_id is not None:
         return f"{weight}clip:{part.query.clip_id}"
     return f"{weight}{part.query.title}"

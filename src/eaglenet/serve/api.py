@@ -19,6 +19,7 @@ from eaglenet.core.hits import Hit
 from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.confidence import label
 from eaglenet.search.engine import Engine
+from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.serve.batching import Found
 from eaglenet.serve.library import path_below_roots
@@ -36,6 +37,7 @@ from eaglenet.serve.schemas import (
     SearchParameters,
     SeveralBody,
     SeveralQueries,
+    StepBody,
     StreamParameters,
     TranscriptBody,
 )
@@ -239,13 +241,23 @@ async def _search(
     return results, found.shortlist
 
 
-def _parse_query(text: str, negatives: Sequence[str] = ()) -> SearchQuery | None:
-    """Query for a text; None if it has no visible characters. Such negatives are ignored."""
-    visible = [negative for negative in negatives if _parse_query(negative) is not None]
-    try:
-        return SearchQuery(text, tuple(visible))
-    except UsageError:
+def _parse_query(text: str, negatives: Sequence[str] = ()) -> AnyQuery | None:
+    """Query for a text; None if it has no visible characters. Such negatives are ignored.
+
+    A text may be a composed or temporal query; names of files are refused.
+    """
+    visible = [negative for negative in negatives if _is_visible(negative)]
+    if not _is_visible(text):
         return None
+    return SearchQuery(text, tuple(visible)) if visible else parse(text)
+
+
+def _is_visible(text: str) -> bool:
+    try:
+        SearchQuery(text)
+    except UsageError:
+        return False
+    return True
 
 
 def find_clip(engine: Engine, clip_id: str) -> tuple[Clip, FileTable]:
@@ -274,6 +286,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         copies=[shown_path(state, path) for path in hit.metadata.get("copies", ())],
         matched_in=list(hit.matched_in),
         transcript=[TranscriptBody(**vars(line)) for line in hit.transcript],
+        steps=[StepBody(**step) for step in hit.metadata.get("steps", ())],
         video=f"/api/clips/{hit.clip_id}/video",
         thumbnail=f"/api/clips/{hit.clip_id}/thumbnail",
     )

@@ -23,8 +23,8 @@ from typing import Protocol, TypeVar
 
 from eaglenet.core.hits import Hit
 from eaglenet.core.platform import num_cores
+from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.options import SearchOptions
-from eaglenet.search.query import Query
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ class Searcher(Protocol):
     """What is asked of an engine."""
 
     def search_many(
-        self, queries: Sequence[Query], k: int = 10, *, options: SearchOptions | None = None
+        self, queries: Sequence[AnyQuery], k: int = 10, *, options: SearchOptions | None = None
     ) -> Sequence[list[Hit]]: ...
 
 
@@ -53,7 +53,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    queries: tuple[Query, ...]
+    queries: tuple[AnyQuery, ...]
     k: int
     options: SearchOptions
     answer: asyncio.Future[Found]
@@ -87,7 +87,7 @@ class Batcher:
         self._closed = False
         self._loop = asyncio.create_task(self._work(), name="batcher")
 
-    async def search(self, queries: Sequence[Query], k: int, options: SearchOptions) -> Found:
+    async def search(self, queries: Sequence[AnyQuery], k: int, options: SearchOptions) -> Found:
         """Search, together with other requests that have the same options."""
         if self._closed:
             raise RuntimeError("the service is shutting down")

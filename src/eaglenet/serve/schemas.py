@@ -150,6 +150,16 @@ class TranscriptBody(BaseModel):
     )
 
 
+class StepBody(BaseModel):
+    """One step of a temporal query, in seconds of the file."""
+
+    query: str
+    clip_id: str
+    start: float
+    end: float
+    best: float
+
+
 class HitBody(BaseModel):
     rank: int
     clip_id: str
@@ -168,6 +178,9 @@ class HitBody(BaseModel):
     copies: list[str] = Field(description="Paths of near copies that are folded into this one")
     matched_in: list[Modality] = Field(description="Modalities that matched, best first")
     transcript: list[TranscriptBody] = Field(description="Matching transcript lines, best first")
+    steps: list[StepBody] = Field(
+        default_factory=list, description="Of a temporal query: the moment of each step"
+    )
     video: str = Field(description="Address of the file, without host")
     thumbnail: str
 

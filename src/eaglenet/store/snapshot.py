@@ -262,10 +262,10 @@ class Snapshot:
     def clips_beside(self, clip: Clip, count: int) -> list[Clip]:
         """The clip with up to ``count`` clips before and after it in its file, in order of time."""
         clips = self._clips_by_content([clip.content_id])[clip.content_id]
-        index = next(
-            (number for number, value in enumerate(clips.values) if value[2] == clip.row), None
-        )
-        if index is None:
+        index = int(np.searchsorted(clips.starts, clip.start))
+        while index < len(clips) and clips.values[index][2] != clip.row:
+            index += 1  # Clips may start at the same time.
+        if index == len(clips):
             return [clip]
         first, end = max(0, index - count), min(len(clips), index + count + 1)
         return [clips[number] for number in range(first, end)]

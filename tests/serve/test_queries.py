@@ -1,0 +1,38 @@
+"""Composed and temporal queries, and confidence, over HTTP."""
+
+from fastapi.testclient import TestClient
+
+from eaglenet.search.engine import Engine
+
+
+def test_steps_over_http_are_those_of_the_engine(client: TestClient, engine: Engine) -> None:
+    query = '"red" then "blue"'
+    answer = client.get("/api/search", params={"q": query, "k": 3})
+    assert answer.status_code == 200, answer.text
+    hits = answer.json()["hits"]
+    assert [hit["clip_id"] for hit in hits] == [hit.clip_id for hit in engine.search(query, k=3)]
+    assert [step["query"] for step in hits[0]["steps"]] == ['"red"', '"blue"']
+    assert hits[0]["steps"][0]["best"] < hits[0]["steps"][1]["best"]
+
+
+def test_parts_over_http_are_those_of_the_engine(client: TestClient, engine: Engine) -> None:
+    query = '"2: red" - "blue"'
+    hits = client.get("/api/search", params={"q": query, "k": 3}).json()["hits"]
+    assert [hit["clip_id"] for hit in hits] == [hit.clip_id for hit in engine.search(query, k=3)]
+    assert hits[0]["steps"] == []
+
+
+def test_bad_queries_are_answered_with_their_reason(client: TestClient) -> None:
+    for query, reason in (
+        ('"red" + /etc/secret.jpg', "upload"),
+        ('- "red" - "blue"', "subtracted"),
+        ('"red" then "blue" within soon', "duration"),
+    ):
+        answer = client.get("/api/search", params={"q": query})
+        assert answer.status_code == 400, answer.text
+        assert reason in answer.json()["error"]["message"]
+
+
+def test_a_model_that_was_not_measured_says_so(client: TestClient) -> None:
+    hit = client.get("/api/search", params={"q": "red", "k": 1}).json()["hits"][0]
+    assert (hit["confidence"], hit["match"]) == (None, "not measured")
