@@ -61,10 +61,10 @@ def video(content: bytes) -> None:
 @target(EagleNetError)
 def image(content: bytes) -> None:
     """Decode an image, also with extreme sizes and orientations."""
-    from eaglenet.video.images import decode_square
+    from eaglenet.video.images import decode_image
 
     with file_with(content) as path:
-        decode_square(path, 16)
+        decode_image(path, 16)
 
 
 @target(EagleNetError)

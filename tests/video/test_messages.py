@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -144,3 +144,14 @@ def test_a_message_larger_than_the_limit_is_refused() -> None:
         receiver = Receiver(ours.recv_into, max_bytes=10**6)
         with pytest.raises(MessageError, match=r"header|more than"):
             [receiver.advance() for _ in range(100)]
+
+
+def test_names_of_types_are_resolved() -> None:
+    """``NDArray`` is a name of the ``type`` statement in numpy 2.5 on Python 3.12."""
+    alias = pytest.importorskip("typing_extensions").TypeAliasType
+    scalar = TypeVar("scalar", bound=np.generic)
+    array = alias("array", np.ndarray[tuple[int, ...], np.dtype[scalar]], type_params=(scalar,))
+    layout = layout_of(array[np.uint8] | None)
+    for value in (np.arange(5, dtype=np.uint8), None):
+        parts = pack(layout, value)
+        assert np.array_equal(unpack(layout, parts), value)  # type: ignore[arg-type]

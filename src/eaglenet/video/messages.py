@@ -144,6 +144,7 @@ _PLAIN: dict[Any, Layout] = {
 @functools.cache
 def layout_of(kind: Any) -> Layout:
     """Return the layout for a type; ``TypeError`` if it has none."""
+    kind = _resolve_alias(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is None or kind in _PLAIN:
         return _PLAIN[type(None) if kind is None else kind]
@@ -167,6 +168,14 @@ def layout_of(kind: Any) -> Layout:
         lambda values: kind(**dict(zip(names, values, strict=True))),
         lambda value: [getattr(value, name) for name in names],
     )
+
+
+def _resolve_alias(kind: Any) -> Any:
+    """Replace a name of the ``type`` statement by its value: ``NDArray`` is one in newer numpy."""
+    origin = get_origin(kind)
+    if hasattr(origin, "__value__"):
+        return origin.__value__[get_args(kind)]
+    return kind.__value__ if hasattr(kind, "__value__") else kind
 
 
 def result_type(work: Callable[..., Any]) -> Any:
@@ -205,6 +214,7 @@ def _sequence_layout(kind: Callable[[list[Any]], Any], element: Layout) -> Layou
 
 
 def _union_layout(kinds: Sequence[Any]) -> Layout:
+    kinds = [_resolve_alias(kind) for kind in kinds]
     layouts = [layout_of(kind) for kind in kinds]
 
     def write(writer: Writer, value: Any) -> None:

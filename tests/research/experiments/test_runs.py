@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import random
@@ -56,7 +57,7 @@ def test_a_run_folder_holds_everything(finished: Run) -> None:
     assert manifest["data"]["train"]["videos_found"] == 30
     assert manifest["data"]["val"]["videos_found"] == 10
     assert "validation" in manifest["selection"]
-    assert manifest["versions"]["torch"] == torch.__version__
+    assert manifest["versions"]["torch"] == importlib.metadata.version("torch")
     assert len(list((finished.folder / "checkpoints").iterdir())) == 2
 
 
