@@ -24,6 +24,12 @@ def test_one_bad_frame_between_good_ones_is_passed_over() -> None:
     assert (moment.start, moment.end) == (1.5, 4.5)
 
 
+def test_the_same_scene_after_another_one_is_another_moment() -> None:
+    seconds = [float(number) for number in range(9)]
+    scores = [1.0, 1.0, 1.0, 1.0, 0.2, 0.2, 0.9, 0.9, 0.9]
+    assert find_moment(scores, seconds, (0.0, 8.0), background=0.0).end == 3.5
+
+
 def test_the_best_frame_is_one_of_the_clip() -> None:
     seconds, scores = [1.0, 3.0, 11.0, 13.0], [0.0, 0.5, 0.0, 1.0]
     assert find_moment(scores, seconds, (0.0, 4.0), (0.0, 14.0)).best == 3.0

@@ -17,6 +17,8 @@ NEIGHBOURS = 2
 """Clips before and after that are looked at."""
 THRESHOLD = 0.5
 """Where between the mean over the store (0) and the best frame (1) a frame begins to count."""
+MAX_GAP = 1
+"""Frames below the threshold, after each other, that a moment passes over."""
 FLAT = 1e-6
 """Frames whose scores differ by less than this are equal: the moment is the whole clip."""
 
@@ -67,9 +69,16 @@ def find_moment(
 
 
 def _longest_gain(values: Sequence[float]) -> int:
-    """Index at which the sum from the first value on is largest; of equal ones the first."""
-    total, highest, index = 0.0, -math.inf, 0
+    """Index at which the sum from the first value on is largest; of equal ones the first.
+
+    More than ``MAX_GAP`` negative values after each other are the end: what comes then is another
+    moment.
+    """
+    total, highest, index, gap = 0.0, -math.inf, 0, 0
     for number, value in enumerate(values):
+        gap = gap + 1 if value < 0 else 0
+        if gap > MAX_GAP:
+            break
         total += value
         if total > highest:
             highest, index = total, number

@@ -5,17 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.research.evaluation.moments import (
     PRECISION_THRESHOLDS,
     MomentText,
     average_precision,
+    evaluate_store,
     moment_metrics,
     read_moments,
     span_ious,
     text_iou,
 )
+from eaglenet.search.engine import Engine
+from synthetic_store import BagMethod, make_store
 
 DIDEMO = [
     {
@@ -172,3 +177,30 @@ def test_broken_annotations_are_refused_by_name(tmp_path: Path, content: str) ->
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="qvhighlights"):
         read_moments(tmp_path / "none", "tacos")
+
+
+def test_each_video_of_a_store_is_searched_for_its_own_texts(tmp_path: Path) -> None:
+    bag = BagMethod()
+    make_store(tmp_path / "store", bag, num_files=3)
+    engine = Engine.open(tmp_path / "store", bag)
+    (hit,) = engine.search("red car", k=1, path="/videos/1.mp4")
+    span = (hit.moment.start, hit.moment.end)
+    texts = [
+        MomentText("1", "red car", (span,)),
+        MomentText("2", "dog", ((900.0, 901.0),)),
+        MomentText("elsewhere", "dog", ((0.0, 1.0),)),
+    ]
+    metrics = evaluate_store(engine, texts)
+    assert metrics.recalls["R@1 IoU=0.7"] == 50
+    assert (metrics.num_texts, metrics.num_videos) == (2, 2)
+    assert metrics.missing_videos == ("elsewhere",)
+
+
+def test_the_command_prints_the_metrics(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", BagMethod())
+    path = tmp_path / "charades.txt"
+    path.write_text("nowhere 0.0 6.9##a person\n")
+    arguments = ["evaluate", str(tmp_path / "store"), "--moments", str(path)]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, UsageError)
+    assert "no annotated text" in str(result.exception)

@@ -271,7 +271,7 @@ def evaluate_store(
     are not searched.
     """
     paths: dict[str, str] = {}
-    for group in engine.snapshot.files.paths:
+    for group in engine.snapshot.files().paths:
         for path in group:
             paths.setdefault(Path(path).stem, path)
     by_video: dict[str, list[MomentText]] = {}
