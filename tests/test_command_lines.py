@@ -17,7 +17,7 @@ from eaglenet.core.platform import STORE_VARIABLE
 
 SOURCE = Path(__file__).parents[1] / "src" / "eaglenet"
 
-QUOTING = ("shell_quote", "store_option")
+QUOTING = ("shell_quote", "shell_join", "store_option")
 NUMBER = re.compile(r"[.\d]*[dfg]")
 """A format for numbers only."""
 SAFE, UNSAFE = "\x01", "\x02"

@@ -138,7 +138,11 @@ def test_the_python_interface_names_the_extra() -> None:
 
 def test_every_extra_that_an_error_names_brings_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    packages = {"open_clip": "open_clip_torch", "faster_whisper": "faster-whisper"}
+    packages = {
+        "open_clip": "open_clip_torch",
+        "faster_whisper": "faster-whisper",
+        "pillow_heif": "pillow-heif",
+    }
     for module, extra in EXTRAS.items():
         wanted = [Requirement(text).name for text in project["optional-dependencies"][extra]]
         assert packages.get(module, module) in wanted, module

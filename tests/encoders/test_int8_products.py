@@ -140,5 +140,5 @@ def test_a_tower_whose_frames_come_out_different_is_refused() -> None:
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8, "is_installed", lambda: False)
-    with pytest.raises(UsageError, match=r"pip install 'eaglenet\[int8\]'"):
+    with pytest.raises(UsageError, match="pip install onnxruntime"):
         int8_tower(small_clip().vision, 32)

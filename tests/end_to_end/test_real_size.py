@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.search.query import Query
+from eaglenet.store.kinds import open_store
 from golden_checkpoint import GOLDEN_NAMES, golden_weights
 from real_size import clip_tokenizer, save_hub_clip, save_openai_clip, write_films
 from stand_in_hub import COMMIT, serve_hub
@@ -201,8 +202,8 @@ def test_a_name_is_downloaded_told_and_searched(
     assert done.returncode == 0, done.stderr
     assert "downloading model.safetensors:" in done.stderr
     assert "MB/s" in done.stderr
-    manifest = (tmp_path / "store" / "manifest.json").read_text()
-    assert f"openai/clip-vit-base-patch32@{COMMIT}" in manifest
+    model = open_store(tmp_path / "store").manifest.model
+    assert model == f"openai/clip-vit-base-patch32@{COMMIT}"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
     found = json.loads(command("search", "a red one", "--store", tmp_path / "store", "--json"))
     assert {Path(hit["path"]).name for hit in found["hits"]} == {"wide film.mp4", "tall.mp4"}

@@ -12,7 +12,7 @@ import typer
 
 from eaglenet.cli.options import AsJson, StoreName
 from eaglenet.cli.terminal import pluralize, print_json, print_line
-from eaglenet.core.errors import shell_quote
+from eaglenet.core.errors import shell_join, shell_quote
 
 if TYPE_CHECKING:
     from eaglenet.store.base import Store
@@ -148,8 +148,11 @@ def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
         print_line(f"  {path}", is_error=True)
     if len(paths) > FILES_SHOWN:
         print_line(f"  and {len(paths) - FILES_SHOWN} more", is_error=True)
-    roots = " ".join(map(shell_quote, store.manifest.roots or ("FOLDER",)))
-    print_line(f"run: eaglenet index {roots} --store {shell_quote(store.location)}", is_error=True)
+    roots = store.manifest.roots or ("FOLDER",)
+    print_line(
+        f"run: eaglenet index {shell_join(roots)} --store {shell_quote(store.location)}",
+        is_error=True,
+    )
 
 
 @commands.command()

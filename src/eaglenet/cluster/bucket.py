@@ -38,7 +38,7 @@ from eaglenet.cluster.mirror import (
     MirrorWriter,
     Position,
 )
-from eaglenet.core.errors import StoreError, UnreachableError, shell_quote, store_option
+from eaglenet.core.errors import StoreError, UnreachableError, shell_join, shell_quote, store_option
 from eaglenet.core.object_storage import (
     SCHEMES,
     ChangedObjectError,
@@ -346,12 +346,12 @@ class BucketWriter:
             num_files = int(copy.database.value("SELECT count(*) FROM files WHERE status = 'done'"))
             num_lines = int(copy.database.value("SELECT count(*) FROM lines"))
             num_clips = copy.num_visible()
-        roots = " ".join(shell_quote(root) for root in self.manifest.roots) or "PATH"
+        roots = self.manifest.roots or ("PATH",)
         details = [f"{chunk.name} was damaged" for each in damaged.values() for chunk in each]
         if damaged["log"]:
             details.append(
                 "files that were recorded there must be indexed again: eaglenet index "
-                f"{roots} --store {shell_quote(self.location)}"
+                f"{shell_join(roots)} --store {shell_quote(self.location)}"
             )
         return Repaired(num_clips, num_files, num_lines, tuple(sorted(incomplete)), tuple(details))
 

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from eaglenet.core.platform import default_store
@@ -139,6 +140,11 @@ def shell_quote(value: object, *, is_windows: bool = os.name == "nt") -> str:
     ('/films/store', "'/My Videos/store'")
     """
     return subprocess.list2cmdline([str(value)]) if is_windows else shlex.quote(str(value))
+
+
+def shell_join(values: Iterable[object]) -> str:
+    """Quote values for a shell, with spaces between them."""
+    return " ".join(map(shell_quote, values))
 
 
 def program_command() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import UsageError, shell_quote
 
 EXTRAS = {
     "torch": "torch",
@@ -31,9 +31,8 @@ def missing_extra(error: ModuleNotFoundError, what: str = "this") -> UsageError 
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
         return None
-    return UsageError(
-        f"{what} needs {module}, which is not installed: pip install 'eaglenet[{EXTRAS[module]}]'"
-    )
+    extra = shell_quote(f"eaglenet[{EXTRAS[module]}]")
+    return UsageError(f"{what} needs {module}, which is not installed: pip install {extra}")
 
 
 def require_torch(what: str) -> None:

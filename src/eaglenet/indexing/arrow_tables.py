@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import UsageError, shell_quote
 
 Format = Literal["parquet", "lance", "csv"]
 Columns = Mapping[str, Any]
@@ -43,7 +43,8 @@ def _lancedb() -> Any:
 
 def _needs(package: str, extra: str, error: ImportError) -> UsageError:
     return UsageError(
-        f"this needs {package} ({error}); install it with: pip install 'eaglenet[{extra}]'"
+        f"this needs {package} ({error}); install it with: "
+        f"pip install {shell_quote(f'eaglenet[{extra}]')}"
     )
 
 

@@ -121,7 +121,10 @@ def _walk(
         )
         folders.clear()
         for path in paths:
-            real = os.path.realpath(path)
+            try:
+                real = os.path.realpath(path)
+            except OSError:
+                continue  # A link that was removed after it was listed.
             if real in visited or (os.path.islink(path) and not follow_links):
                 continue
             if real != skipped_path and not exclusions.skips(path, is_folder=True):

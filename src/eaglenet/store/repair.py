@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.errors import StoreError, shell_join, shell_quote
 from eaglenet.store import transcripts
 from eaglenet.store.database import Database, connect
 from eaglenet.store.disk import DamageError, damage, store_errors, writer_lock
@@ -331,10 +331,10 @@ def _drop_incomplete(salvage: Salvage) -> None:
 
 def _report_lost_bank(salvage: Salvage) -> None:
     if salvage.bank is None and salvage.has_offsets:
-        roots = " ".join(map(shell_quote, salvage.manifest.roots or ("FOLDER",)))
+        roots = salvage.manifest.roots or ("FOLDER",)
         salvage.details.append(
             "the hubness bank is damaged, so hubness is no longer corrected. Give it again, as "
-            f"own or as the file of texts, with: eaglenet index {roots} --store "
+            f"own or as the file of texts, with: eaglenet index {shell_join(roots)} --store "
             f"{shell_quote(salvage.folder)} --hubness own"
         )
 

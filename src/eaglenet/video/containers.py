@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pkgutil
 import re
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video.input_file import file_status, open_input_file
@@ -65,7 +66,28 @@ def open_input(file: Any) -> Any:
     return av.open(file, options=options, **encoding)
 
 
-def open_container(path: Path) -> Any:
+class Container:
+    """An open file: PyAV's container, and the file it reads from, which PyAV leaves open."""
+
+    def __init__(self, inner: Any, file: io.RawIOBase) -> None:
+        self._inner = inner
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._inner.close()
+        self._file.close()
+
+
+def open_container(path: Path) -> Container:
     """Open a file with the decoder; raise ``VideoDecodeError`` if that fails."""
     try:
         status = file_status(path)
@@ -76,9 +98,13 @@ def open_container(path: Path) -> Any:
     if status.st_size == 0:
         raise VideoDecodeError(path, "the file is empty (0 bytes)")
     av = pyav()
+    file = None
     try:
-        return open_input(open_input_file(path))
+        file = open_input_file(path)
+        return Container(open_input(file), file)
     except (av.FFmpegError, OSError, ValueError) as error:
+        if file is not None:
+            file.close()
         cause = getattr(error, "strerror", None) or str(error)
         raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error
 
