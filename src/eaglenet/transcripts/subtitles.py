@@ -11,6 +11,7 @@ import contextlib
 import html
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -78,7 +79,10 @@ def parse_subtitles(text: str, *, is_substation: bool = False) -> Iterator[Trans
     bounded = _bounded_events(lines) if is_substation else _bounded_cues(lines)
     kind = "ass" if is_substation else "vtt" if text.lstrip().startswith("WEBVTT") else "srt"
     # Tags are kept for plain_text(): the patterns of pysubs2 take quadratic time.
-    for event in SSAFile.from_string("\n".join(bounded), format_=kind, keep_html_tags=True):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of lines that are no cues, which are common.
+        events = SSAFile.from_string("\n".join(bounded), format_=kind, keep_html_tags=True)
+    for event in events:
         yield TranscriptLine(event.start / 1000, event.end / 1000, event_text(event.text))
 
 
