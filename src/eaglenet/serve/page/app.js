@@ -12,6 +12,7 @@ import { lineOf } from "./words.js";
 
 const PAGE = 24;
 const MOST = 200;
+const NOTHING = 0.1; // Below it the best result is most likely none; as on the command line.
 
 const form = document.querySelector("#search");
 const field = document.querySelector("#query");
@@ -189,7 +190,9 @@ const search = async ({ isNew = true } = {}) => {
     const count = `${body.hits.length} ${body.hits.length === 1 ? "moment" : "moments"}`;
     const what = similarTo ? "similar to this one" : `in ${Math.round(body.milliseconds)} ms`;
     const missing = body.missing?.length ? `; without ${body.missing.join(", ")}, which cannot be reached` : "";
-    say((body.hits.length ? `${count} ${what}` : nothing(body.note)) + missing);
+    const best = body.hits[0]?.confidence;
+    const doubt = typeof best === "number" && best < NOTHING ? "; nothing here is likely to show that" : "";
+    say((body.hits.length ? `${count} ${what}${doubt}` : nothing(body.note)) + missing);
     more.hidden = body.hits.length < wanted || wanted >= MOST;
   } catch (error) {
     if (error.name === "AbortError") return;

@@ -3,7 +3,7 @@
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, element, folderOf, isPicture, span, streamOf } from "./view.js";
+import { clock, element, folderOf, isMeasured, isPicture, span, streamOf } from "./view.js";
 import * as words from "./words.js";
 
 const dialog = document.querySelector("#player");
@@ -52,8 +52,10 @@ const playFrom = (seconds) => {
   start();
 };
 
+const sureness = (hit) => (isMeasured(hit) ? `${hit.match} (${Math.round(100 * hit.confidence)}%)` : `score ${hit.score.toFixed(3)}`);
+
 const describe = (hit) => {
-  const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, `score ${hit.score.toFixed(3)}`];
+  const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, sureness(hit)];
   if (isPicture(hit)) return ["picture", ...score.slice(1)].join(" \u00b7 ");
   const where = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
   return [where, ...score].join(" \u00b7 ");

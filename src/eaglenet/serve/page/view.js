@@ -35,6 +35,10 @@ export const picture = (source, frame) => {
   return made;
 };
 
+// How sure the model is where that was measured, else the bare score.
+export const isMeasured = (hit) => typeof hit.confidence === "number";
+const strength = (hit) => (isMeasured(hit) ? hit.match : hit.score.toFixed(3));
+
 const where = (hit) => {
   const bar = element("span", "where");
   const mark = element("i");
@@ -60,7 +64,7 @@ export const card = (hit, open, words = null) => {
   const text = element("span", "text");
   const facts = element("span", "facts");
   const more = hit.more.length ? `+${hit.more.length} more` : folderOf(hit);
-  facts.append(element("span", "folder", more), element("span", "score", hit.score.toFixed(3)));
+  facts.append(element("span", "folder", more), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
   text.append(element("span", "name", hit.name));
   if (words) text.append(words);
   text.append(facts);
