@@ -221,7 +221,8 @@ def test_random_damage_is_harmless_or_has_a_way_back(
     expected = results(intact / "store", bag)
     assert len(expected) > 20
     outcomes = [trial(intact, tmp_path, bag, seed, expected) for seed in range(12)]
-    assert set(outcomes) > {"search", "writer"}
+    assert "search" in outcomes
+    assert len(set(outcomes)) > 2
 
 
 @pytest.mark.slow

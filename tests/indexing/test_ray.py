@@ -201,8 +201,9 @@ def bucket(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_workers_use_the_storage_variables_of_the_driver(
     nodes: TwoNodes, bucket: str, videos: Path, tmp_path: Path
 ) -> None:
-    ObjectFolder(bucket).write("0.mp4", (videos / "0.mp4").read_bytes())
-    report = index_here(nodes, bucket, tmp_path / "store", workers=1)  # starting one takes seconds
+    folder = f"{bucket}/of-the-driver"  # Other tests write into the bucket too.
+    ObjectFolder(folder).write("0.mp4", (videos / "0.mp4").read_bytes())
+    report = index_here(nodes, folder, tmp_path / "store", workers=1)  # starting one takes seconds
     assert report.problems == ()
     assert (report.indexed, report.clips) == (1, NUM_CLIPS // NUM_FILES)
 

@@ -22,7 +22,7 @@ def test_repair_command_of_the_message_works(
     """As it stands in the message, whatever the store's folder is called."""
     location = tmp_path / name
     store = make_store(location, bag, num_files=2)
-    expected = Engine.open(location, bag).search("red car")
+    expected = Engine.open(location, bag).search("red car", keep_duplicates=True)
     (path,) = (location / "segments").glob(f"*.{kind}")
     content = bytearray(path.read_bytes())
     content[20] ^= 1
@@ -33,7 +33,7 @@ def test_repair_command_of_the_message_works(
     assert program == "eaglenet"
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    hits = Engine.open(location, bag).search("red car")
+    hits = Engine.open(location, bag).search("red car", keep_duplicates=True)
     if kind == "codes":  # Computed again from the vectors.
         assert hits == expected
     else:  # Nothing else has what was lost; the file is indexed again.

@@ -31,8 +31,10 @@ def missing_extra(error: ModuleNotFoundError, what: str = "this") -> UsageError 
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
         return None
-    extra = shell_quote(f"eaglenet[{EXTRAS[module]}]")
-    return UsageError(f"{what} needs {module}, which is not installed: pip install {extra}")
+    return UsageError(
+        f"{what} needs {module}, which is not installed: "
+        f"pip install {shell_quote(f'eaglenet[{EXTRAS[module]}]')}"
+    )
 
 
 def require_torch(what: str) -> None:
