@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from eaglenet.cli.demo import CLIPS as REAL_CLIPS
-from eaglenet.cli.demo import QUESTIONS
 from typer.testing import CliRunner
 
 import eaglenet
+from eaglenet.cli.demo import CLIPS as REAL_CLIPS
+from eaglenet.cli.demo import QUESTIONS
 from eaglenet.cli.demo_world import choose_sentences
 from eaglenet.cli.main import app
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
