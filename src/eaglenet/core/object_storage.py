@@ -90,14 +90,6 @@ def is_inside(location: str, root: str) -> bool:
     return location == root or is_below(location, root, flavour)
 
 
-def storage_options(url: str) -> dict[str, str]:
-    """Return the options with which other libraries reach the same storage."""
-    endpoint = os.environ.get(ENDPOINT, "")
-    if not endpoint or not url.startswith("s3://"):
-        return {}  # The variable is for S3 only.
-    return {"endpoint": endpoint, "allow_http": str(endpoint.startswith("http://")).lower()}
-
-
 class ObjectFolder:
     """The objects below one URL; names are relative to it. Safe to use from several threads."""
 

@@ -422,18 +422,6 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def start_writeback(path: Path) -> None:
-    """Let Linux begin to write a file to the disk, so that a later :func:`sync` waits less."""
-    if not hasattr(os, "posix_fadvise"):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        # Dirty pages are not dropped, but their writing begins.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
 def replace(source: Path, target: Path) -> None:
     """Rename ``source`` to ``target``, atomically replacing a file of that name.
 

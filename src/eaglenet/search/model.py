@@ -155,11 +155,6 @@ def require_identity(store: Store, name: str, identity: str, *, is_location: boo
     )
 
 
-def uses_default_model(location: str | Path, model: str | None) -> bool:
-    """Whether indexing makes a new store with the default model."""
-    return model is None and not kind_of(location).exists(str(location))
-
-
 def model_for_store(location: str | Path) -> str:
     """Name of the model to index with if none is given: the store's own, or else the default."""
     kind = kind_of(location)

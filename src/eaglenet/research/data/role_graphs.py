@@ -217,13 +217,6 @@ def _tag(word: str, before: str, tag_before: str, after: Sequence[str]) -> str:
     return "noun"
 
 
-def _phrase_end(words: Sequence[str], tags: Sequence[str], start: int) -> int:
-    end = start
-    while end < len(tags) and tags[end] == "noun" and (end == start or not _opens(words[end])):
-        end += 1
-    return end
-
-
 def _opens(word: str) -> bool:
     """A determiner or pronoun begins a new phrase."""
     return word in DETERMINERS or word in PRONOUNS

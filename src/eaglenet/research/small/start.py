@@ -13,7 +13,7 @@ from typing import Any
 import safetensors.torch
 import tokenizers
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError
@@ -146,13 +146,6 @@ def keep_pieces(
     _renumber(plain["post_processor"], new)
     smaller = tokenizers.Tokenizer.from_str(json.dumps(plain))
     return smaller, torch.tensor([number for _, number in kept])
-
-
-def keep_rows(
-    embedding: Float[Tensor, "pieces width"], kept: Int[Tensor, "kept"]
-) -> Float[Tensor, "kept width"]:
-    """The word vectors of a smaller vocabulary."""
-    return embedding[kept].clone()
 
 
 def _renumber(node: Any, new: dict[str, int]) -> None:
