@@ -12,6 +12,7 @@ import builtins
 import ctypes
 import io
 import os
+import shutil
 import signal
 import sys
 from typing import Any
@@ -32,6 +33,7 @@ def hide(level: str) -> None:
         for name in POSIX_ONLY:
             vars(os).pop(name, None)
         os.supports_dir_fd.clear()
+        vars(shutil)["_use_fd_functions"] = False  # decided when shutil was imported
         vars(signal).pop("SIGKILL", None)
         for module in ("fcntl", "resource"):
             sys.modules[module] = None  # type: ignore[assignment]
