@@ -54,7 +54,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "videos" / "orange.srt").write_text(
         "1\n00:00:00,500 --> 00:00:02,000\nWe walked to the lighthouse.\n"
     )
-    done = run(ABSENT, "index", folder / "videos", "--store", folder / "store")
+    places = [folder / "videos", "--store", folder / "store"]
+    done = run(ABSENT, "index", *places, "--precision", "fp32")
     assert done.returncode == 0, done.stderr
     return folder / "store"
 

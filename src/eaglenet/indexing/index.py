@@ -294,11 +294,11 @@ def check_request(
             raise UsageError(f"{root}: no such file or folder")
     Exclusions(".", options.exclude)
     if options.device != "auto" or options.precision != "auto":
-        from eaglenet.core.hardware import choose_precision, require_device
+        from eaglenet.core.hardware import choose_precision, has_gpu, require_device
 
-        if options.device != "cpu":
-            require_device(options.device)
-        choose_precision("cpu", options.precision)
+        is_cpu = options.device == "cpu" or (options.device == "auto" and not has_gpu())
+        device = "cpu" if is_cpu else require_device(options.device)
+        choose_precision(device, options.precision)
     if options.hubness is not None:
         from eaglenet.indexing.hubness import read_hubness_texts
 
