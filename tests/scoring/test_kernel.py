@@ -9,11 +9,12 @@ import torch
 from scoring_cases import RELEASED, largest_difference, model, texts, videos
 from torch import Tensor
 
+from eaglenet.core.errors import UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
 from eaglenet.scoring.eaglenet.factorised import Prepared
-from eaglenet.scoring.eaglenet.launching import KernelLauncher, Tuning, tuning_for
+from eaglenet.scoring.eaglenet.launching import KernelLauncher, tuning_for
 from eaglenet.scoring.eaglenet.plan import plan_of
 
 pytest.importorskip("triton")
@@ -123,7 +124,9 @@ def test_frames_may_outnumber_the_text_nodes() -> None:
 
 
 def test_many_frames_in_fp32_cut_a_head_in_blocks_of_columns_with_the_same_scores() -> None:
-    assert tuning_for(3, 40, precise=True).block == 32
+    tuning = tuning_for(3, 40, precise=True)
+    assert tuning.block < 128
+    assert tuning.frame_tile < 40
     method = model(dim=128, num_heads=1, num_frames=40, num_candidates=2, edge_weights="activated")
     text, video = texts(2, dim=128), videos(2, frames=40, dim=128)
     expected = score_all(method, text, video, backend="reference")
@@ -144,6 +147,13 @@ def test_several_heads_may_be_wider_than_a_block_of_columns(shared: bool) -> Non
     changes = {"edge_weights": "activated", "shared_residual": shared}
     method = model(dim=128, num_heads=2, num_candidates=2, **changes)
     assert off(method, texts(1, dim=128), videos(2, dim=128)) < PRECISE
+
+
+def test_a_slope_above_one_is_left_to_other_scorers() -> None:
+    method = model(negative_slope=1.5, **RELEASED)
+    assert type(choose(method, videos(2))).__name__ != "KernelScorer"
+    with pytest.raises(UsageError, match="slopes from 0 to 1"):
+        choose(method, videos(2), backend="kernel")
 
 
 @pytest.mark.parametrize("graph", ["rgat", "gat"])
@@ -204,15 +214,6 @@ def test_a_basis_that_does_not_fit_is_not_used() -> None:
         scorer.calibrate(text, video)
         launcher.tolerance = 0.0
         assert torch.equal(scorer.score(text, scorer.prepare(video)), whole)
-
-
-def test_every_kind_of_launch_has_the_shape_that_was_measured() -> None:
-    for nodes, frames in ((21, 12), (32, 32)):
-        assert tuning_for(nodes, frames, precise=False) == Tuning(64, 1, 1, 168)
-        assert tuning_for(nodes, frames, precise=True) == Tuning(32, 1, 2, None)
-    for nodes, frames in ((33, 12), (21, 33)):
-        assert tuning_for(nodes, frames, precise=False) == Tuning(64, 1, 1, None)
-        assert tuning_for(nodes, frames, precise=True) == Tuning(32, 2, 1, None)
 
 
 def test_attention_terms_and_narrow_pooling_stay_in_float32(

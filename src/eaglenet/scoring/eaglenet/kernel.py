@@ -42,8 +42,8 @@ def _leaky(value, slope):
 
 @triton.jit
 def _relu(value):
-    """Keeps NaN, which ``tl.maximum`` would make a plausible number."""
-    return tl.where(value <= 0, 0.0, value)
+    """Keeps NaN, which ``tl.maximum`` would otherwise make a plausible number."""
+    return tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -68,6 +68,36 @@ def _dot(left, right, accumulator, PRECISE: tl.constexpr, OPERAND: tl.constexpr)
         accumulator = tl.dot(_low(left, OPERAND), right_high, accumulator)
         accumulator = tl.dot(left_high, _low(right, OPERAND), accumulator)
     return tl.dot(left_high, right_high, accumulator)
+
+
+@triton.jit
+def _operand(value, PRECISE: tl.constexpr, OPERAND: tl.constexpr):
+    """Left factor of several products: rounded once, unless its low part is needed as well."""
+    if not PRECISE:
+        value = _high(value, OPERAND)
+    return value
+
+
+@triton.jit
+def _attention(target, source, is_source, slope):
+    """exp(leaky(t_i + s_j) - peak_i) and peak_i = max_j leaky(t_i + s_j); 0 where not is_source.
+
+    LeakyReLU with a slope of 0 to 1 is monotonic and the larger of z and slope * z. So the peak
+    belongs to the largest s_j, and an exponential of a sum is a product of exponentials: nodes
+    need some each, edges need none. No factor exceeds 1.
+    """
+    top = tl.max(tl.where(is_source, source, NEGATIVE), axis=0)
+    above = tl.exp(tl.where(is_source, source - top, NEGATIVE))
+    below = tl.exp(tl.where(is_source, slope * (source - top), NEGATIVE))
+    largest = target + top
+    peak = _leaky(largest, slope)
+    steep = tl.exp(largest - peak)
+    flat = tl.exp(slope * largest - peak)
+    edges = tl.maximum(
+        steep[:, None] * above[None, :], flat[:, None] * below[None, :],
+        propagate_nan=tl.PropagateNan.ALL,
+    )  # fmt: skip
+    return edges, peak
 
 
 @triton.jit
@@ -111,7 +141,8 @@ def graph_weights(
     num_texts, slope,
     WIDTH: tl.constexpr, INNER: tl.constexpr, HEAD: tl.constexpr, HEADS: tl.constexpr,
     NODES: tl.constexpr, FRAMES: tl.constexpr, ROWS: tl.constexpr, FRAME_ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, SCORES: tl.constexpr, VECTORS: tl.constexpr,
+    BLOCK: tl.constexpr, FRAME_TILE: tl.constexpr, FRAME_BLOCK: tl.constexpr,
+    SCORES: tl.constexpr, VECTORS: tl.constexpr,
     RESIDUAL_WIDTH: tl.constexpr, JOINT: tl.constexpr, ACTIVATED: tl.constexpr,
     PRECISE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
@@ -149,111 +180,105 @@ def graph_weights(
     frame_normaliser += video * (FRAMES * HEADS)
     is_frame = (frame < FRAMES) & (tl.load(frame_mask + frame_row) != 0)
 
+    # Text nodes: their own part, and messages from texts and from frames.
     vector_range = tl.arange(0, VECTORS)
     text_terms = tl.zeros([ROWS, VECTORS], dtype=tl.float32)
-    frame_terms = tl.zeros([FRAME_ROWS, VECTORS], dtype=tl.float32)
-
     for head in range(0, HEADS):
-        # Attention of text nodes to texts and to frames.
         target = _terms(scores, text_scores, row, head, is_drawn, SCORES)
         source = _terms(scores, text_scores, row, HEADS + head, is_drawn, SCORES)
         asking = _terms(scores, text_scores, row, 2 * HEADS + head, is_drawn, SCORES)
         seen = tl.load(frame_source + frame_row * HEADS + head)
-        edge = _leaky(target[:, None] + source[None, :], slope)
-        edge = tl.where(is_node[None, :], edge, NEGATIVE)
-        cross = _leaky(asking[:, None] + seen[None, :], slope)
-        cross = tl.where(is_frame[None, :], cross, NEGATIVE)
-        peak = tl.max(edge, axis=1)
-        cross_peak = tl.max(cross, axis=1)
-        if JOINT:
-            peak = tl.maximum(peak, cross_peak)
-            cross_peak = peak
-        edge = tl.exp(edge - peak[:, None])
-        cross = tl.exp(cross - cross_peak[:, None])
+        edge, peak = _attention(target, source, is_node, slope)
+        cross, cross_peak = _attention(asking, seen, is_frame, slope)
         total = tl.sum(edge, axis=1)
         cross_total = tl.sum(cross, axis=1)
         if JOINT:
-            from_texts = total
-            total += cross_total
-            cross_total = total
-            text_part = (from_texts / total)[:, None]
-        edge = edge * (1.0 / total)[:, None]
-        cross = cross * (1.0 / cross_total)[:, None]
-
-        if ACTIVATED:
-            # Attention of frame nodes to texts.
-            asked = tl.load(frame_target + frame_row * HEADS + head)
-            given = _terms(scores, text_scores, row, 3 * HEADS + head, is_drawn, SCORES)
-            back = _leaky(asked[:, None] + given[None, :], slope)
-            back = tl.where(is_node[None, :], back, NEGATIVE)
-            summit = tl.max(back, axis=1)
-            if JOINT:
-                rest = tl.load(frame_normaliser + frame_row * HEADS + head)
-                summit = tl.maximum(summit, rest)
-            back = tl.exp(back - summit[:, None])
-            back_total = tl.sum(back, axis=1)
-            if JOINT:
-                from_texts = back_total
-                rest = tl.exp(rest - summit)
-                back_total += rest
-                base_part = (rest / back_total)[:, None]
-                moved_part = (from_texts / back_total)[:, None]
-            back = back * (1.0 / back_total)[:, None]
-
+            summit = tl.maximum(peak, cross_peak)
+            edge_scale = tl.exp(peak - summit)
+            cross_scale = tl.exp(cross_peak - summit)
+            joint = total * edge_scale + cross_total * cross_scale
+            text_part = (total * edge_scale / joint)[:, None]
+            edge *= (edge_scale / joint)[:, None]
+            cross *= (cross_scale / joint)[:, None]
+        else:
+            edge *= (1.0 / total)[:, None]
+            # A video may have no frame at all.
+            cross *= (1.0 / tl.where(cross_total == 0, 1.0, cross_total))[:, None]
+        edge = _operand(edge, PRECISE, OPERAND)
+        cross = _operand(cross, PRECISE, OPERAND)
         for block in range(0, HEAD, BLOCK):
             columns = head * HEAD + block + tl.arange(0, BLOCK)
             positions = row[:, None] * WIDTH + columns[None, :]
             frame_positions = frame_row[:, None] * INNER + columns[None, :]
             projected = tl.load(projections + positions, mask=is_drawn[:, None], other=0.0)
-            values = tl.load(frame_values + frame_positions, mask=is_frame[:, None], other=0.0)
-            vectors = columns[:, None] * VECTORS + vector_range[None, :]
-
-            # Text nodes: their own part, and messages from texts and from frames.
-            text_out = tl.load(text_base + columns)[None, :]
+            values = tl.load(frame_values + frame_positions)
+            base = tl.load(text_base + columns)[None, :]
             if JOINT:
-                text_out = text_out * text_part
+                base = base * text_part
             if RESIDUAL_WIDTH > 0:
                 own = (WIDTH - RESIDUAL_WIDTH) + columns % RESIDUAL_WIDTH
                 own_positions = row[:, None] * WIDTH + own[None, :]
-                kept = tl.load(projections + own_positions, mask=is_drawn[:, None], other=0.0)
-                text_out = text_out + kept.to(tl.float32)
-            else:
-                text_out = text_out + tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+                residual = tl.load(projections + own_positions, mask=is_drawn[:, None], other=0.0)
+                base = base + residual.to(tl.float32)
+            # Added last: as a start of the products it would change its layout in float32.
+            text_out = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
             text_out = _dot(edge, projected, text_out, PRECISE, OPERAND)
             text_out = _dot(cross, values, text_out, PRECISE, OPERAND)
-            text_terms = _dot(
-                _relu(text_out), tl.load(text_vectors + vectors), text_terms, PRECISE, OPERAND
-            )
-
-            if ACTIVATED:
-                # Frame nodes: messages from texts, added to what the video alone gives them.
-                if JOINT:
-                    crossed = projected
-                else:
-                    crossed = tl.load(
-                        projections + INNER + positions, mask=is_drawn[:, None], other=0.0
-                    )
-                base = tl.load(frame_base + frame_positions, mask=is_frame[:, None], other=0.0)
-                base = base.to(tl.float32)
-                moved = tl.load(text_crossed + columns)[None, :]
-                if JOINT:
-                    base = base * base_part
-                    moved = moved * moved_part
-                frame_out = _dot(back, crossed, base + moved, PRECISE, OPERAND)
-                frame_terms = _dot(
-                    _relu(frame_out), tl.load(frame_vectors + vectors), frame_terms,
-                    PRECISE, OPERAND,
-                )  # fmt: skip
+            vectors = tl.load(text_vectors + columns[:, None] * VECTORS + vector_range[None, :])
+            text_terms = _dot(_relu(text_out + base), vectors, text_terms, PRECISE, OPERAND)
 
     # Mean over heads and frames of the last layer's edge weights: one number per text node.
     weight = tl.zeros([ROWS], dtype=tl.float32)
-    for head in range(0, HEADS):
-        mine = _column(text_terms, head, VECTORS)
-        if ACTIVATED:
-            edge = _leaky(mine[:, None] + _column(frame_terms, head, VECTORS)[None, :], slope)
-            weight += tl.sum(tl.where(is_frame[None, :], edge, 0.0), axis=1)
-        else:
-            weight += mine
+    if ACTIVATED:
+        # Frame nodes, some at a time: messages from texts, added to what the video gives them.
+        for first in range(0, FRAME_ROWS, FRAME_TILE):
+            here = first + tl.arange(0, FRAME_TILE)
+            here_row = tl.where(here < FRAMES, here, 0)
+            is_here = (here < FRAMES) & (tl.load(frame_mask + here_row) != 0)
+            frame_terms = tl.zeros([FRAME_TILE, VECTORS], dtype=tl.float32)
+            for head in range(0, HEADS):
+                target = tl.load(frame_target + here_row * HEADS + head)
+                source = _terms(scores, text_scores, row, 3 * HEADS + head, is_drawn, SCORES)
+                back, peak = _attention(target, source, is_node, slope)
+                total = tl.sum(back, axis=1)
+                if JOINT:
+                    rest = tl.load(frame_normaliser + here_row * HEADS + head)
+                    summit = tl.maximum(peak, rest)
+                    back_scale = tl.exp(peak - summit)
+                    rest = tl.exp(rest - summit)
+                    joint = total * back_scale + rest
+                    base_part = (rest / joint)[:, None]
+                    moved_part = (total * back_scale / joint)[:, None]
+                    back *= (back_scale / joint)[:, None]
+                else:
+                    back *= (1.0 / total)[:, None]
+                back = _operand(back, PRECISE, OPERAND)
+                for block in range(0, HEAD, FRAME_BLOCK):
+                    columns = head * HEAD + block + tl.arange(0, FRAME_BLOCK)
+                    positions = row[:, None] * WIDTH + columns[None, :]
+                    if not JOINT:
+                        positions += INNER
+                    crossed = tl.load(projections + positions, mask=is_drawn[:, None], other=0.0)
+                    base = tl.load(frame_base + here_row[:, None] * INNER + columns[None, :])
+                    base = base.to(tl.float32)
+                    moved = tl.load(text_crossed + columns)[None, :]
+                    if JOINT:
+                        base = base * base_part
+                        moved = moved * moved_part
+                    frame_out = tl.zeros([FRAME_TILE, FRAME_BLOCK], dtype=tl.float32)
+                    frame_out = _dot(back, crossed, frame_out, PRECISE, OPERAND)
+                    vectors = columns[:, None] * VECTORS + vector_range[None, :]
+                    frame_terms = _dot(
+                        _relu(frame_out + (base + moved)), tl.load(frame_vectors + vectors),
+                        frame_terms, PRECISE, OPERAND,
+                    )  # fmt: skip
+            for head in range(0, HEADS):
+                seen = _column(frame_terms, head, VECTORS)
+                edge = _leaky(_column(text_terms, head, VECTORS)[:, None] + seen[None, :], slope)
+                weight += tl.sum(tl.where(is_here[None, :], edge, 0.0), axis=1)
+    else:
+        for head in range(0, HEADS):
+            weight += _column(text_terms, head, VECTORS)
     if ACTIVATED:
         weight = weight / tl.maximum(tl.sum(is_frame.to(tl.float32), axis=0), 1.0)
     weight = tl.where(is_node, weight / HEADS, NEGATIVE)

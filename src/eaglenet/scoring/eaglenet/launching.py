@@ -29,15 +29,20 @@ SAMPLE = 64
 
 @dataclass(frozen=True)
 class Tuning:
-    """Launch shape of ``graph_weights``: columns at a time, warps, loads ahead, most registers.
+    """Launch shape of ``graph_weights``.
+
+    block: columns of text nodes at a time; frame_tile and frame_block: frame nodes and their
+    columns at a time; stages: loads ahead; registers: the most for a thread.
 
     With 4 or 8 warps, some shapes of tiles of 64 rows ended in illegal memory accesses on an H200
     (Triton 3.6).
     """
 
     block: int = 64
+    frame_tile: int = 16
+    frame_block: int = 128
     warps: int = 1
-    stages: int = 1
+    stages: int = 2
     registers: int | None = 168
 
 
@@ -65,8 +70,8 @@ def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
     After a change here, run ``tests/scoring/kernel_on_device.py``.
     """
     if max(nodes, frames) > CROWDED:
-        return Tuning(32, warps=2, registers=None) if precise else Tuning(registers=None)
-    return Tuning(32, stages=2, registers=None) if precise else Tuning()
+        return Tuning(16, 32, 32, registers=None) if precise else Tuning(32, 32, 64)
+    return Tuning(32, 16, 32, registers=None) if precise else Tuning()
 
 
 def why_not(plan: Plan, num_frames: int) -> str | None:
@@ -80,6 +85,8 @@ def why_not(plan: Plan, num_frames: int) -> str | None:
         return f"a head of {head} dimensions is not a power of two of at least 16"
     if nodes > MAX_NODES:
         return f"{nodes} text nodes are more than {MAX_NODES}"
+    if not 0 <= graph.negative_slope <= 1:
+        return f"the kernels take LeakyReLU slopes from 0 to 1, not {graph.negative_slope}"
     if num_frames > MAX_FRAMES:
         return f"{num_frames} frames are more than {MAX_FRAMES}"
     return None
@@ -219,7 +226,11 @@ class KernelLauncher:
         arranged = {
             "unit": prepared["unit"].float().contiguous(),
             "mask": prepared["mask"].contiguous(),
-            "message": prepared["message"].to(self.dtype).contiguous(),
+            # The kernel multiplies all frames with their attention, which is 0 for masked ones.
+            "message": prepared["message"]
+            .masked_fill(~prepared["mask"][..., None], 0.0)
+            .to(self.dtype)
+            .contiguous(),
             "source": prepared["source"].float().contiguous(),
             "key": prepared["key"].to(self.outer).contiguous(),
             "key_bias": prepared["key_bias"].float().contiguous(),
@@ -352,6 +363,8 @@ class KernelLauncher:
             ROWS=_power_of_two(nodes),
             FRAME_ROWS=_power_of_two(frames),
             BLOCK=min(tuning.block, head),
+            FRAME_TILE=min(tuning.frame_tile, _power_of_two(frames)),
+            FRAME_BLOCK=min(tuning.frame_block, head),
             SCORES=self.score_width,
             VECTORS=self.vector_width,
             RESIDUAL_WIDTH=self.residual_width,
