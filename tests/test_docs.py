@@ -101,7 +101,7 @@ def row(file: str, table: str, **fields: Any) -> dict[str, Any]:
 
 
 def measured() -> dict[str, str]:
-    """What docs/measurements.md has to say, by what it is about."""
+    """What docs/reference/measurements.md has to say, by what it is about."""
     scoring, training = "scoring-h200.json", "training-h200.json"
     found = {}
     for preset, precision in (("released", "bf16"), ("released", "fp32"), ("paper", "bf16"),
@@ -126,12 +126,12 @@ def measured() -> dict[str, str]:
 
 @pytest.mark.parametrize(("what", "number"), measured().items(), ids=measured().keys())
 def test_the_measurements_page_says_what_was_measured(what: str, number: str) -> None:
-    assert number in (ROOT / "docs" / "measurements.md").read_text(), what
+    assert number in (ROOT / "docs" / "reference" / "measurements.md").read_text(), what
 
 
 def test_a_time_in_the_readme_is_also_on_the_measurements_page() -> None:
     """The README repeats measurements; it makes none of its own."""
-    page = (ROOT / "docs" / "measurements.md").read_text()
+    page = (ROOT / "docs" / "reference" / "measurements.md").read_text()
     numbers = re.findall(r"\b\d[\d.,]* (?:s|ms|GiB)\b", (ROOT / "README.md").read_text())
     assert numbers
     assert [number for number in numbers if number not in page] == []
@@ -163,14 +163,14 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", LINKING, ids=[str(page.relative_to(ROOT)) for page in LINKING])
 def test_pages_named_in_words_exist(page: Path) -> None:
-    for name in re.findall(r"`(docs/[\w/]+\.md)`", page.read_text()):
+    for name in re.findall(r"`(docs/[\w/-]+\.md)`", page.read_text()):
         assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
 def test_pages_that_the_source_names_exist() -> None:
     for folder in ("src", "benchmarks", "tests", "tools"):
         for file in sorted((ROOT / folder).rglob("*.py")):
-            for name in re.findall(r"\bdocs/[\w/]+\.md\b", file.read_text()):
+            for name in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text()):
                 assert (ROOT / name).exists(), f"{file.relative_to(ROOT)}: {name}"
 
 
@@ -182,7 +182,10 @@ def test_the_index_of_the_documentation_has_every_page() -> None:
 
 
 def test_every_method_is_in_the_readme_and_on_its_page() -> None:
-    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "methods.md").read_text()
+    readme, page = (
+        (ROOT / "README.md").read_text(),
+        (ROOT / "docs" / "reference" / "methods.md").read_text(),
+    )
     for name in METHODS:
         assert f"`{name}`" in readme, name
         assert f"| `{name}` |" in page, name
@@ -210,7 +213,9 @@ def test_the_site_shows_every_page() -> None:
 
 def test_the_python_reference_names_what_there_is() -> None:
     """Every public name is on the page, or in ``eaglenet.core.types``, which is."""
-    named = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    named = re.findall(
+        r"^::: ([\w.]+)$", (ROOT / "docs" / "reference" / "python.md").read_text(), re.MULTILINE
+    )
     assert named
     for name in named:
         assert pkgutil.resolve_name(name) is not None

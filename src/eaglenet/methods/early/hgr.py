@@ -119,7 +119,7 @@ class HGR(ExpertMethod):
         if text.graph is None:
             raise UsageError(
                 "HGR reads graphs of verbs and nouns and these texts have none; write graphs.npz "
-                "into the features folder (docs/experts.md)"
+                "into the features folder (docs/how-to/experts.md)"
             )
         nodes, exists = self.graph(self.words(words, mask), mask, text.graph)
         return TextFeatures(

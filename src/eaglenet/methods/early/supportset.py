@@ -130,7 +130,7 @@ class SupportSet(ExpertMethod):
         if tokens is None:
             raise UsageError(
                 "Support-Set learns to write captions and these texts have no token ids; write "
-                "token_ids.npy into the features folder (docs/experts.md)"
+                "token_ids.npy into the features folder (docs/how-to/experts.md)"
             )
         support = self.text_support(state)[:, None]
         return dataclasses.replace(text, words=support, tokens=tokens.to(state.device))

@@ -1,7 +1,7 @@
 """The exact factorised scorer in plain PyTorch.
 
 What depends on the video alone is computed once per video (:func:`prepare`) and can be kept in an
-index; :func:`score_tile` does what is left for a pair. See ``docs/fast_scoring.md``.
+index; :func:`score_tile` does what is left for a pair. See ``docs/explanation/fast_scoring.md``.
 
 A plan's graph may be in half precision: then the large products are, and everything that costs
 little (radius, attention weights, pooling, cosine) stays in float32.

@@ -12,7 +12,7 @@ around matrix products that are left to the vendor's library:
 4. ``finish``: residual, LayerNorm and cosine.
 
 Pairs are numbered video first, so that neighbouring programs share a video's frames in cache.
-The only module of scoring that imports Triton. The algebra is in ``docs/fast_scoring.md``.
+The only module of scoring that imports Triton. Algebra: ``docs/explanation/fast_scoring.md``.
 """
 
 # Triton reads these functions as a language of its own, without types.
