@@ -20,7 +20,7 @@ MOST_GRAPHS = 4
 
 
 @dataclass
-class _Captured:
+class _CapturedGraph:
     """A graph with the buffers it reads and writes."""
 
     graph: Any
@@ -38,7 +38,7 @@ class ChainRunner:
     """
 
     def __init__(self) -> None:
-        self._graphs: dict[tuple[Any, ...], _Captured] = {}
+        self._graphs: dict[tuple[Any, ...], _CapturedGraph] = {}
         self._can_capture = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChainRunner:
@@ -76,11 +76,11 @@ class ChainRunner:
         )
         if key not in self._graphs and not self._capture(key, energy, text, frames, options):
             return sample(energy, text, frames, **options)  # type: ignore[arg-type]
-        captured = self._graphs[key]
-        captured.text.copy_(text)
-        captured.frames.copy_(frames)
-        captured.graph.replay()
-        return captured.end[0].clone(), captured.end[1].clone()
+        entry = self._graphs[key]
+        entry.text.copy_(text)
+        entry.frames.copy_(frames)
+        entry.graph.replay()
+        return entry.end[0].clone(), entry.end[1].clone()
 
     def _capture(
         self,
@@ -105,7 +105,7 @@ class ChainRunner:
             return False
         finally:
             torch.cuda.set_rng_state(random_state, text.device)
-        self._graphs[key] = _Captured(graph, *start, end)
+        self._graphs[key] = _CapturedGraph(graph, *start, end)
         return True
 
 

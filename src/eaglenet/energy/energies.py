@@ -99,13 +99,13 @@ class Energy(nn.Module, ABC):
         if self.pooling in ("mean", "global"):
             if mask is None:
                 return torch.full_like(energies, 1.0 / energies.shape[-1])
-            counted = mask.to(energies.dtype)
-            counted = counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)
-            return counted.expand_as(energies)
-        signed = energies if self.pooling == "max" else -energies
+            frame_weights = mask.to(energies.dtype)
+            frame_weights = frame_weights / frame_weights.sum(dim=-1, keepdim=True).clamp_min(1.0)
+            return frame_weights.expand_as(energies)
+        signed_energies = energies if self.pooling == "max" else -energies
         if mask is not None:
-            signed = signed.masked_fill(~mask, torch.finfo(energies.dtype).min)
-        best = signed.argmax(dim=-1, keepdim=True)
+            signed_energies = signed_energies.masked_fill(~mask, torch.finfo(energies.dtype).min)
+        best = signed_energies.argmax(dim=-1, keepdim=True)
         shares = torch.zeros_like(energies).scatter_(-1, best, 1.0)
         return shares if mask is None else shares.masked_fill(~mask, 0.0)
 

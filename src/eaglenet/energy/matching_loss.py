@@ -37,21 +37,23 @@ def energy_matching_loss(
     in_batch: also against the mismatched pairs of the batch, the two losses averaged (released
         code). Paper: sampled pairs only.
     """
-    sampled = contrast(pair_energies, sampled_energies, penalty=penalty, positive_mask=positives)
+    sampled_loss = contrast(
+        pair_energies, sampled_energies, penalty=penalty, positive_mask=positives
+    )
     if not in_batch:
-        return sampled
-    mismatched = contrast(
+        return sampled_loss
+    in_batch_loss = contrast(
         pair_energies,
         pair_energies,
         penalty=penalty,
         positive_mask=positives,
         negative_mask=~positives,
     )
-    return (sampled + mismatched) / 2
+    return (sampled_loss + in_batch_loss) / 2
 
 
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return values.mean()
-    counted = torch.where(mask, values, torch.zeros_like(values))
-    return counted.sum() / mask.sum().clamp_min(1)
+    positive_values = torch.where(mask, values, torch.zeros_like(values))
+    return positive_values.sum() / mask.sum().clamp_min(1)

@@ -87,8 +87,8 @@ class ReplayBuffer(nn.Module):
         """A written row for each chain, and whether it starts fresh instead."""
         device = self.texts.device
         if self.fresh == "released":
-            stored = math.floor((1 - self.fresh_fraction) * num_pairs)
-            is_fresh = torch.arange(num_pairs, device=device) >= stored
+            num_stored = math.floor((1 - self.fresh_fraction) * num_pairs)
+            is_fresh = torch.arange(num_pairs, device=device) >= num_stored
         else:
             chance = torch.rand(num_pairs, device=device, generator=generator)
             is_fresh = chance < self.fresh_fraction

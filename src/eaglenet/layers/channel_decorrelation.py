@@ -23,8 +23,8 @@ def _correlation(
     weights: Float[Tensor, "tokens"],
     num_pairs: int,
 ) -> Float[Tensor, "dim dim"]:
-    weighted = _standardise(left) * weights[:, None]
-    return weighted.T @ _standardise(right) / num_pairs
+    weighted_left = _standardise(left) * weights[:, None]
+    return weighted_left.T @ _standardise(right) / num_pairs
 
 
 def channel_decorrelation_loss(

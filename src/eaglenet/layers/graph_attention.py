@@ -212,5 +212,5 @@ def aggregate(
 
 def _attention_vector(dim: int) -> nn.Parameter:
     """Started as a linear map to one number is."""
-    bound = 1.0 / math.sqrt(dim)
-    return nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
+    limit = 1.0 / math.sqrt(dim)
+    return nn.Parameter(torch.empty(dim).uniform_(-limit, limit))

@@ -21,8 +21,8 @@ Padding = Literal["masked", "official"]
 def check_padding(padding: str) -> None:
     """Raise ConfigError for an unknown way to treat padding."""
     if padding not in get_args(Padding):
-        known = ", ".join(get_args(Padding))
-        raise ConfigError(f"padding {padding!r} is unknown; choose one of {known}")
+        names = ", ".join(get_args(Padding))
+        raise ConfigError(f"padding {padding!r} is unknown; choose one of {names}")
 
 
 def visible(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"]:
@@ -48,8 +48,8 @@ def frame_weights(
     mask: Bool[Tensor, "videos frames"], dtype: torch.dtype
 ) -> Float[Tensor, "videos frames"]:
     """Weights that average the real frames: ``mask / number of real frames``."""
-    counted = mask.to(dtype)
-    return counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)
+    weights = mask.to(dtype)
+    return weights / weights.sum(dim=-1, keepdim=True).clamp_min(1.0)
 
 
 def first_right_video(positives: Bool[Tensor, "texts videos"]) -> Int[Tensor, "texts"]:

@@ -43,9 +43,9 @@ class SoftmaxLoss(nn.Module):
         least, largest = self.bounds
         if self.training:
             value = self.logit_scale.detach()
-            bounded = value.clamp(least, largest)
-            is_outside = (value - bounded).abs() > ROUNDING
-            self.logit_scale.data.copy_(torch.where(is_outside, bounded, value))
+            clamped = value.clamp(least, largest)
+            is_outside = (value - clamped).abs() > ROUNDING
+            self.logit_scale.data.copy_(torch.where(is_outside, clamped, value))
         return self.logit_scale.clamp(least - ROUNDING, largest + ROUNDING).exp()
 
     def forward(

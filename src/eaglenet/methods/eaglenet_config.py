@@ -93,8 +93,8 @@ class EagleNetConfig:
     def released(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:
         """The configuration of the authors' script for a dataset."""
         if dataset not in RELEASED_SCRIPTS:
-            known = ", ".join(RELEASED_SCRIPTS)
-            raise UnknownNameError(f"no released script for {dataset!r} (known: {known})")
+            names = ", ".join(RELEASED_SCRIPTS)
+            raise UnknownNameError(f"no released script for {dataset!r} (known: {names})")
         return replace(_RELEASED, **{**RELEASED_SCRIPTS[dataset], **changes})
 
 

@@ -178,14 +178,16 @@ class WordFrame(Method):
         """The score before videos are levelled, which is what training sees."""
         if not self.config.interaction:
             return F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
-        found = self._found(text, video)
+        interaction = self._interaction(text, video)
         share = self.share()
         if share is None:
-            return found
+            return interaction
         coarse = F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
-        return coarse + share * found
+        return coarse + share * interaction
 
-    def _found(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+    def _interaction(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> Float[Tensor, "texts videos"]:
         """Similarity of a text's words with the frames that fit them best."""
         words, words_mask = words_or_sentence(text)
         tokens = self.frame_tokens(video)

@@ -117,22 +117,22 @@ class CE(ExpertMethod):
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
-        raw = torch.stack([self._reduced(name, expert) for name, expert in experts.items()], dim=1)
-        shown = experts[self.frames_expert].values
-        frames = F.normalize(self.maps[self.frames_expert](shown), dim=-1)
+        raw = torch.stack([self._reduce(name, expert) for name, expert in experts.items()], dim=1)
+        frame_tokens = experts[self.frames_expert].values
+        frames = F.normalize(self.maps[self.frames_expert](frame_tokens), dim=-1)
         return VideoFeatures(
             frames=frames, mask=video.mask, tokens=self.gate(raw, present), tokens_mask=present
         )
 
-    def _reduced(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
+    def _reduce(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
         """x_e: the tokens of an expert as one unit vector."""
         if name in self.vlads:
             values = expert.values * expert.mask[..., None].to(expert.values.dtype)
-            reduced = self.vlads[name](values, visible(expert.mask, self.config.padding))
+            reduced_tokens = self.vlads[name](values, visible(expert.mask, self.config.padding))
         else:
             weights = frame_weights(expert.mask, expert.values.dtype)
-            reduced = torch.einsum("vt,vtd->vd", weights, expert.values)
-        return F.normalize(self.maps[name](reduced), dim=-1)
+            reduced_tokens = torch.einsum("vt,vtd->vd", weights, expert.values)
+        return F.normalize(self.maps[name](reduced_tokens), dim=-1)
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)

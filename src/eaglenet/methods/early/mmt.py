@@ -124,9 +124,9 @@ class MMT(ExpertMethod):
         sequence = self.tokens(experts)
         outputs: Float[Tensor, "videos length dim"] = self.stack(sequence.tokens, sequence.mask)
         vectors = F.normalize(outputs[:, sequence.aggregates], dim=-1)
-        shown = experts[self.frames_expert].values
+        frame_tokens = experts[self.frames_expert].values
         return VideoFeatures(
-            frames=self.tokens.project(self.frames_expert, shown),
+            frames=self.tokens.project(self.frames_expert, frame_tokens),
             mask=video.mask,
             tokens=vectors,
             tokens_mask=sequence.present,

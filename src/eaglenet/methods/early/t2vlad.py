@@ -149,7 +149,7 @@ class T2VLAD(ExpertMethod):
         gathered = self.vlad(self.mixer(tokens, mask), mask, side=1, learn_assignment=False)
         vectors = [self._global(name, expert) for name, expert in experts.items()]
         return VideoFeatures(
-            frames=self._shown(experts[self.frames_expert].values),
+            frames=self._frame_vectors(experts[self.frames_expert].values),
             mask=video.mask,
             video=gathered,
             tokens=torch.stack(vectors, dim=1),
@@ -164,15 +164,15 @@ class T2VLAD(ExpertMethod):
         vector: Tensor = self.video_heads[name](largest, expert.present)
         return vector * expert.present[:, None].to(vector.dtype)
 
-    def _shown(
+    def _frame_vectors(
         self, values: Float[Tensor, "videos frames width"]
     ) -> Float[Tensor, "videos frames dim"]:
         """Every frame as if it were its video's maximum; in training nobody looks at moments."""
         if self.training:
             result: Tensor = self.token_maps[self.frames_expert](values).detach()
             return result
-        shown: Tensor = self.video_heads[self.frames_expert](values.flatten(0, 1))
-        return shown.view(*values.shape[:2], -1)
+        frame_vectors: Tensor = self.video_heads[self.frames_expert](values.flatten(0, 1))
+        return frame_vectors.view(*values.shape[:2], -1)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         if video.video is None:
