@@ -1,12 +1,13 @@
-"""Softmax and mean over entries of which some are padding; the first right video of a text."""
+"""Softmax, mean and batch normalisation over entries of which some are padding."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 
@@ -55,3 +56,48 @@ def frame_weights(
 def first_right_video(positives: Bool[Tensor, "texts videos"]) -> Int[Tensor, "texts"]:
     """The first of the videos that belong to each text."""
     return positives.to(torch.uint8).argmax(dim=1)
+
+
+def mean_pooling(
+    frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
+) -> Float[Tensor, "videos dim"]:
+    r"""Unit mean of unit frames, padded ones left out (CLIP4Clip's parameter-free head).
+
+    .. math:: v = \mathrm{unit}\Big(\frac{1}{M} \sum_{m=1}^{M} \hat f_m\Big)
+
+    A video without a valid frame gives the zero vector, so its scores are 0 and never NaN.
+    """
+    weights = frame_weights(mask, frames.dtype)[..., None]
+    # The usual 1e-12 is 0 in half precision, where a padded frame of zeros would give NaN.
+    shortest = max(1e-12, torch.finfo(frames.dtype).tiny)
+    mean = (F.normalize(frames, dim=-1, eps=shortest) * weights).sum(dim=1)
+    return F.normalize(mean, dim=-1, eps=shortest)
+
+
+class MaskedBatchNorm(nn.BatchNorm1d):
+    """BatchNorm1d whose statistics leave out padding and missing experts.
+
+    Rows that are not real are normalised with the statistics of the others and count for nothing.
+    A training batch with fewer than two real rows has no statistics: it uses the running ones.
+    A batch that is encoded in pieces (``training.accumulate``) has the statistics of each piece.
+    """
+
+    def forward(
+        self, values: Float[Tensor, "*rows dim"], mask: Bool[Tensor, "*rows"] | None = None
+    ) -> Float[Tensor, "*rows dim"]:
+        flat = values.reshape(-1, values.shape[-1])
+        if not self.training:
+            return self._evaluated(flat).view_as(values)
+        real = flat if mask is None else flat[mask.reshape(-1)]
+        if len(real) < 2:
+            return self._evaluated(flat).view_as(values)
+        normalised = super().forward(real)
+        if mask is None:
+            return normalised.view_as(values)
+        is_real = mask.reshape(-1, 1)
+        return torch.zeros_like(flat).masked_scatter(is_real, normalised).view_as(values)
+
+    def _evaluated(self, flat: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
+        return nn.functional.batch_norm(
+            flat, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+        )

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.layers.masked_norm import MaskedBatchNorm
+from eaglenet.layers.masking import MaskedBatchNorm
 
 
 class Vlad(nn.Module):

@@ -36,7 +36,7 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.vision import TowerParts
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.layers.masking import masked_softmax
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import masked_softmax, mean_pooling
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers

@@ -24,8 +24,7 @@ from eaglenet.layers.late_interaction import (
     words_find_tokens,
     words_or_sentence,
 )
-from eaglenet.layers.masking import frame_weights
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import frame_weights, mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss

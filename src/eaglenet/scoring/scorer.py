@@ -26,7 +26,6 @@ class Scorer(ABC):
     tile_texts: int
     tile_videos: int
     precision: Precision
-    is_hurried = False
 
     def calibrate(self, text: TextFeatures, video: VideoFeatures) -> None:
         """Adapt to all features before any are scored; scores change only by rounding."""
@@ -44,7 +43,7 @@ class Scorer(ABC):
 
     def hurry(self) -> None:
         """Use shortcuts that are exact to 1e-5, if there are any."""
-        self.is_hurried = True
+        return
 
     @abstractmethod
     def _prepare(self, video: VideoFeatures) -> Any: ...

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.layers.late_interaction import masked_max, words_or_sentence
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.methods.wordframe import WordFrame
 from eaglenet.scoring.scorer import FAST_FORMS, Precision, Scorer
 

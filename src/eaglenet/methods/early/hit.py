@@ -23,8 +23,7 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.layers.expert_tokens import ExpertTokens
-from eaglenet.layers.post_norm import PostNormStack
-from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.layers.post_norm import PostNormStack, WordTransformer
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
 from eaglenet.methods.early.expert_base import ExpertMethod, words_width
 

@@ -21,8 +21,7 @@ from eaglenet.core.types import (
 from eaglenet.layers.expert_tokens import ExpertTokens
 from eaglenet.layers.gated_embedding import GatedEmbedding
 from eaglenet.layers.masking import Padding, check_padding
-from eaglenet.layers.post_norm import PostNormStack
-from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.layers.post_norm import PostNormStack, WordTransformer
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
 from eaglenet.methods.early.expert_base import (

@@ -24,8 +24,7 @@ from eaglenet.core.types import (
 from eaglenet.layers.caption_decoder import CaptionDecoder
 from eaglenet.layers.expert_tokens import ExpertTokens
 from eaglenet.layers.masking import masked_softmax
-from eaglenet.layers.post_norm import PostNormStack
-from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.layers.post_norm import PostNormStack, WordTransformer
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
 from eaglenet.methods.early.expert_base import ExpertMethod, sentence_width, words_width

@@ -14,7 +14,7 @@ from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.space_time import SpaceTime, need_clips
 from eaglenet.encoders.video_proxy import freeze_frame_embedding
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 
