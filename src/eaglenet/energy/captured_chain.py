@@ -1,4 +1,4 @@
-"""The Langevin chain as one CUDA graph: some 300 small launches become one replay."""
+"""Langevin chain as one CUDA graph: about 300 small launches become one replay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 WARM_UP_CALLS = 3
 MOST_GRAPHS = 4
-"""Shapes change with the last batch of an epoch only; more graphs than this would be a leak."""
+"""Maximum number of graphs; shapes change only with the last batch of an epoch."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class ChainRunner:
         noise: tuple[Tensor, Tensor] | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The end of the chain, see :func:`sample`."""
+        """Return the end of the chain, see :func:`sample`."""
         options = {"steps": steps, "step_size": step_size, "deviation": deviation}
         drawn_by_default = noise is None and generator is None
         if not (self._can_capture and text.is_cuda and drawn_by_default):

@@ -17,7 +17,7 @@ def contrast(
 ) -> Float[Tensor, ""]:
     """``mean E+ - mean E- + c (mean E+^2 + mean E-^2)`` (paper eq. 15, appendix D.4).
 
-    The masks say which entries are pairs of that kind.
+    The masks mark the pairs of each kind.
     """
     difference = _mean(positive, positive_mask) - _mean(negative, negative_mask)
     size = _mean(positive.square(), positive_mask) + _mean(negative.square(), negative_mask)
@@ -32,7 +32,7 @@ def energy_matching_loss(
     penalty: float = 1.0,
     in_batch: bool = False,
 ) -> Float[Tensor, ""]:
-    """Real pairs against sampled ones.
+    """Contrast real pairs with sampled ones.
 
     in_batch: also against the mismatched pairs of the batch, the two losses averaged (released
         code). Paper: sampled pairs only.

@@ -1,4 +1,4 @@
-"""The tokens of all experts as one sequence, as MMT's transformer reads them."""
+"""Tokens of all experts as one sequence, the input of MMT's transformer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TokenSequence:
 
 
 def at_most(expert: Expert, limit: int, *, is_random: bool) -> Expert:
-    """At most ``limit`` tokens of each video, in order: drawn at random or spread evenly."""
+    """Select at most ``limit`` tokens per video, in order: at random or evenly spaced."""
     count = expert.mask.shape[1]
     if not limit or count <= limit:
         return expert

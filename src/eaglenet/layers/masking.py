@@ -15,19 +15,19 @@ Padding = Literal["masked", "official"]
 """Treatment of padded words, padded frames and missing experts in a score.
 
 ``masked``: they are left out, so that a score depends on its pair alone.
-``official``: as the method's authors have it, for numbers equal to theirs.
+``official``: as in the authors' code, to reproduce their numbers.
 """
 
 
 def check_padding(padding: str) -> None:
-    """Raise ConfigError for an unknown way to treat padding."""
+    """Raise ``ConfigError`` for an unknown treatment of padding."""
     if padding not in get_args(Padding):
         names = ", ".join(get_args(Padding))
         raise ConfigError(f"padding {padding!r} is unknown; choose one of {names}")
 
 
 def visible(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"]:
-    """The mask itself, or all True for authors' code that has no masks."""
+    """Return the mask, or all True to reproduce code without masks."""
     return torch.ones_like(mask) if padding == "official" else mask
 
 
@@ -36,7 +36,7 @@ def masked_softmax(
 ) -> Float[Tensor, "*any entries"]:
     """Softmax over the last axis where ``mask`` (broadcast) is true, and 0 elsewhere.
 
-    A row without any true entry is all 0, not NaN. The fill is the least finite number of the
+    A row without any true entry is all 0, not NaN. The fill is the lowest finite number of the
     type: a constant such as -1e18 overflows in half precision.
     """
     if mask is None:
@@ -54,7 +54,7 @@ def frame_weights(
 
 
 def first_right_video(positives: Bool[Tensor, "texts videos"]) -> Int[Tensor, "texts"]:
-    """The first of the videos that belong to each text."""
+    """Return the first video that belongs to each text."""
     return positives.to(torch.uint8).argmax(dim=1)
 
 
@@ -77,9 +77,9 @@ def mean_pooling(
 class MaskedBatchNorm(nn.BatchNorm1d):
     """BatchNorm1d whose statistics leave out padding and missing experts.
 
-    Rows that are not real are normalised with the statistics of the others and count for nothing.
-    A training batch with fewer than two real rows has no statistics: it uses the running ones.
-    A batch that is encoded in pieces (``training.accumulate``) has the statistics of each piece.
+    In training, rows that are not real become 0, and a batch with fewer than two real rows uses the
+    running statistics. A batch that is encoded in chunks (``training.accumulate``) has the
+    statistics of each chunk.
     """
 
     def forward(

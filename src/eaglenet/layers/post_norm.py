@@ -1,4 +1,4 @@
-"""BERT's transformer: normalise after adding, not before."""
+"""BERT's transformer, with normalisation after each residual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError
 
 HIDDEN = -1e4
-"""Added to the logit of a key that may not be seen; finite, so that no row gives NaN."""
+"""Added to the logit of a masked key; finite, so that no row gives NaN."""
 
 
 class PostNormBlock(nn.Module):
@@ -49,7 +49,7 @@ class PostNormBlock(nn.Module):
 
 
 class PostNormStack(nn.Module):
-    """A few blocks; padded tokens are never seen."""
+    """Stack of blocks; padded tokens are masked."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PostNormStack(nn.Module):
     def layers(
         self, tokens: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
     ) -> list[Float[Tensor, "rows tokens dim"]]:
-        """The states after each block."""
+        """Return the states after each block."""
         bias = torch.zeros(mask.shape, dtype=tokens.dtype, device=tokens.device)
         bias = bias.masked_fill(~mask, HIDDEN)[:, None, None, :]
         states = []
@@ -85,7 +85,7 @@ class PostNormStack(nn.Module):
 
 
 class WordTransformer(nn.Module):
-    """A learned first token, the words with positions, and post-normalised blocks over them."""
+    """Small BERT over given word vectors: a learned first token, positions, blocks."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class WordTransformer(nn.Module):
     def layers(
         self, words: Float[Tensor, "texts words width"], mask: Bool[Tensor, "texts words"]
     ) -> list[Float[Tensor, "texts length dim"]]:
-        """The states after each block, the first token before the words."""
+        """Return the states after each block, the first token before the words."""
         if words.shape[1] >= len(self.positions):
             raise ConfigError(
                 f"texts of {words.shape[1]} words, there are positions for "

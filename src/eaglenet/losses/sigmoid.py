@@ -1,4 +1,4 @@
-"""Sigmoid loss: every text-video pair judged by itself."""
+"""Sigmoid loss: every text-video pair is classified independently."""
 
 from __future__ import annotations
 
