@@ -217,7 +217,7 @@ def test_a_commit_is_in_the_log_only_if_it_can_be_applied(location: str) -> None
         with pytest.raises((StoreError, OverflowError, TypeError)):
             writer.commit(Changes(files=[make_file(9, size=2**70)]))
         batch = make_batch(9)
-        with pytest.raises(StoreError, match="features of another size"):
+        with pytest.raises(StoreError, match="another size"):
             writer.commit(Changes([replace(batch, vectors=batch.vectors[:, :5])]))
         assert Head.read(ObjectFolder(location)).parts == before.parts
         writer.commit(changes_of(7))

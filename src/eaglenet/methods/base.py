@@ -296,6 +296,17 @@ def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
         loss.bias.data.copy_(bias.detach())
 
 
+def builder(method_class: Callable[[Encoder, Any], Method]) -> Callable[[Any, Encoder], Method]:
+    """Return a builder for a method that leaves the encoder as it is; its loss adopts the scale."""
+
+    def build(config: Any, encoder: Encoder) -> Method:
+        method = method_class(encoder, config)
+        adopt_logit_scale(encoder, getattr(method, "loss", None))
+        return method
+
+    return build
+
+
 @dataclass(frozen=True)
 class MethodSpec:
     """Entry of the registry: configuration, builder and origin of a method."""

@@ -22,7 +22,7 @@ from eaglenet.layers.stochastic_text import (
     row_keys,
 )
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import METHODS, Method, MethodSpec, builder, frame_spec_for
 
 
 @dataclass(frozen=True)
@@ -170,18 +170,11 @@ def _cosines(
     return F.cosine_similarity(text[:, None], pooled, dim=-1)
 
 
-def build(config: TMASSConfig, encoder: Encoder) -> TMASS:
-    """T-MASS on any encoder that gives sentences and frames."""
-    method = TMASS(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
-
-
 METHODS.add(
     TMASS.name,
     MethodSpec(
         config_class=TMASSConfig,
-        build=build,
+        build=builder(TMASS),
         paper="T-MASS (Wang et al., CVPR 2024)",
         checked="golden",
     ),

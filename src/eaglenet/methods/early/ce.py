@@ -25,7 +25,7 @@ from eaglenet.layers.gated_embedding import CollaborativeGate, GatedEmbedding
 from eaglenet.layers.masking import Padding, check_padding, frame_weights, visible
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.base import METHODS, MethodSpec, builder
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -139,17 +139,11 @@ class CE(ExpertMethod):
         return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
 
 
-def build(config: CEConfig, encoder: Encoder) -> CE:
-    """CE on the experts of a folder, or on the frames of a tower as its only expert."""
-    adopt_logit_scale(encoder, None)
-    return CE(encoder, config)
-
-
 METHODS.add(
     CE.name,
     MethodSpec(
         config_class=CEConfig,
-        build=build,
+        build=builder(CE),
         paper="CE (Liu et al., BMVC 2019)",
         checked="golden",
         reads_experts=True,

@@ -24,7 +24,7 @@ from eaglenet.core.types import (
 )
 from eaglenet.layers.expert_tokens import ExpertTokens
 from eaglenet.layers.post_norm import PostNormStack, WordTransformer
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.base import METHODS, MethodSpec, builder
 from eaglenet.methods.early.expert_base import ExpertMethod, words_width
 
 EMPTY = -1
@@ -302,17 +302,11 @@ class HiT(ExpertMethod):
                 own.lerp_(other, 1.0 - self.config.momentum)
 
 
-def build(config: HiTConfig, encoder: Encoder) -> HiT:
-    """HiT on the experts of a folder, or on the frames of a tower as its only expert."""
-    adopt_logit_scale(encoder, None)
-    return HiT(encoder, config)
-
-
 METHODS.add(
     HiT.name,
     MethodSpec(
         config_class=HiTConfig,
-        build=build,
+        build=builder(HiT),
         paper="HiT (Liu et al., ICCV 2021)",
         checked="approximate from the abstract",
         reads_experts=True,

@@ -26,7 +26,7 @@ from eaglenet.layers.masking import Padding, check_padding, visible
 from eaglenet.layers.post_norm import HIDDEN
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.base import METHODS, MethodSpec, builder
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -184,17 +184,11 @@ class T2VLAD(ExpertMethod):
         return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
 
 
-def build(config: T2VLADConfig, encoder: Encoder) -> T2VLAD:
-    """T2VLAD on the experts of a folder, or on the frames of a tower as its only expert."""
-    adopt_logit_scale(encoder, None)
-    return T2VLAD(encoder, config)
-
-
 METHODS.add(
     T2VLAD.name,
     MethodSpec(
         config_class=T2VLADConfig,
-        build=build,
+        build=builder(T2VLAD),
         paper="T2VLAD (Wang et al., CVPR 2021)",
         checked="golden",
         reads_experts=True,
