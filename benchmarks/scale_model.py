@@ -1,6 +1,6 @@
 """What an index run takes: a formula, and a simulation that plays the run call by call.
 
-    python benchmarks/scale_model.py        # both for the runs of docs/scale.md, side by side
+    python benchmarks/scale_model.py        # both, for docs/explanation/scale.md
 
 ``tests/test_scale_model.py`` holds the simulation against what ``benchmarks/scale.py`` measured.
 """

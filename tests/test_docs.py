@@ -26,48 +26,61 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINKING = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 RESULTS = ROOT / "benchmarks" / "results"
-COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )*(eaglenet [a-z][^`\n]*)", re.MULTILINE)
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(eaglenet [a-z-].*)", re.DOTALL)
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    for match in COMMAND.finditer(page.read_text()):
-        line = match.group(1).split("  #")[0].rstrip(" \\")
-        if "..." in line or "|" in line:
-            line = line.split("...")[0].split("|")[0]
-        try:
-            yield shlex.split(line)[1:]
-        except ValueError:  # a quotation that goes on in the next line
-            continue
+    """Arguments of every ``eaglenet`` command, in code blocks and in the text."""
+    text = page.read_text()
+    lines = [
+        line for block in BLOCK.findall(text) for line in block.replace("\\\n", "").split("\n")
+    ]
+    for code in (*lines, *re.findall(r"`([^`]+)`", BLOCK.sub("", text))):
+        if found := COMMAND.fullmatch(code.strip()):
+            line, *cut = re.split(r"\s#\s|\.\.\.|\|", found.group(1))
+            words = shlex.split(line)[1:]
+            if cut and words and words[-1].startswith("--"):
+                words.pop()  # its value was cut off
+            yield words
 
 
 @cache
 def all_commands() -> Any:
-    """Of the program; made once, which takes some tenths of a second."""
+    """The command line, built once."""
     return get_command(app)
 
 
-def find(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that the first words name, and what is left of them."""
-    found = all_commands()
-    rest = list(words)
-    while hasattr(found, "commands") and rest and not rest[0].startswith("-"):
-        name = rest.pop(0)
-        assert name in found.commands, f"no command {name!r} in {words}"
-        found = found.commands[name]
-    return found, rest
+def check(words: list[str]) -> None:
+    """Parse a command as the program does; run nothing."""
+    command, rest = all_commands(), list(words)
+    if "--import" in rest:  # main() removes it, wherever it stands
+        at = rest.index("--import")
+        del rest[at : at + 2]
+    while True:
+        context = command.context_class(command, info_name=command.name)
+        values, rest, _ = command.make_parser(context).parse_args(rest)
+        if not hasattr(command, "commands"):
+            break
+        if not rest or rest[0].isupper():
+            return  # a group, or a placeholder
+        assert rest[0] in command.commands, f"no command {rest[0]}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    assert rest == [], "too many arguments"
+    for parameter in command.params:
+        value = values.get(parameter.name)
+        if isinstance(value, str) and not value.isupper() and parameter.callback is None:
+            parameter.process_value(context, value)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_commands_and_their_options_exist(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_commands_can_be_parsed(page: Path) -> None:
+    """Commands, options, their values and the number of arguments are valid."""
     for words in commands(page):
-        command, rest = find(words)
-        known = {
-            name for option in command.params for name in (*option.opts, *option.secondary_opts)
-        }
-        known |= {"--help", "-h", "--import"}
-        for word in rest:
-            if word.startswith("--"):
-                assert word.split("=")[0] in known, f"{page.name}: {' '.join(words)}: {word}"
+        try:
+            check(words)
+        except Exception as error:  # typer raises errors of its own copy of click
+            pytest.fail(f"{page.name}: eaglenet {' '.join(words)}: {error}")
 
 
 def axis(words: list[str], option: str) -> str:
@@ -101,7 +114,7 @@ def row(file: str, table: str, **fields: Any) -> dict[str, Any]:
 
 
 def measured() -> dict[str, str]:
-    """What docs/measurements.md has to say, by what it is about."""
+    """What docs/reference/measurements.md has to say, by what it is about."""
     scoring, training = "scoring-h200.json", "training-h200.json"
     found = {}
     for preset, precision in (("released", "bf16"), ("released", "fp32"), ("paper", "bf16"),
@@ -110,7 +123,6 @@ def measured() -> dict[str, str]:
             "seconds"
         ]
         found[f"scores, {preset}, {precision}"] = f"{seconds:.3f} s"
-    found["10,000 x 10,000"] = f"{row(scoring, 'large', count=10000)['seconds']:.1f} s"
     for tower in ("ViT-B/16", "ViT-B/32"):
         step = row(training, "steps", tower=tower, side="ours compiled, 3 blocks recomputed")
         found[tower] = f"{step['seconds']:.3f} s, {step['peak_bytes'] / 2**30:.0f} GiB"
@@ -126,12 +138,12 @@ def measured() -> dict[str, str]:
 
 @pytest.mark.parametrize(("what", "number"), measured().items(), ids=measured().keys())
 def test_the_measurements_page_says_what_was_measured(what: str, number: str) -> None:
-    assert number in (ROOT / "docs" / "measurements.md").read_text(), what
+    assert number in (ROOT / "docs" / "reference" / "measurements.md").read_text(), what
 
 
 def test_a_time_in_the_readme_is_also_on_the_measurements_page() -> None:
     """The README repeats measurements; it makes none of its own."""
-    page = (ROOT / "docs" / "measurements.md").read_text()
+    page = (ROOT / "docs" / "reference" / "measurements.md").read_text()
     numbers = re.findall(r"\b\d[\d.,]* (?:s|ms|GiB)\b", (ROOT / "README.md").read_text())
     assert numbers
     assert [number for number in numbers if number not in page] == []
@@ -163,14 +175,14 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", LINKING, ids=[str(page.relative_to(ROOT)) for page in LINKING])
 def test_pages_named_in_words_exist(page: Path) -> None:
-    for name in re.findall(r"`(docs/[\w/]+\.md)`", page.read_text()):
+    for name in re.findall(r"`(docs/[\w/-]+\.md)`", page.read_text()):
         assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
 def test_pages_that_the_source_names_exist() -> None:
     for folder in ("src", "benchmarks", "tests", "tools"):
         for file in sorted((ROOT / folder).rglob("*.py")):
-            for name in re.findall(r"\bdocs/[\w/]+\.md\b", file.read_text()):
+            for name in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text()):
                 assert (ROOT / name).exists(), f"{file.relative_to(ROOT)}: {name}"
 
 
@@ -182,7 +194,10 @@ def test_the_index_of_the_documentation_has_every_page() -> None:
 
 
 def test_every_method_is_in_the_readme_and_on_its_page() -> None:
-    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "methods.md").read_text()
+    readme, page = (
+        (ROOT / "README.md").read_text(),
+        (ROOT / "docs" / "reference" / "methods.md").read_text(),
+    )
     for name in METHODS:
         assert f"`{name}`" in readme, name
         assert f"| `{name}` |" in page, name
@@ -210,7 +225,9 @@ def test_the_site_shows_every_page() -> None:
 
 def test_the_python_reference_names_what_there_is() -> None:
     """Every public name is on the page, or in ``eaglenet.core.types``, which is."""
-    named = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    named = re.findall(
+        r"^::: ([\w.]+)$", (ROOT / "docs" / "reference" / "python.md").read_text(), re.MULTILINE
+    )
     assert named
     for name in named:
         assert pkgutil.resolve_name(name) is not None

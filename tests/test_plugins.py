@@ -1,4 +1,4 @@
-"""The package of docs/extending.md, installed from that page, trains, evaluates and searches."""
+"""The package of docs/how-to/extending.md, installed from that page, trains and searches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eaglenet.core import plugins
 from eaglenet.core.errors import UsageError
 from eaglenet.research.data.demo.dataset import render_world
 
-PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "extending.md"
 SMALL = (
     "encoder.kind=grey_clip data.options.train=16 data.options.val=8 "
     "data.options.test=8 training.epochs=1 training.coarse_epochs=0 training.batch_size=8"

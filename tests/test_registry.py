@@ -14,7 +14,7 @@ from eaglenet.core.registry import MAX_LISTED, Registry
 from eaglenet.encoders import ENCODERS
 from eaglenet.methods import METHODS
 from eaglenet.research.recipes import paper_recipes
-from eaglenet.scoring.fast import FAST_FORMS
+from eaglenet.scoring.scorer import FAST_FORMS
 
 SOURCES = Path(__file__).parents[1] / "src" / "eaglenet"
 

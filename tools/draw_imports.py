@@ -1,4 +1,4 @@
-"""Draw who imports whom into docs/architecture.md, from the imports that the source really has.
+"""Draw who imports whom into docs/explanation/architecture.md, from the imports in the source.
 
     python tools/draw_imports.py            # write the diagram
     python tools/draw_imports.py --check    # exit code 1 where the page shows other imports
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grimp
 
-PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "architecture.md"
 BEGIN = "<!-- drawn by tools/draw_imports.py: begin -->"
 END = "<!-- drawn by tools/draw_imports.py: end -->"
 GROUND = "ground floor"

@@ -182,7 +182,7 @@ def test_every_copy_has_the_same_rows_however_it_was_made(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards and their front compare rows, and each machine has a copy of its own."""
-    monkeypatch.setattr(bucket, "REWRITTEN_SHARE", 1.0)
+    monkeypatch.setattr(bucket, "REWRITE_FRACTION", 1.0)
 
     def rows() -> list[tuple[str, int]]:
         snapshot = open_store(location).snapshot()
@@ -217,7 +217,7 @@ def test_a_commit_is_in_the_log_only_if_it_can_be_applied(location: str) -> None
         with pytest.raises((StoreError, OverflowError, TypeError)):
             writer.commit(Changes(files=[make_file(9, size=2**70)]))
         batch = make_batch(9)
-        with pytest.raises(StoreError, match="features of another size"):
+        with pytest.raises(StoreError, match="another size"):
             writer.commit(Changes([replace(batch, vectors=batch.vectors[:, :5])]))
         assert Head.read(ObjectFolder(location)).parts == before.parts
         writer.commit(changes_of(7))
@@ -334,7 +334,7 @@ def test_a_writer_that_was_replaced_cannot_commit(
                 slow.commit(changes_of(9))
     assert len(open_store(location).snapshot()) == FILES * CLIPS
     with BucketStore.write(location) as writer:
-        writer.lease._renewed = -1000.0
+        writer.lease._renewal_time = -1000.0
         for change in (
             lambda: writer.commit(changes_of(9)),
             lambda: writer.set_hubness(HubnessBank("x", make_batch(1).vectors, 1.0, 1.0)),

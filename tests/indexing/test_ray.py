@@ -312,7 +312,7 @@ def test_one_machine_without_fast_int8_decides_for_all(
         assert not RayExecutor.supports_int8(ClusterOptions(nodes.address, gpus_per_worker=1))
     finally:
         ray.shutdown()
-        RayExecutor._started = False
+        RayExecutor._is_connected_here = False
 
 
 def test_gpus_refuse_int8() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "paper_map.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "paper_map.md").read_text()
 
 
 def test_every_option_is_in_the_map() -> None:

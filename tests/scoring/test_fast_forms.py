@@ -12,8 +12,7 @@ from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.methods.xpool import XPool
 from eaglenet.scoring import Scorer, choose, score_all
-from eaglenet.scoring.fast import FAST_FORMS
-from eaglenet.scoring.scorer import Precision, ReferenceScorer
+from eaglenet.scoring.scorer import FAST_FORMS, Precision, ReferenceScorer
 
 
 class Doubled(Scorer):

@@ -13,7 +13,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
-from eaglenet.scoring.eaglenet.factorised import Prepared
+from eaglenet.scoring.eaglenet.factorised import PreparedVideos
 from eaglenet.scoring.eaglenet.launching import KernelLauncher, tuning_for
 from eaglenet.scoring.eaglenet.plan import plan_of
 
@@ -226,7 +226,7 @@ def test_attention_terms_and_narrow_pooling_stay_in_float32(
     attend = KernelLauncher.attend
 
     def watched(
-        self: KernelLauncher, text: Tensor, drawn: Tensor, scores: Tensor, video: Prepared
+        self: KernelLauncher, text: Tensor, drawn: Tensor, scores: Tensor, video: PreparedVideos
     ) -> Tensor:
         given.append(scores)
         return attend(self, text, drawn, scores, video)

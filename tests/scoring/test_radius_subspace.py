@@ -74,7 +74,7 @@ def test_radii_of_no_small_subspace_are_left_to_the_whole_product(
 ) -> None:
     plan = plan_of(make())
     assert plan is not None
-    monkeypatch.setattr(subspace, "MOST", 4)
+    monkeypatch.setattr(subspace, "MAX_VECTORS", 4)
     space = RadiusSubspace(plan)
     sentence = torch.randn(TEXTS, DIM)
     assert space.project(sentence, torch.rand(VIDEOS, TEXTS, DIM)) is None

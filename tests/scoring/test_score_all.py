@@ -100,9 +100,9 @@ def test_a_forced_kernel_without_triton_says_what_to_install(
     ("backend", "kind", "reason"),
     [
         ("auto", FactorisedScorer, "factorised back end: features are on cpu"),
-        ("factorised", FactorisedScorer, "factorised back end: asked for"),
-        ("reference", ReferenceScorer, "reference back end: asked for"),
-        ("kernel", KernelScorer, "kernel back end: asked for"),
+        ("factorised", FactorisedScorer, "factorised back end: requested"),
+        ("reference", ReferenceScorer, "reference back end: requested"),
+        ("kernel", KernelScorer, "kernel back end: requested"),
     ],
 )
 def test_the_choice_is_explained(

@@ -168,7 +168,7 @@ def test_a_long_line_cuts_the_shortlists_and_says_so() -> None:
         engine = SlowEngine()
         engine.go.set()
         batcher = Batcher(engine, max_batch=4)
-        batcher.seconds_a_query = {1: 0.1}
+        batcher.seconds_per_query = {1: 0.1}
         options = SearchOptions()
         asked = [batcher.search(make_queries(f"q{number}"), 30, options) for number in range(24)]
         found = await asyncio.gather(*asked, batcher.search(make_queries("wide"), 60, options))
@@ -190,7 +190,7 @@ def test_the_time_of_cut_shortlists_does_not_count_for_whole_ones() -> None:
         engine = SlowEngine()
         engine.go.set()
         batcher = Batcher(engine)
-        batcher.seconds_a_query = {1: 0.09, 2: 0.08, 4: 0.07, 8: 0.06}
+        batcher.seconds_per_query = {1: 0.09, 2: 0.08, 4: 0.07, 8: 0.06}
         assert [batcher._divisor(queries) for queries in (1, 2, 25, 26, 57, 58)] == [
             *(1, 2, 2, 4, 4, 8)
         ]

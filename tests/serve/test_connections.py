@@ -61,7 +61,7 @@ def running(engine: Engine) -> Iterator[Running]:
         header_timeout=0.6,
         body_timeout=0.6,
         max_connections=4 * CONNECTIONS,
-        max_connections_a_client=CONNECTIONS,
+        max_connections_per_client=CONNECTIONS,
     )
     made = Running(engine, settings)
     yield made

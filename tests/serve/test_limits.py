@@ -150,7 +150,7 @@ async def reads(limited: LimitMiddleware, client: str, is_slow: bool = True) -> 
 
 
 def test_readers_that_are_slow_on_purpose_leave_room_for_others_and_are_hung_up_on() -> None:
-    settings = Settings(max_streams_a_client=3, max_streams=7, stall_timeout=0.4)
+    settings = Settings(max_streams_per_client=3, max_streams=7, stall_timeout=0.4)
     app = PlainTextResponse("a piece of video")
     limited = LimitMiddleware(app, settings, ServiceMetrics())
 

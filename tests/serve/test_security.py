@@ -244,18 +244,18 @@ def test_an_origin_that_is_none_of_a_page_is_refused(client: TestClient, origin:
 def test_the_right_token_is_not_told_apart_while_a_client_must_wait() -> None:
     now = 0.0
     tokens = TokenCheck(TOKEN, clock=lambda: now)
-    assert [tokens.wrongness("a", f"guess {n}") for n in range(10)] == [0.0] * 10
-    assert tokens.wrongness("a", "another guess") == pytest.approx(2.0)
-    assert tokens.wrongness("a", TOKEN) == pytest.approx(2.0)
-    assert tokens.wrongness("b", TOKEN) is None
+    assert [tokens.seconds_to_wait("a", f"guess {n}") for n in range(10)] == [0.0] * 10
+    assert tokens.seconds_to_wait("a", "another guess") == pytest.approx(2.0)
+    assert tokens.seconds_to_wait("a", TOKEN) == pytest.approx(2.0)
+    assert tokens.seconds_to_wait("b", TOKEN) is None
     now = 2.0
-    assert tokens.wrongness("a", TOKEN) is None
+    assert tokens.seconds_to_wait("a", TOKEN) is None
 
 
 def test_a_wrong_token_that_is_sent_again_is_one_guess() -> None:
     tokens = TokenCheck(TOKEN)
-    assert [tokens.wrongness("a", "stale") for _ in range(50)] == [0.0] * 50
-    assert tokens.wrongness("a", TOKEN) is None
+    assert [tokens.seconds_to_wait("a", "stale") for _ in range(50)] == [0.0] * 50
+    assert tokens.seconds_to_wait("a", TOKEN) is None
 
 
 def test_guesses_in_cookies_are_slowed_down_too(guarded: TestClient) -> None:

@@ -131,7 +131,7 @@ def test_what_is_no_video_or_names_other_files_is_refused(content: bytes, tmp_pa
     path.write_bytes(content)
 
     async def scenario() -> None:
-        streams = Streams(most=1, timeout=20)
+        streams = Streams(limit=1, timeout=20)
         with pytest.raises(Problem) as caught:
             await streams.begin(opened(path), 0.0)
         assert caught.value.status_code == 415
@@ -145,7 +145,7 @@ def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_pa
     path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=5)
 
     async def scenario() -> None:
-        streams = Streams(most=1, timeout=20)
+        streams = Streams(limit=1, timeout=20)
         first = await streams.begin(opened(path), 0.0)
         with pytest.raises(Problem) as caught:
             await streams.begin(opened(path), 0.0)
@@ -173,7 +173,7 @@ def test_simultaneous_requests_share_the_limit(tmp_path: Path) -> None:
     path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=4)
 
     async def scenario() -> None:
-        streams = Streams(most=2, timeout=30)
+        streams = Streams(limit=2, timeout=30)
         requests = (streams.begin(opened(path), 0.0) for _ in range(24))
         results = await asyncio.gather(*requests, return_exceptions=True)
         refusals = [result for result in results if isinstance(result, Problem)]
@@ -189,7 +189,7 @@ def test_one_that_never_begins_is_given_up(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("eaglenet.serve.streams.MODULE", "asyncio")  # waits for a line for ever
 
     async def scenario() -> None:
-        streams = Streams(most=1, timeout=0.01)
+        streams = Streams(limit=1, timeout=0.01)
         with pytest.raises(Problem) as caught:
             await streams.begin(opened(path), 0.0)
         assert caught.value.status_code in (415, 504)

@@ -126,10 +126,10 @@ def test_one_client_cannot_take_all_decoders(tmp_path: Path) -> None:
     place = UploadFolder(5.0, tmp_path)
     with ExitStack() as stack:
         for _ in range(2):
-            stack.enter_context(place.room("greedy"))
+            stack.enter_context(place.receive("greedy"))
         with pytest.raises(Problem, match="too many"):
-            stack.enter_context(place.room("greedy"))
-        stack.enter_context(place.room("other"))
+            stack.enter_context(place.receive("greedy"))
+        stack.enter_context(place.receive("other"))
     place.close()
 
 
@@ -144,9 +144,9 @@ def test_what_a_killed_service_left_is_removed(tmp_path: Path) -> None:
     assert place.folder.exists()
     with ExitStack() as stack:
         for number in range(4):
-            stack.enter_context(place.room(str(number)))
+            stack.enter_context(place.receive(str(number)))
         with pytest.raises(Problem, match="too many"):
-            stack.enter_context(place.room("5"))
+            stack.enter_context(place.receive("5"))
     place.close()
     other.close()
     assert list(tmp_path.iterdir()) == []

@@ -210,7 +210,7 @@ def test_comparing_a_long_file_holds_nobody_up(
         assert go.wait(20)
         return content_digest(stream, is_wanted)
 
-    monkeypatch.setattr(media, "PATIENCE", 0.2)
+    monkeypatch.setattr(media, "COMPARE_TIMEOUT", 0.2)
     content_digest = media.content_digest
     monkeypatch.setattr(media, "content_digest", slow)
     address = f"/api/clips/{hit.clip_id}/video"

@@ -91,7 +91,7 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
         experts = ", ".join(f"{name} {width}" for name, width in encoder.config.experts.items())
         lines.append(
             f"It reads stored features ({experts}; texts {encoder.config.words_dim} wide): "
-            "`eaglenet evaluate MODEL --data features --root FOLDER` (docs/experts.md)."
+            "`eaglenet evaluate MODEL --data features --root FOLDER` (docs/how-to/experts.md)."
         )
     else:
         lines.append(

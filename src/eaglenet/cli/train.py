@@ -73,7 +73,7 @@ def train(
 
     if name in TOWER_RECIPES:
         if data or tower or protocol or variants or root:
-            raise UsageError(f"{name} trains towers; it takes --set only (docs/small.md)")
+            raise UsageError(f"{name} trains towers, with only --set (docs/how-to/make_small.md)")
         train_towers(name, output, settings, device)
         return
     # A dry run reports a wrong root together with everything else that is missing.

@@ -69,12 +69,12 @@ logger = logging.getLogger(__name__)
 OLD_FORMAT = "manifest.json"
 """Object of stores that eaglenet made before it kept a log."""
 FRESH_SECONDS = 2.0
-"""Time for which the last look at ``store.json`` is believed: each costs a request."""
+"""Seconds for which a read of ``store.json`` is reused: each costs a request."""
 ATTEMPTS = 5
 COPY_CLIPS = 4096
 COPY_LINES = 10_000
-REWRITTEN_SHARE = 0.5
-"""Share of removed clips from which on the log and its files are written again without them."""
+REWRITE_FRACTION = 0.5
+"""Fraction of removed clips above which the log and its files are rewritten without them."""
 
 Result = TypeVar("Result")
 
@@ -115,17 +115,17 @@ class BucketStore:
     ) -> Iterator[BucketWriter]:
         folder = ObjectFolder(location)
         if manifest is None or cls.exists(location):
-            stored = cls.open(location).manifest
+            stored_manifest = cls.open(location).manifest
             if manifest is not None:
                 # Before the lease: other settings are refused even while another writer works.
-                stored.require_same(manifest, folder.url)
+                stored_manifest.require_same(manifest, folder.url)
         with storage_errors(), hold_lease(folder) as lease:
             head = read_head(folder)
             if head is None:
                 assert manifest is not None
                 head = Head(new_id(), 0, manifest)
                 if bank is not None:
-                    head, _ = _appended(folder, head, SetHubness(bank))
+                    head, _ = _append_operation(folder, head, SetHubness(bank))
             elif manifest is not None:
                 head.manifest.require_same(manifest, folder.url)
                 head = replace(head, manifest=head.manifest.with_roots(manifest.roots))
@@ -218,8 +218,8 @@ class BucketWriter:
         self.head = head
         self.lease = lease
         self.mirror = Mirror(folder)
-        self._replaced: set[str] = set()
-        """Objects that the version before the last one needed."""
+        self._previous_names: set[str] = set()
+        """Objects that only the previous version needs."""
 
     @property
     def manifest(self) -> Manifest:
@@ -267,7 +267,7 @@ class BucketWriter:
             num_visible = copy.num_visible()
             num_stored = int(copy.database.value("SELECT count(*) FROM clips"))
         total = length_of(self.head.parts["features"]) // self.manifest.layout.dtype.itemsize
-        if total > COPY_CLIPS and num_stored < (1 - REWRITTEN_SHARE) * total:
+        if total > COPY_CLIPS and num_stored < (1 - REWRITE_FRACTION) * total:
             self._rewrite()
         self._remove_unknown()
         return num_visible
@@ -276,26 +276,26 @@ class BucketWriter:
         """Add an operation to the log."""
         with storage_errors():
             self.lease.require()
-            head, operation = _appended(self.folder, self.head, operation)
+            head, operation = _append_operation(self.folder, self.head, operation)
             with self.mirror.lock(), self.mirror.writer(self.head) as copy:
                 position = Position(head.id, length_of(head.parts["log"]))
                 copy.apply(operation, position, publish=lambda: self._publish(head))
 
     def _publish(self, head: Head) -> None:
-        """Make a version the newest, and remove what no reader needs any more."""
+        """Publish a version, and remove objects that no reader needs."""
         self.lease.require()
         before = self.head
         self.head = head.write(self.folder)
-        obsolete = self._replaced - head.names
-        self._replaced = before.names - head.names  # Readers may still be at this version.
+        obsolete = self._previous_names - head.names
+        self._previous_names = before.names - head.names  # Readers may still be at this version.
         try:
             self.folder.remove(sorted(obsolete))
         except ObjectError as error:  # The commit is done; the next run removes them.
             logger.warning("%s; the object stays for now", error)
 
     def _remove_unknown(self) -> None:
-        """Remove what writers that were killed have left."""
-        known = self.head.names | self._replaced
+        """Remove objects that killed writers left behind."""
+        current_names = self.head.names | self._previous_names
         with storage_errors():
             names = [
                 entry.url.removeprefix(f"{self.folder.url}/")
@@ -303,10 +303,10 @@ class BucketWriter:
                 for entry in self.folder.list(f"{part}/")
             ]
             self.lease.require()
-            self.folder.remove([name for name in names if name not in known])
+            self.folder.remove([name for name in names if name not in current_names])
 
-    def _rewrite(self, lost: Mapping[str, Sequence[Chunk]] | None = None) -> list[str]:
-        """Write a new log and new files, without removed clips and those in ``lost`` chunks.
+    def _rewrite(self, damaged_chunks: Mapping[str, Sequence[Chunk]] | None = None) -> list[str]:
+        """Write a new log and new files, without removed clips and those in ``damaged_chunks``.
 
         Returns the files that are no longer complete; they are left out.
         """
@@ -314,8 +314,8 @@ class BucketWriter:
             snapshot = MirrorStore(self.mirror, self.head).snapshot()
             head = replace(self.head, id=new_id(), parts=dict.fromkeys(PARTS, ()))
             counts: Counter[str] = Counter()
-            for operation in _operations_of(copy, snapshot, lost or {}, counts):
-                head, _ = _appended(self.folder, head, operation)
+            for operation in _operations_of(copy, snapshot, damaged_chunks or {}, counts):
+                head, _ = _append_operation(self.folder, head, operation)
             files = copy.files()
             incomplete = [
                 file.path
@@ -323,32 +323,36 @@ class BucketWriter:
                 if file.status == "done" and counts[file.content] < file.num_clips
             ]
             complete = [file for file in files if file.path not in set(incomplete)]
-            head, _ = _appended(self.folder, head, Changes(files=complete))
-            if not lost:
+            head, _ = _append_operation(self.folder, head, Changes(files=complete))
+            if not damaged_chunks:
                 # Clips of files that are no longer complete stay: they need not be made again.
-                head, _ = _appended(self.folder, head, Finish())
+                head, _ = _append_operation(self.folder, head, Finish())
             self._publish(head)
         return incomplete
 
     def repair(self) -> Repaired:
         """Make the local copy again; if objects are damaged, write the store again without them."""
-        damaged = {part: self._damaged_chunks(part) for part in PARTS}
+        damaged_chunks = {part: self._damaged_chunks(part) for part in PARTS}
         with self.mirror.lock():
             self.mirror.drop()
         incomplete: list[str] = []
-        if any(damaged.values()):
-            log = tuple(chunk for chunk in self.head.parts["log"] if chunk not in damaged["log"])
+        if any(damaged_chunks.values()):
+            log = tuple(
+                chunk for chunk in self.head.parts["log"] if chunk not in damaged_chunks["log"]
+            )
             parts = {**self.head.parts, "log": log}
             self.head = replace(self.head, id=new_id(), parts=parts)
-            incomplete = self._rewrite(damaged)
+            incomplete = self._rewrite(damaged_chunks)
             self._remove_unknown()
         with self._copy() as copy:
             num_files = int(copy.database.value("SELECT count(*) FROM files WHERE status = 'done'"))
             num_lines = int(copy.database.value("SELECT count(*) FROM lines"))
             num_clips = copy.num_visible()
         roots = self.manifest.roots or ("PATH",)
-        details = [f"{chunk.name} was damaged" for each in damaged.values() for chunk in each]
-        if damaged["log"]:
+        details = [
+            f"{chunk.name} was damaged" for each in damaged_chunks.values() for chunk in each
+        ]
+        if damaged_chunks["log"]:
             details.append(
                 "files that were recorded there must be indexed again: eaglenet index "
                 f"{shell_join(roots)} --store {shell_quote(self.location)}"
@@ -367,7 +371,7 @@ class BucketWriter:
 
 
 def read_head(folder: ObjectFolder) -> Head | None:
-    """The newest version; None if there is no store."""
+    """Return the newest version; None if there is no store."""
     with storage_errors():
         try:
             return Head.read(folder)
@@ -379,7 +383,7 @@ def read_head(folder: ObjectFolder) -> Head | None:
             return None
     raise StoreError(
         f"{folder.url} was made by an earlier eaglenet, in a format that is no longer read. Index "
-        f"again into another place: eaglenet index PATH --store {shell_quote(folder.url)}-2"
+        f"again into another location: eaglenet index PATH --store {shell_quote(folder.url)}-2"
     )
 
 
@@ -400,7 +404,9 @@ def storage_errors() -> Iterator[None]:
         ) from error
 
 
-def _appended(folder: ObjectFolder, head: Head, operation: Operation) -> tuple[Head, Operation]:
+def _append_operation(
+    folder: ObjectFolder, head: Head, operation: Operation
+) -> tuple[Head, Operation]:
     """Upload an operation; returns the head to publish, and the operation as it is in the log."""
     parts = dict(head.parts)
     if isinstance(operation, Changes) and operation.clips:
@@ -431,7 +437,7 @@ def _require_layout(batch: ClipBatch, manifest: Manifest, location: str) -> None
     is_same = batch.vectors.shape == (len(batch), manifest.dim)
     if not is_same or batch.features.dtype != manifest.layout.dtype:
         raise StoreError(
-            f"the model gave features of another size than {location} has; index into a new store"
+            f"the features have another size than those in {location}; index into a new store"
         )
 
 
@@ -449,10 +455,10 @@ def _pointers(batch: ClipBatch, first_record: int, thumbnails_start: int) -> NDA
 def _operations_of(
     copy: MirrorWriter,
     snapshot: BucketSnapshot,
-    lost: Mapping[str, Sequence[Chunk]],
+    damaged_chunks: Mapping[str, Sequence[Chunk]],
     counts: Counter[str],
 ) -> Iterator[Operation]:
-    """Operations that make the same store again, but for its files; counts clips by content."""
+    """Yield operations that recreate the store, except its files; counts clips by content."""
     bank = read_bank(copy.database, copy.manifest)
     if bank is not None:
         yield SetHubness(bank)
@@ -463,9 +469,9 @@ def _operations_of(
         rows = snapshot.rows_of_clips(ids[start : start + COPY_CLIPS])
         pointers = snapshot.pointers_at(rows)
         starts = pointers["record"] * snapshot.manifest.layout.dtype.itemsize
-        is_lost = _is_inside(starts, lost.get("features", ()))
-        is_lost |= _is_inside(pointers["thumbnail_start"], lost.get("thumbnails", ()))
-        rows = rows[~is_lost]
+        is_damaged = _is_inside(starts, damaged_chunks.get("features", ()))
+        is_damaged |= _is_inside(pointers["thumbnail_start"], damaged_chunks.get("thumbnails", ()))
+        rows = rows[~is_damaged]
         if not len(rows):
             continue
         clips = snapshot.clips(rows)
@@ -491,7 +497,7 @@ def _operations_of(
 
 
 def _is_inside(starts: NDArray[np.int64], chunks: Sequence[Chunk]) -> NDArray[np.bool_]:
-    """Mask: offsets that are in one of the chunks."""
+    """Return a mask of the offsets that lie in one of the chunks."""
     is_inside = np.zeros(len(starts), bool)
     for chunk in chunks:
         is_inside |= (starts >= chunk.start) & (starts < chunk.end)

@@ -38,12 +38,12 @@ class Lease:
         self.folder = folder
         self._holder = f"process {os.getpid()} on {socket.gethostname()}"
         self._tag = ""
-        self._renewed = 0.0
+        self._renewal_time = 0.0
         self._stop = threading.Event()
 
     def take(self) -> None:
         """Take the lease, or raise an error that names its holder."""
-        watched: str | None = None
+        first_tag: str | None = None
         since = 0.0
         while True:
             tag: str | None
@@ -51,17 +51,17 @@ class Lease:
                 content, tag = self.folder.read(LEASE)
             except MissingObjectError:
                 content, tag = b"", None
-            if tag is not None and tag != watched:
-                if watched is not None:
+            if tag is not None and tag != first_tag:
+                if first_tag is not None:
                     raise self._held_error(content)  # It was renewed while we watched.
-                watched, since = tag, time.monotonic()
+                first_tag, since = tag, time.monotonic()
                 logger.warning(
                     "%s: checking whether %s is alive", self.folder.url, _holder(content)
                 )
             if tag is None or time.monotonic() - since >= LEASE_SECONDS:
                 break
             time.sleep(min(1.0, LEASE_SECONDS / 20))
-        self._renewed = time.monotonic()
+        self._renewal_time = time.monotonic()
         try:
             self._tag = self.folder.write_if(LEASE, self._content(), tag)
         except ChangedObjectError:
@@ -80,12 +80,12 @@ class Lease:
 
     def _keep(self) -> None:
         while not self._stop.wait(LEASE_SECONDS / 6):
-            begun = time.monotonic()
+            start = time.monotonic()
             try:
                 self._tag = self.folder.write_if(LEASE, self._content(), self._tag)
-                self._renewed = begun
+                self._renewal_time = start
             except (ChangedObjectError, MissingObjectError):
-                self._renewed = -LEASE_SECONDS
+                self._renewal_time = -LEASE_SECONDS
                 logger.warning("%s: another writer took the lease", self.folder.url)
                 return
             except ObjectError as error:
@@ -93,7 +93,7 @@ class Lease:
 
     def require(self) -> None:
         """Raise an error unless this process certainly holds the lease."""
-        if time.monotonic() - self._renewed > LEASE_SECONDS / 2:
+        if time.monotonic() - self._renewal_time > LEASE_SECONDS / 2:
             raise StoreError(
                 f"{self.folder.url}/{LEASE} could not be renewed, or another writer took it; what "
                 "was reported as done is safe. Run the same command again to continue"

@@ -1,7 +1,7 @@
 """Local copy of a store on object storage: a local store that the log is applied to.
 
 The copy holds everything but features and thumbnails, which are read from the storage for the hits
-alone. It is a cache: whatever is wrong with it, it is made again.
+alone. It is a cache: a damaged or outdated copy is made again.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ logger = logging.getLogger(__name__)
 
 BYTES_VARIABLE = "EAGLENET_CACHE_BYTES"
 CACHE_BYTES = 20 * 2**30
-MERGED_CLIPS = 16_384
+MERGE_CLIPS = 16_384
 """Clips of several operations that are stored in one transaction."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How much of the log of which head a copy holds."""
+    """Position in the log of a head up to which a copy is complete."""
 
     id: str
     end: int = 0
@@ -129,11 +129,11 @@ class Mirror:
         name = hashlib.blake2b(folder.url.encode(), digest_size=12).hexdigest()
         self.path = cache_folder() / "stores" / name
         self.last_look: tuple[float, str | None] | None = None
-        """When the head was last looked at, and its tag; None: look again."""
+        """Time of the last read of the head, and its tag; None: read again."""
 
     @property
     def file_id(self) -> Hashable:
-        """Changes when the copy is made again."""
+        """Identity of the database file; changes when the copy is made again."""
         try:
             status = os.stat(self.path / DATABASE)
         except FileNotFoundError:
@@ -156,14 +156,14 @@ class Mirror:
 
     @contextmanager
     def writer(self, head: Head) -> Iterator[MirrorWriter]:
-        """The copy with everything in the log of ``head``. The caller holds the lock.
+        """Yield the copy, updated to the log of ``head``. The caller holds the lock.
 
-        It may hold more: another process may have seen a newer head.
+        It may be newer: another process may have read a newer head.
         """
         self._make_room(head)
         for attempt in (1, 2):
             try:
-                writer = self._updated(head)
+                writer = self._update(head)
                 break
             except DamageError:
                 if attempt == 2:
@@ -175,7 +175,7 @@ class Mirror:
         finally:
             writer.close()
 
-    def _updated(self, head: Head) -> MirrorWriter:
+    def _update(self, head: Head) -> MirrorWriter:
         if (self.path / DATABASE).exists():
             writer = MirrorWriter(self.path, self.remote.url)
             if writer.position.id != head.id:
@@ -187,7 +187,7 @@ class Mirror:
             create(self.path, head.manifest, fill=lambda each: put_position(each, position))
             writer = MirrorWriter(self.path, self.remote.url)
         try:
-            for position, operation in merged(self._operations(head, writer.position)):
+            for position, operation in merge_operations(self._operations(head, writer.position)):
                 writer.apply(operation, position)
         except BaseException:
             writer.close()
@@ -211,21 +211,21 @@ class Mirror:
                 raise damaged_object(self.remote, chunk.name) from error
 
     def drop(self) -> None:
-        """Forget the copy. Whoever has it open can go on reading."""
+        """Remove the copy. Processes that have it open can continue to read."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def drop_if_idle(self) -> None:
-        """Forget a damaged copy, unless a process is updating it."""
+        """Remove a damaged copy, unless a process is updating it."""
         with suppress(LockHeldError), hold_lock(_lock_of(self.path)):
             logger.warning("the local copy of %s is damaged; it is made again", self.remote.url)
             self.drop()
 
     def _make_room(self, head: Head) -> None:
-        """Remove copies of other stores, those not used for longest first."""
-        needed = max(length_of(head.parts["log"]), _size(self.path))
-        if needed > cache_bytes():
+        """Remove copies of other stores, the least recently used first."""
+        size = max(length_of(head.parts["log"]), _size(self.path))
+        if size > cache_bytes():
             raise StoreError(
-                f"the local copy of {self.remote.url} takes {needed} bytes, and all copies may "
+                f"the local copy of {self.remote.url} takes {size} bytes, and all copies may "
                 f"take {cache_bytes()}; set {BYTES_VARIABLE} to more"
             )
         others = [
@@ -233,7 +233,7 @@ class Mirror:
         ]
         sizes = {path: _size(path) for path in others}
         for path in sorted(others, key=lambda path: path.stat().st_mtime):
-            if sum(sizes.values()) + needed <= cache_bytes():
+            if sum(sizes.values()) + size <= cache_bytes():
                 return
             # One that is being updated is not removed.
             with suppress(LockHeldError), hold_lock(_lock_of(path)):
@@ -263,27 +263,27 @@ def _size(folder: Path) -> int:
     return total
 
 
-def merged(
+def merge_operations(
     operations: Iterator[tuple[Position, Operation]],
 ) -> Iterator[tuple[Position, Operation]]:
-    """Join changes that follow each other, so that many commits cost as much as a few.
+    """Join consecutive changes, so that many commits cost as much as a few.
 
-    What a commit removes, it removes before it adds: changes that remove anything stay alone.
+    A commit removes before it adds, so changes that remove anything are not joined.
     """
     pending: tuple[Position, Changes] | None = None
     for position, operation in operations:
         is_plain = isinstance(operation, Changes) and not (
             operation.removed_files or operation.removed_sources
         )
-        if is_plain and pending is not None and _num_clips(pending[1]) < MERGED_CLIPS:
+        if is_plain and pending is not None and _num_clips(pending[1]) < MERGE_CLIPS:
             assert isinstance(operation, Changes)
             before = pending[1]
-            joined = Changes(
+            joint_changes = Changes(
                 [*before.clips, *operation.clips],
                 [*before.files, *operation.files],
                 transcripts=[*before.transcripts, *operation.transcripts],
             )
-            pending = position, joined
+            pending = position, joint_changes
             continue
         if pending is not None:
             yield pending
@@ -355,7 +355,7 @@ class BucketSnapshot(Snapshot):
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """A damaged copy is dropped; the next snapshot makes it again."""
+        """Drop a damaged copy; the next snapshot makes it again."""
         try:
             yield
         except (DamageError, MissingObjectError) as error:
@@ -363,9 +363,9 @@ class BucketSnapshot(Snapshot):
                 with suppress(StoreError):
                     if self.database.value("SELECT version FROM state") == self._local_version:
                         self.mirror.drop_if_idle()
-            raise self._outdated() from error
+            raise self._outdated_error() from error
 
-    def _outdated(self) -> OutdatedError:
+    def _outdated_error(self) -> OutdatedError:
         self.mirror.last_look = None
         return OutdatedError(f"{self.location} changed during the search; search again")
 
@@ -384,7 +384,7 @@ class BucketSnapshot(Snapshot):
         return self._rows_of_clips(clip_ids)
 
     def pointers_at(self, rows: NDArray[np.int64]) -> NDArray[np.void]:
-        """Where features and thumbnails of clips are, and their checksums."""
+        """Return the positions of features and thumbnails of clips, and their checksums."""
         pointers = np.empty(len(rows), POINTER)
         with self._current():
             for segment, indices, inside in self._by_segment(rows):
@@ -425,7 +425,7 @@ class BucketSnapshot(Snapshot):
         try:
             contents = read_spans(self.mirror.remote, self.head.parts[part], spans)
         except MissingObjectError as error:
-            raise self._outdated() from error
+            raise self._outdated_error() from error
         if [*map(zlib.crc32, contents)] != checksums.tolist():
             raise damaged_object(self.mirror.remote, part)
         return contents

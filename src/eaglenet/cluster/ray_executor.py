@@ -167,8 +167,8 @@ def storage_variables() -> dict[str, str]:
 class RayExecutor:
     """Connects when there is work, and disconnects afterwards."""
 
-    _started: ClassVar[bool] = False
-    """Whether this class made the connection; a process has only one."""
+    _is_connected_here: ClassVar[bool] = False
+    """True if this class made the connection; a process has only one."""
 
     def __init__(self, settings: ExecutorSettings) -> None:
         self.settings = settings
@@ -234,9 +234,9 @@ class RayExecutor:
                     else:
                         yield from outcome.result
         finally:
-            if RayExecutor._started:
+            if RayExecutor._is_connected_here:
                 ray.shutdown()
-                RayExecutor._started = False
+                RayExecutor._is_connected_here = False
 
     @staticmethod
     def require() -> Any:
@@ -251,7 +251,7 @@ class RayExecutor:
 
     @classmethod
     def supports_int8(cls, cluster: ClusterOptions) -> bool:
-        """Whether every machine of the cluster with CPUs is fast in int8.
+        """Return True if every machine of the cluster with CPUs is fast in int8.
 
         A slow one may also compute different numbers: CPUs without the instruction saturate sums
         of int8 products at 16 bits.
@@ -302,7 +302,7 @@ class RayExecutor:
                 f"no Ray cluster {where} ({reason}); start one with: ray start --head, and pass "
                 "its address with --ray-address HOST:PORT"
             ) from error
-        RayExecutor._started = True
+        RayExecutor._is_connected_here = True
 
     def _num_workers(self) -> int:
         """Requested number of workers, or as many as the cluster has CPUs or GPU fractions for."""
@@ -333,8 +333,8 @@ class _RayBackend:
         return worker.work.remote(item)
 
     def wait(self, calls: Sequence[Any], seconds: float) -> list[Any]:
-        done, _ = self.ray.wait(list(calls), num_returns=1, timeout=seconds)
-        return list(done)
+        finished_calls, _ = self.ray.wait(list(calls), num_returns=1, timeout=seconds)
+        return list(finished_calls)
 
     def result(self, call: Any) -> Any:
         errors = self.ray.exceptions
@@ -375,10 +375,10 @@ def _require_answer(address: str | None) -> None:
         raise ConnectionError("what answers there is not Ray's head; is it the dashboard's port?")
 
 
-def _failures(lost: Failure[list[ClipRequest]]) -> Iterator[ClipFailure]:
-    for request in lost.request:
+def _failures(failure: Failure[list[ClipRequest]]) -> Iterator[ClipFailure]:
+    for request in failure.request:
         for number in request.numbers:
-            yield ClipFailure((request.content, number), lost.reason)
+            yield ClipFailure((request.content, number), failure.reason)
 
 
 def _is_fast_in_int8() -> bool:

@@ -58,11 +58,11 @@ PROBE_SECONDS = 1.0
 START_TIMEOUT = 60.0
 """Seconds that a front waits for shards that start at the same time."""
 MAX_ANSWER = 64 * 2**20
-"""Bytes of an answer at most."""
+"""Maximum bytes of an answer."""
 ANSWER_BYTES = 64 * 1024
-"""Bytes of an answer besides its rows at most."""
+"""Maximum bytes of an answer besides its rows."""
 ROW_BYTES = 32
-"""Bytes per row of an answer at most, in base64."""
+"""Maximum bytes per row of an answer, in base64."""
 RECENT_SECONDS = 3.0
 """A shard that failed this recently may be missing from hits in preparation."""
 VECTOR_BYTES = 128 * 1024
@@ -85,13 +85,13 @@ class ShardQuery(Generic[Answer]):
     body: Mapping[str, Any]
     num_queries: int
     num_rows: int
-    """Rows per query at most."""
+    """Maximum rows per query."""
     read: Callable[[Mapping[str, str], tuple[int, int]], Answer]
     """Reads the answer of a shard, whose number and count it takes as well."""
 
 
 class ShardFailureError(Exception):
-    """Why a shard gave no shortlist."""
+    """A shard did not return a shortlist."""
 
 
 class OtherVersionError(ShardFailureError):
@@ -165,8 +165,8 @@ class RemoteShard:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _post(self, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
-        expected = ANSWER_BYTES + query.num_queries * query.num_rows * ROW_BYTES
-        limit = min(expected, MAX_ANSWER)
+        expected_bytes = ANSWER_BYTES + query.num_queries * query.num_rows * ROW_BYTES
+        limit = min(expected_bytes, MAX_ANSWER)
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=self.timeout)
         try:
@@ -211,8 +211,8 @@ class ShardScan:
         ]
         self._last: Snapshot | None = None
         self._outdated_version: int | None = None
-        """Version that a shard did not have, for which a search was begun again."""
-        self._closed = threading.Event()
+        """Version that a shard did not have, for which a search was repeated."""
+        self._stop = threading.Event()
         self._prober = threading.Thread(target=self._probe, name="shards-probe", daemon=True)
         self._prober.start()
 
@@ -287,10 +287,10 @@ class ShardScan:
     ) -> list[list[Answer]]:
         """Answers that these shards give in time."""
         futures = {shard.submit(query): shard for shard in shards}
-        done, late = wait(futures, timeout=self.timeout)
+        finished, late = wait(futures, timeout=self.timeout)
         for future in late:
             futures[future].record(ShardFailureError(f"no answer within {self.timeout:g} s"))
-        errors = {future: future.exception() for future in done}
+        errors = {future: future.exception() for future in finished}
         others = {
             future: error
             for future, error in errors.items()
@@ -337,13 +337,13 @@ class ShardScan:
     ) -> ShardQuery[Near]:
         """Query for the nearest codes of each shard."""
         body = {**self._body(snapshot, filters), "count": count, "codes": pack(codes, "u1")}
-        halved = is_halved(snapshot.num_rows, code_bytes(snapshot.manifest.dim) // 8)
+        is_half_code = is_halved(snapshot.num_rows, code_bytes(snapshot.manifest.dim) // 8)
         return ShardQuery(
             NEAR_PATH,
             body,
             len(codes),
             snapshot.num_rows,
-            lambda each, shard: unpack_near(each, rows_of_shard(snapshot, shard), halved),
+            lambda each, shard: unpack_near(each, rows_of_shard(snapshot, shard), is_half_code),
         )
 
     def _body(self, snapshot: Snapshot, filters: Filters | None) -> dict[str, Any]:
@@ -381,7 +381,7 @@ class ShardScan:
     def _probe(self) -> None:
         """Send shards that are left out a small query until they answer."""
         probes: dict[RemoteShard, Future[Any]] = {}
-        while not self._closed.wait(PROBE_SECONDS):
+        while not self._stop.wait(PROBE_SECONDS):
             for shard in self.shards:
                 is_pending = shard in probes and not probes[shard].done()
                 if shard.failed_at is not None and self._last is not None and not is_pending:
@@ -389,7 +389,7 @@ class ShardScan:
 
     def close(self) -> None:
         """Stop sending queries."""
-        self._closed.set()
+        self._stop.set()
         for shard in self.shards:
             shard.close()
 

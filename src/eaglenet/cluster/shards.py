@@ -235,7 +235,7 @@ class Shard:
 
     def scan(self, request: ScanRequest) -> ScanBody:
         """Best clips of this shard."""
-        snapshot, allowed = self._check(request)
+        snapshot, row_mask = self._check(request)
         queries = _arrays("vectors", request.vectors, "<f4", request.dim).astype(np.float32)
         if not np.isfinite(queries).all():
             raise Problem(422, "vectors: all values must be finite")
@@ -244,16 +244,16 @@ class Shard:
             raise Problem(422, f"hubness_weights: {len(weights)} for {len(queries)} vectors")
         with self._current():
             shortlists = exact_shortlists(
-                snapshot, queries, request.k, allowed, self.shard, hubness_weights=weights
+                snapshot, queries, request.k, row_mask, self.shard, hubness_weights=weights
             )
         return ScanBody(lists=[pack_shortlist(shortlist) for shortlist in shortlists])
 
     def near(self, request: NearRequest) -> NearBody:
         """Clips of this shard that may be among those with the nearest codes of the store."""
-        snapshot, allowed = self._check(request)
+        snapshot, row_mask = self._check(request)
         codes = _arrays("codes", request.codes, "u1", code_bytes(request.dim))
         with self._current():
-            nearest = nearest_in_shard(snapshot, codes, request.count, self.shard, allowed)
+            nearest = nearest_in_shard(snapshot, codes, request.count, self.shard, row_mask)
         return NearBody(lists=[pack_near(near) for near in nearest])
 
     def _check(self, request: ShardRequest) -> tuple[Snapshot, NDArray[np.bool_] | None]:

@@ -168,7 +168,7 @@ class _Feed(Generic[Item]):
 
     def __init__(self, items: Iterable[Item], ahead: int) -> None:
         self._queue: queue.Queue[tuple[int, Item]] = queue.Queue(ahead)
-        self._closed = threading.Event()
+        self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, args=(items,), daemon=True)
         self._thread.start()
@@ -176,13 +176,13 @@ class _Feed(Generic[Item]):
     def _read(self, items: Iterable[Item]) -> None:
         try:
             for entry in enumerate(items):
-                while not self._closed.is_set():
+                while not self._stop.is_set():
                     try:
                         self._queue.put(entry, timeout=POLL_SECONDS)
                         break
                     except queue.Full:
                         continue
-                if self._closed.is_set():
+                if self._stop.is_set():
                     return
         except BaseException as error:
             self._error = error
@@ -197,7 +197,7 @@ class _Feed(Generic[Item]):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether every item was taken; raises an error of the items."""
+        """True if every item was taken; raises the error of the iterator."""
         if self._thread.is_alive() or not self._queue.empty():
             return False
         if self._error is not None:
@@ -213,5 +213,5 @@ class _Feed(Generic[Item]):
 
     def close(self) -> None:
         """Stop reading, and wait for the thread: items may use what the caller closes next."""
-        self._closed.set()
+        self._stop.set()
         self._thread.join(START_TIMEOUT)

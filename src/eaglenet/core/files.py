@@ -24,7 +24,7 @@ from eaglenet.core.platform import open_for_locking, replace, sync
 logger = logging.getLogger(__name__)
 
 _HOLDER_OFFSET = 1
-"""Where the holder of a lock is written: byte 0 is locked, which on Windows nobody can read."""
+"""Offset of the holder's name in a lock file: byte 0 is locked, and unreadable on Windows."""
 
 
 def partial_path(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""How frames are sampled from a video. Does not import torch, so decoder processes start fast."""
+"""Sampling of frames from a video. Does not import torch, so decoder processes start fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SIDE = 4096
 
 @dataclass(frozen=True)
 class FrameSpec:
-    """How frames are sampled from a video. Saved with every model and every feature store.
+    """Sampling of frames from a video. Saved with every model and every feature store.
 
     sampling: ``uniform`` takes the middle of equal segments (the paper); ``per_second`` takes the
         first frame of each second, then an evenly spaced subset (common practice); ``whole_rate``

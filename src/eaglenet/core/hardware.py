@@ -40,7 +40,7 @@ class Accelerator:
     count: Callable[[], int]
     half: Callable[[], Precision]
     is_automatic: bool
-    """Whether ``auto`` takes it."""
+    """True if ``auto`` may choose it."""
 
 
 def _cuda_half() -> Precision:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Modality = Literal["visual", "speech", "screen-text"]
-"""What of a video is searched: frames, subtitles and speech, or on-screen text."""
+"""Searchable part of a video: frames, subtitles and speech, or on-screen text."""
 TranscriptKind = Literal["subtitle", "speech", "text"]
 """Origin of a transcript line: subtitles, speech recognition, or on-screen text."""
 

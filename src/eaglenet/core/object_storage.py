@@ -182,8 +182,8 @@ class ObjectFolder:
                     mode = {"e_tag": e_tag, "version": version} if version else {"e_tag": e_tag}
                 return _tag(self._store.put(name, content, mode=mode))
         except ChangedObjectError:
-            stored, current_tag = self.read(name)
-            if stored == content:
+            stored_content, current_tag = self.read(name)
+            if stored_content == content:
                 return current_tag
             raise
 

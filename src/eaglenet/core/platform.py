@@ -33,7 +33,7 @@ WATCHDOG_SECONDS = 0.2
 WATCHDOG_EXIT_CODE = 120
 """Exit code of a process that a watchdog ended."""
 REPLACE_SECONDS = 2.0
-"""How long a replacement waits for programs that have the target open (Windows)."""
+"""Seconds that a rename waits for programs that have the target open (Windows)."""
 
 
 def read_proc(name: str) -> str | None:

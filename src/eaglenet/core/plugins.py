@@ -6,7 +6,7 @@ A package declares a module under the entry point group ``eaglenet.plugins``::
     anything = "my_package.my_module"
 
 The module is imported when a command starts, and in Python when a name is unknown. Other modules
-are imported with ``eaglenet --import MODULE ...``. See docs/extending.md.
+are imported with ``eaglenet --import MODULE ...``. See docs/how-to/extending.md.
 """
 
 from __future__ import annotations

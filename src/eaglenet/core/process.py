@@ -29,7 +29,7 @@ from typing import Any
 from eaglenet.core.platform import inheriting
 
 CONNECTION_TYPE: Any = getattr(multiprocessing.connection, "PipeConnection", Connection)
-"""What ``Pipe`` returns; ``PipeConnection`` exists on Windows only."""
+"""Type of a ``Pipe`` end; ``PipeConnection`` exists on Windows only."""
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -43,10 +43,10 @@ def module_path() -> list[str]:
     """
     package_root = str(Path(__file__).resolve().parents[2])
     current = os.path.realpath(os.getcwd())
-    trusted = [
+    folders = [
         entry for entry in sys.path if os.path.isabs(entry) and os.path.realpath(entry) != current
     ]
-    return trusted if package_root in trusted else [*trusted, package_root]
+    return folders if package_root in folders else [*folders, package_root]
 
 
 def forget_current_folder() -> None:
@@ -79,15 +79,15 @@ only known variables are passed on."""
 
 def clean_environment() -> dict[str, str]:
     """Return an environment without secrets, for one thread per process."""
-    kept = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         if name.upper() in SAFE_VARIABLES or name.startswith("LC_")
     }
     if sys.platform == "win32":
-        kept["PATH"] = os.environ.get("PATH", "")
+        environment["PATH"] = os.environ.get("PATH", "")
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**kept, **threads, "PYTHONSAFEPATH": "1"}
+    return {**environment, **threads, "PYTHONSAFEPATH": "1"}
 
 
 class ChildProcess:

@@ -15,9 +15,9 @@ class ProgressUpdate:
     total: int
     detail: str = ""
     is_notable: bool = False
-    """Whether it deserves its own line in a log: a start, an evaluation."""
+    """True for an update that gets its own line in a log: a start, an evaluation."""
     is_counted: bool = True
-    """Whether to show the numbers; False for units such as bytes, where ``detail`` says it all."""
+    """Show the numbers; False for units such as bytes, where ``detail`` says it all."""
 
 
 Progress = Callable[[ProgressUpdate], None]

@@ -76,13 +76,13 @@ def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
     if rest:
         if not dataclasses.is_dataclass(current) and not isinstance(current, Mapping):
             raise ConfigError(f"{full}.{rest}: {full} is {current!r} and has no inner settings")
-        changed = override(current, rest, text, where=full)
+        new_value = override(current, rest, text, where=full)
     elif dataclasses.is_dataclass(current):
         inner = ", ".join(spec.name for spec in dataclasses.fields(current))
         raise ConfigError(f"{full} is a group; set one of its fields: {inner}")
     else:
-        changed = _parse(_hints(type(settings))[name], text, full)
-    return dataclasses.replace(settings, **{name: changed})
+        new_value = _parse(_hints(type(settings))[name], text, full)
+    return dataclasses.replace(settings, **{name: new_value})
 
 
 def split_assignment(assignment: str, example: str) -> tuple[str, str]:
@@ -139,14 +139,14 @@ def _choices(kind: Any) -> dict[str, list[Any]]:
     """Return the allowed values of the fields whose types list them."""
     if kind not in _CHOICES:
         _CHOICES[kind] = {
-            name: [entry for option in _options(hint) for entry in _listed(option)]
+            name: [entry for option in _options(hint) for entry in _names(option)]
             for name, hint in _hints(kind).items()
             if any(get_origin(option) is Literal for option in _options(hint))
         }
     return _CHOICES[kind]
 
 
-def _listed(option: Any) -> tuple[Any, ...]:
+def _names(option: Any) -> tuple[Any, ...]:
     if get_origin(option) is Literal:
         return get_args(option)
     return (None,) if option is type(None) else ()
@@ -166,8 +166,8 @@ def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
 def _unknown(full: str, name: str, names: list[str]) -> ConfigError:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    listed = ", ".join(names) or "none"
-    return ConfigError(f"unknown setting {full!r}{hint} (known: {listed})")
+    known_names = ", ".join(names) or "none"
+    return ConfigError(f"unknown setting {full!r}{hint} (known: {known_names})")
 
 
 def _guess(text: str) -> Any:
@@ -210,8 +210,8 @@ def _parse(hint: Any, text: str, where: str) -> Any:
 def _coerce(hint: Any, plain: Any, where: str) -> Any:
     """Convert a JSON value to type ``hint``, or raise an error that says what was expected."""
     for option in _options(hint):
-        matched, value = _match(option, plain, where)
-        if matched:
+        is_match, value = _match(option, plain, where)
+        if is_match:
             return value
     raise ConfigError(f"{where}: expected {_describe(hint)}, got {plain!r:.200}")
 

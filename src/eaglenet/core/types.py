@@ -233,8 +233,8 @@ class Losses:
 
     @property
     def total(self) -> Float[Tensor, ""]:
-        weighted = [value * self.weights.get(name, 1.0) for name, value in self.terms.items()]
-        return torch.stack(weighted).sum()
+        weighted_terms = [value * self.weights.get(name, 1.0) for name, value in self.terms.items()]
+        return torch.stack(weighted_terms).sum()
 
 
 __all__ = [

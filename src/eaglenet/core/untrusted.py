@@ -60,17 +60,17 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-    nested = [value]
+    level_values = [value]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
-        for entry in nested:
+        for entry in level_values:
             if isinstance(entry, dict):
                 inner += [each for each in entry.values() if isinstance(each, (dict, list))]
             elif isinstance(entry, list):
                 inner += [each for each in entry if isinstance(each, (dict, list))]
         if not inner:
             return
-        nested = inner
+        level_values = inner
     raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
 
 

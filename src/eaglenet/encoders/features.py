@@ -274,7 +274,7 @@ class ExpertEncoder(BaseEncoder):
         if words and texts.words is None:
             raise UsageError(
                 "this method needs word features and the folder has sentence features only; "
-                "write words_NAME.npy (docs/experts.md)"
+                "write words_NAME.npy (docs/how-to/experts.md)"
             )
         return texts.to(self.device, self.logit_scale.dtype)
 

@@ -10,7 +10,7 @@ not depend on the others of its batch; and a over the few inputs that get the la
 would make every step coarse and stay as they are (Dettmers et al., LLM.int8, 2022).
 
 torch has no product of this kind that is faster than its fp32 one on an ARM CPU
-(docs/measurements.md); onnxruntime has.
+(docs/reference/measurements.md); onnxruntime has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Langevin chain as one CUDA graph: some 300 small launches become one replay."""
+"""Langevin chain as one CUDA graph: about 300 small launches become one replay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 WARM_UP_CALLS = 3
 MOST_GRAPHS = 4
-"""Shapes change with the last batch of an epoch only; more graphs than this would be a leak."""
+"""Maximum number of graphs; shapes change only with the last batch of an epoch."""
 
 
 @dataclass
-class _Captured:
+class _CapturedGraph:
     """A graph with the buffers it reads and writes."""
 
     graph: Any
@@ -38,7 +38,7 @@ class ChainRunner:
     """
 
     def __init__(self) -> None:
-        self._graphs: dict[tuple[Any, ...], _Captured] = {}
+        self._graphs: dict[tuple[Any, ...], _CapturedGraph] = {}
         self._can_capture = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChainRunner:
@@ -59,7 +59,7 @@ class ChainRunner:
         noise: tuple[Tensor, Tensor] | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The end of the chain, see :func:`sample`."""
+        """Return the end of the chain, see :func:`sample`."""
         options = {"steps": steps, "step_size": step_size, "deviation": deviation}
         drawn_by_default = noise is None and generator is None
         if not (self._can_capture and text.is_cuda and drawn_by_default):
@@ -76,11 +76,11 @@ class ChainRunner:
         )
         if key not in self._graphs and not self._capture(key, energy, text, frames, options):
             return sample(energy, text, frames, **options)  # type: ignore[arg-type]
-        captured = self._graphs[key]
-        captured.text.copy_(text)
-        captured.frames.copy_(frames)
-        captured.graph.replay()
-        return captured.end[0].clone(), captured.end[1].clone()
+        entry = self._graphs[key]
+        entry.text.copy_(text)
+        entry.frames.copy_(frames)
+        entry.graph.replay()
+        return entry.end[0].clone(), entry.end[1].clone()
 
     def _capture(
         self,
@@ -105,7 +105,7 @@ class ChainRunner:
             return False
         finally:
             torch.cuda.set_rng_state(random_state, text.device)
-        self._graphs[key] = _Captured(graph, *start, end)
+        self._graphs[key] = _CapturedGraph(graph, *start, end)
         return True
 
 

@@ -1,7 +1,7 @@
 """Energies of text-video pairs: low for pairs that belong together.
 
-Each energy gives a number for every text-frame pair, pools it over the frames of a video, and
-knows its gradient in closed form, so that the Langevin sampler needs no automatic differentiation.
+An energy is computed for every text-frame pair and pooled over the frames of a video. Its gradient
+has a closed form, so the Langevin sampler needs no automatic differentiation.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class Energy(nn.Module, ABC):
     """``E(t, F)``, pooled over frames: ``mean`` (paper eqs. 12-14), ``max`` or ``min`` (4.3.3).
 
     ``global`` is ``E(t, v)`` of the pooling ablation (table 5): the caller gives the fused video as
-    the only frame, so that nothing is left to pool. Every kind is built alike; what ``bias`` adds,
-    if anything, it says itself.
+    the only frame, so that nothing is left to pool. ``bias`` is explained by each kind.
     """
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
@@ -99,13 +98,13 @@ class Energy(nn.Module, ABC):
         if self.pooling in ("mean", "global"):
             if mask is None:
                 return torch.full_like(energies, 1.0 / energies.shape[-1])
-            counted = mask.to(energies.dtype)
-            counted = counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)
-            return counted.expand_as(energies)
-        signed = energies if self.pooling == "max" else -energies
+            frame_weights = mask.to(energies.dtype)
+            frame_weights = frame_weights / frame_weights.sum(dim=-1, keepdim=True).clamp_min(1.0)
+            return frame_weights.expand_as(energies)
+        signed_energies = energies if self.pooling == "max" else -energies
         if mask is not None:
-            signed = signed.masked_fill(~mask, torch.finfo(energies.dtype).min)
-        best = signed.argmax(dim=-1, keepdim=True)
+            signed_energies = signed_energies.masked_fill(~mask, torch.finfo(energies.dtype).min)
+        best = signed_energies.argmax(dim=-1, keepdim=True)
         shares = torch.zeros_like(energies).scatter_(-1, best, 1.0)
         return shares if mask is None else shares.masked_fill(~mask, 0.0)
 
@@ -153,7 +152,7 @@ class DirectionEnergy(Energy):
 
     @abstractmethod
     def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        """A gradient of g(t) as one of t."""
+        """Convert a gradient of g(t) to one of t."""
 
 
 class BilinearEnergy(DirectionEnergy):
@@ -190,7 +189,7 @@ class CosineEnergy(DirectionEnergy):
 class PerceptronEnergy(Energy):
     """``w . ReLU(W_f f + W_t t + b) + c``: an MLP on ``[f || t]`` (paper eq. 14).
 
-    bias: whether there is an output bias ``c``. It cancels in the difference of energies and only
+    bias: adds an output bias ``c``. It cancels in the difference of energies and only
     learns through the magnitude penalty, so it is left out where that penalty has no weight.
     """
 

@@ -35,7 +35,7 @@ def sample(
     | None = None,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
-    """The end of a K-step chain (paper eq. 16); text and frames move at once.
+    """Run a K-step chain (paper eq. 16) and return its end; text and frames move together.
 
     ``x <- x - eta dE/dx + deviation * N(0, 1)``. No gradient flows through the samples.
 

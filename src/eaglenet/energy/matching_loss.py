@@ -17,7 +17,7 @@ def contrast(
 ) -> Float[Tensor, ""]:
     """``mean E+ - mean E- + c (mean E+^2 + mean E-^2)`` (paper eq. 15, appendix D.4).
 
-    The masks say which entries are pairs of that kind.
+    The masks mark the pairs of each kind.
     """
     difference = _mean(positive, positive_mask) - _mean(negative, negative_mask)
     size = _mean(positive.square(), positive_mask) + _mean(negative.square(), negative_mask)
@@ -32,26 +32,28 @@ def energy_matching_loss(
     penalty: float = 1.0,
     in_batch: bool = False,
 ) -> Float[Tensor, ""]:
-    """Real pairs against sampled ones.
+    """Contrast real pairs with sampled ones.
 
     in_batch: also against the mismatched pairs of the batch, the two losses averaged (released
         code). Paper: sampled pairs only.
     """
-    sampled = contrast(pair_energies, sampled_energies, penalty=penalty, positive_mask=positives)
+    sampled_loss = contrast(
+        pair_energies, sampled_energies, penalty=penalty, positive_mask=positives
+    )
     if not in_batch:
-        return sampled
-    mismatched = contrast(
+        return sampled_loss
+    in_batch_loss = contrast(
         pair_energies,
         pair_energies,
         penalty=penalty,
         positive_mask=positives,
         negative_mask=~positives,
     )
-    return (sampled + mismatched) / 2
+    return (sampled_loss + in_batch_loss) / 2
 
 
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return values.mean()
-    counted = torch.where(mask, values, torch.zeros_like(values))
-    return counted.sum() / mask.sum().clamp_min(1)
+    positive_values = torch.where(mask, values, torch.zeros_like(values))
+    return positive_values.sum() / mask.sum().clamp_min(1)

@@ -1,4 +1,4 @@
-"""Memory of earlier chain ends, from which new chains start."""
+"""Replay buffer: ends of earlier chains, from which new chains start."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class ReplayBuffer(nn.Module):
         self.written.add_(count).clamp_(max=self.size)
 
     def _choose(self, num_pairs: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """A written row for each chain, and whether it starts fresh instead."""
+        """Return a stored row per chain, and a mask of chains that start from fresh noise."""
         device = self.texts.device
         if self.fresh == "released":
-            stored = math.floor((1 - self.fresh_fraction) * num_pairs)
-            is_fresh = torch.arange(num_pairs, device=device) >= stored
+            num_stored = math.floor((1 - self.fresh_fraction) * num_pairs)
+            is_fresh = torch.arange(num_pairs, device=device) >= num_stored
         else:
             chance = torch.rand(num_pairs, device=device, generator=generator)
             is_fresh = chance < self.fresh_fraction
@@ -103,7 +103,7 @@ class ReplayBuffer(nn.Module):
         return rows, is_fresh
 
     def _different_rows(self, num_pairs: int, generator: torch.Generator | None) -> Tensor:
-        """Written rows in random order; from the first again where there are too few."""
+        """Return stored rows in random order, repeated if there are too few."""
         device = self.texts.device
         order = torch.rand(self.size, device=device, generator=generator)
         # Rows never written come last and are never reached.

@@ -1,1 +1,1 @@
-"""One idea a file; plain keyword arguments."""
+"""Layers of the methods: one idea per file, plain keyword arguments."""

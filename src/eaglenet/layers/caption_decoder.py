@@ -57,7 +57,7 @@ class DecoderBlock(nn.Module):
 
 
 class CaptionDecoder(nn.Module):
-    """Next words of a caption, given the words before and a memory; embeddings are tied."""
+    """Predicts the next token of a caption from the previous ones and a memory; tied embeddings."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class CaptionDecoder(nn.Module):
         memory: Float[Tensor, "texts steps dim"],
         memory_mask: Bool[Tensor, "texts steps"],
     ) -> Float[Tensor, "texts words vocabulary"]:
-        """Logits of the word after each one."""
+        """Return the logits of the token after each one."""
         if ids.shape[1] > len(self.positions):
             raise ConfigError(
                 f"captions of {ids.shape[1]} tokens, the decoder has {len(self.positions)} "

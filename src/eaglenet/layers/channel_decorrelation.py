@@ -23,8 +23,8 @@ def _correlation(
     weights: Float[Tensor, "tokens"],
     num_pairs: int,
 ) -> Float[Tensor, "dim dim"]:
-    weighted = _standardise(left) * weights[:, None]
-    return weighted.T @ _standardise(right) / num_pairs
+    weighted_left = _standardise(left) * weights[:, None]
+    return weighted_left.T @ _standardise(right) / num_pairs
 
 
 def channel_decorrelation_loss(
@@ -39,7 +39,7 @@ def channel_decorrelation_loss(
     off_diagonal_weight: float = 0.0,
     padding: Padding = "masked",
 ) -> Float[Tensor, ""]:
-    r"""Every channel of matched word and frame tokens should correlate with itself alone.
+    r"""Loss that makes each channel of matched word and frame tokens correlate only with itself.
 
     Each valid word is matched with its most similar frame and each valid frame with its most
     similar word. With standardised channels, :math:`c^1` weighs the word matches by

@@ -1,4 +1,4 @@
-"""The tokens of all experts as one sequence, as MMT's transformer reads them."""
+"""Tokens of all experts as one sequence, the input of MMT's transformer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TokenSequence:
 
 
 def at_most(expert: Expert, limit: int, *, is_random: bool) -> Expert:
-    """At most ``limit`` tokens of each video, in order: drawn at random or spread evenly."""
+    """Select at most ``limit`` tokens per video, in order: at random or evenly spaced."""
     count = expert.mask.shape[1]
     if not limit or count <= limit:
         return expert
@@ -92,8 +92,8 @@ class ExpertTokens(nn.Module):
         """Row of the position table for each token."""
         if expert.seconds is None:
             return torch.full_like(expert.mask, UNTIMED, dtype=torch.int64)
-        timed = (expert.seconds + 2).floor().clamp(0, len(self.positions) - 1).long()
-        return timed.masked_fill(~expert.mask | (expert.seconds < 0), UNTIMED)
+        positions = (expert.seconds + 2).floor().clamp(0, len(self.positions) - 1).long()
+        return positions.masked_fill(~expert.mask | (expert.seconds < 0), UNTIMED)
 
     def forward(self, experts: Mapping[str, Expert]) -> TokenSequence:
         first = next(iter(experts.values()))
@@ -103,10 +103,10 @@ class ExpertTokens(nn.Module):
         aggregates, length = [], 1
         for number, (name, whole) in enumerate(experts.items(), start=1):
             expert = at_most(whole, self.max_tokens, is_random=self.training)
-            added = self.types[number]
-            summary = self._summary(name, whole) + self.positions[0] + added
+            type_vector = self.types[number]
+            summary = self._summary(name, whole) + self.positions[0] + type_vector
             positions = self.positions[self.position_rows(expert)]
-            tokens = self.project(name, expert.values) + positions + added
+            tokens = self.project(name, expert.values) + positions + type_vector
             parts += [summary[:, None], tokens]
             masks += [whole.present[:, None], expert.mask]
             aggregates.append(length)

@@ -1,4 +1,4 @@
-"""X-Pool frame fusion: a video as one text sees it."""
+"""X-Pool: frames fused by attention with the text as the query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eaglenet.layers.masking import masked_softmax
 
 
 class FramePooling(nn.Module):
-    """Frames fused by attention, with a text as the query (paper eq. 2, appendix A).
+    """Fuses frames by attention with the text as the query (paper eq. 2, appendix A).
 
     ``q = W_Q LN_1(t)``, ``k_m = W_K LN_1(f_m)``, ``a = softmax_m(q . k_m / sqrt(d))``,
     ``z = LN_2(W_O sum_m a_m W_V LN_1(f_m))``, ``v = LN_3(z + dropout(FC(z)))``.
@@ -56,7 +56,7 @@ class FramePooling(nn.Module):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos dim"]:
-        """Every video as every text sees it; ``text`` may differ from video to video."""
+        """Pool every video with every text; ``text`` may differ between videos."""
         query = self.query(self.input_norm(text))
         if query.dim() == 2:
             query = query[:, None].expand(-1, frames.shape[0], -1)

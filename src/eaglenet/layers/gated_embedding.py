@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.layers.masked_norm import MaskedBatchNorm
-from eaglenet.layers.masking import Padding, visible
+from eaglenet.layers.masking import MaskedBatchNorm, Padding, visible
 
 
 class GatedEmbedding(nn.Module):
@@ -28,13 +27,13 @@ class GatedEmbedding(nn.Module):
     def forward(
         self, values: Float[Tensor, "rows in_dim"], mask: Bool[Tensor, "rows"] | None = None
     ) -> Float[Tensor, "rows dim"]:
-        """``mask`` says which rows are real; the others stay out of the statistics."""
+        """``mask`` marks the real rows; the others do not enter the statistics."""
         embedded = self.embed(values)
         return F.normalize(embedded * torch.sigmoid(self.norm(self.gate(embedded), mask)), dim=-1)
 
 
 class PairNetwork(nn.Module):
-    """g(x, y): what expert y says about expert x; three maps with Mish between (CE).
+    """g(x, y): influence of expert y on expert x; three maps with Mish between them (CE).
 
     Args:
         bias: of the last map. Without missing experts the batch normalisation after it takes a
@@ -117,7 +116,7 @@ class CollaborativeGate(nn.Module):
     def _messages(
         self, index: int, states: list[Tensor], present: Bool[Tensor, "videos experts"]
     ) -> Float[Tensor, "videos dim"]:
-        """m_e: the mean of what all experts of a video say about expert ``index``."""
+        """m_e: mean influence of all experts of a video on expert ``index``."""
         pairs = present & present[:, index : index + 1]
         mask = visible(pairs, self.padding)
         if self.sequential:

@@ -2,7 +2,7 @@
 
 Texts come as ``[texts, videos, nodes, dim]`` and frames as ``[1, videos, frames, dim]`` as long as
 they do not depend on the text (the first layer), ``[texts, videos, frames, dim]`` after. So what
-depends on a video alone is computed once a video, and the four blocks of the adjacency (text to
+depends on a video alone is computed once per video, and the four blocks of the adjacency (text to
 text, text to frame, frame to text, frame to frame) are kept apart: no ``[nodes, nodes]`` matrix of
 zeros is ever built.
 """
@@ -46,7 +46,7 @@ class Relation(nn.Module):
         return torch.unflatten(self.projection(nodes), -1, (self.num_heads, self.head_dim))
 
     def collapsed(self, vector: Float[Tensor, "head_dim"]) -> Float[Tensor, "heads dim"]:
-        """``vector . W^h``: a score needs one dot product a head, not a projection."""
+        """``vector . W^h``: a score needs one dot product per head, not a projection."""
         weight = torch.unflatten(self.projection.weight, 0, (self.num_heads, self.head_dim))
         return torch.einsum("k,hkd->hd", vector, weight)
 
@@ -107,7 +107,7 @@ class RelationalAttention(nn.Module):
     def forward(
         self, texts: Texts, frames: Frames, mask: Mask | None
     ) -> tuple[Float[Tensor, "texts videos nodes out"], Tensor]:
-        """New texts and frames; the frames unchanged where they are not updated."""
+        """Return new texts and frames; frames that are not updated stay unchanged."""
         new_texts = self._attend(self.text_text, texts, texts, None)
         new_texts = new_texts + self._attend(self.text_frame, texts, frames, mask)
         new_texts = F.relu(new_texts + self._residual(texts)).flatten(-2)
@@ -155,7 +155,7 @@ class PlainAttention(nn.Module):
     def forward(
         self, texts: Texts, frames: Frames, mask: Mask | None
     ) -> tuple[Float[Tensor, "texts videos nodes out"], Tensor]:
-        """New texts and frames; the frames unchanged where they are not updated."""
+        """Return new texts and frames; frames that are not updated stay unchanged."""
         text_keys, frame_keys = self.relation.key_scores(texts), self.relation.key_scores(frames)
         text_messages, frame_messages = (
             self.relation.messages(texts),
@@ -179,7 +179,7 @@ class PlainAttention(nn.Module):
     def _weights(
         self, queries: Tensor, text_keys: Tensor, frame_keys: Tensor, mask: Mask | None
     ) -> tuple[Tensor, Tensor]:
-        """One softmax over texts and frames together, cut in its two parts."""
+        """Apply one softmax over texts and frames, and split it into the two parts."""
         to_texts = F.leaky_relu(pair_scores(queries, text_keys), self.negative_slope)
         to_frames = F.leaky_relu(pair_scores(queries, frame_keys), self.negative_slope)
         if mask is not None:
@@ -203,7 +203,7 @@ def aggregate(
     weights: Float[Tensor, "#texts videos heads queries keys"],
     messages: Float[Tensor, "#texts videos keys heads head_dim"],
 ) -> Float[Tensor, "#texts videos queries heads head_dim"]:
-    """``sum_j alpha_ij W h_j``; messages that no text changes are never copied for each text."""
+    """``sum_j alpha_ij W h_j``; messages that do not depend on the text are not copied per text."""
     weights = weights.to(messages.dtype)
     if messages.shape[0] == 1:
         return torch.einsum("tvhij,vjhd->tvihd", weights, messages[0])
@@ -211,6 +211,6 @@ def aggregate(
 
 
 def _attention_vector(dim: int) -> nn.Parameter:
-    """Started as a linear map to one number is."""
-    bound = 1.0 / math.sqrt(dim)
-    return nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
+    """Initialise a vector like a linear map to one number."""
+    limit = 1.0 / math.sqrt(dim)
+    return nn.Parameter(torch.empty(dim).uniform_(-limit, limit))

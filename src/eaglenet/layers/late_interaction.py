@@ -28,7 +28,7 @@ def token_similarities(
 
 
 def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:
-    """The words and which are real; frozen sentence features offer the sentence as only word."""
+    """Return the tokens and their mask; features without tokens use the text as the only one."""
     words = text.sentence[:, None, :] if text.words is None else text.words
     if text.words is not None and text.words_mask is not None:
         return words, text.words_mask
@@ -38,7 +38,7 @@ def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:
 def masked_max(
     values: Float[Tensor, "..."], mask: Bool[Tensor, "..."], *, dim: int
 ) -> Float[Tensor, "..."]:
-    """Largest valid value; 0 where nothing is valid, so that an empty video never gives NaN."""
+    """Return the largest valid value; 0 if none is valid, so that an empty video gives no NaN."""
     best = values.masked_fill(~mask, float("-inf")).amax(dim=dim)
     return best.masked_fill(~mask.any(dim=dim), 0.0)
 
@@ -84,7 +84,7 @@ def words_find_tokens(
     tokens: VisualTokens,
     tokens_mask: TokensMask,
 ) -> Scores:
-    r"""One half of DRL's interaction: every word looks for its best token.
+    r"""One half of DRL's interaction: the best token for every word.
 
     .. math:: s = \sum_i \alpha_i \max_m \hat w_i \cdot \hat g_m
 

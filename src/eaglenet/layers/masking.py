@@ -1,12 +1,13 @@
-"""Softmax and mean over entries of which some are padding; the first right video of a text."""
+"""Softmax, mean and batch normalisation over entries of which some are padding."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 
@@ -14,19 +15,19 @@ Padding = Literal["masked", "official"]
 """Treatment of padded words, padded frames and missing experts in a score.
 
 ``masked``: they are left out, so that a score depends on its pair alone.
-``official``: as the method's authors have it, for numbers equal to theirs.
+``official``: as in the authors' code, to reproduce their numbers.
 """
 
 
 def check_padding(padding: str) -> None:
-    """Raise ConfigError for an unknown way to treat padding."""
+    """Raise ``ConfigError`` for an unknown treatment of padding."""
     if padding not in get_args(Padding):
-        known = ", ".join(get_args(Padding))
-        raise ConfigError(f"padding {padding!r} is unknown; choose one of {known}")
+        names = ", ".join(get_args(Padding))
+        raise ConfigError(f"padding {padding!r} is unknown; choose one of {names}")
 
 
 def visible(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"]:
-    """The mask itself, or all True for authors' code that has no masks."""
+    """Return the mask, or all True to reproduce code without masks."""
     return torch.ones_like(mask) if padding == "official" else mask
 
 
@@ -35,7 +36,7 @@ def masked_softmax(
 ) -> Float[Tensor, "*any entries"]:
     """Softmax over the last axis where ``mask`` (broadcast) is true, and 0 elsewhere.
 
-    A row without any true entry is all 0, not NaN. The fill is the least finite number of the
+    A row without any true entry is all 0, not NaN. The fill is the lowest finite number of the
     type: a constant such as -1e18 overflows in half precision.
     """
     if mask is None:
@@ -48,10 +49,55 @@ def frame_weights(
     mask: Bool[Tensor, "videos frames"], dtype: torch.dtype
 ) -> Float[Tensor, "videos frames"]:
     """Weights that average the real frames: ``mask / number of real frames``."""
-    counted = mask.to(dtype)
-    return counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)
+    weights = mask.to(dtype)
+    return weights / weights.sum(dim=-1, keepdim=True).clamp_min(1.0)
 
 
 def first_right_video(positives: Bool[Tensor, "texts videos"]) -> Int[Tensor, "texts"]:
-    """The first of the videos that belong to each text."""
+    """Return the first video that belongs to each text."""
     return positives.to(torch.uint8).argmax(dim=1)
+
+
+def mean_pooling(
+    frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
+) -> Float[Tensor, "videos dim"]:
+    r"""Unit mean of unit frames, padded ones left out (CLIP4Clip's parameter-free head).
+
+    .. math:: v = \mathrm{unit}\Big(\frac{1}{M} \sum_{m=1}^{M} \hat f_m\Big)
+
+    A video without a valid frame gives the zero vector, so its scores are 0 and never NaN.
+    """
+    weights = frame_weights(mask, frames.dtype)[..., None]
+    # The usual 1e-12 is 0 in half precision, where a padded frame of zeros would give NaN.
+    shortest = max(1e-12, torch.finfo(frames.dtype).tiny)
+    mean = (F.normalize(frames, dim=-1, eps=shortest) * weights).sum(dim=1)
+    return F.normalize(mean, dim=-1, eps=shortest)
+
+
+class MaskedBatchNorm(nn.BatchNorm1d):
+    """BatchNorm1d whose statistics leave out padding and missing experts.
+
+    In training, rows that are not real become 0, and a batch with fewer than two real rows uses the
+    running statistics. A batch that is encoded in chunks (``training.accumulate``) has the
+    statistics of each chunk.
+    """
+
+    def forward(
+        self, values: Float[Tensor, "*rows dim"], mask: Bool[Tensor, "*rows"] | None = None
+    ) -> Float[Tensor, "*rows dim"]:
+        flat = values.reshape(-1, values.shape[-1])
+        if not self.training:
+            return self._evaluated(flat).view_as(values)
+        real = flat if mask is None else flat[mask.reshape(-1)]
+        if len(real) < 2:
+            return self._evaluated(flat).view_as(values)
+        normalised = super().forward(real)
+        if mask is None:
+            return normalised.view_as(values)
+        is_real = mask.reshape(-1, 1)
+        return torch.zeros_like(flat).masked_scatter(is_real, normalised).view_as(values)
+
+    def _evaluated(self, flat: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
+        return nn.functional.batch_norm(
+            flat, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+        )

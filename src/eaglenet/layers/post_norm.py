@@ -1,4 +1,4 @@
-"""BERT's transformer: normalise after adding, not before."""
+"""BERT's transformer, with normalisation after each residual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError
 
 HIDDEN = -1e4
-"""Added to the logit of a key that may not be seen; finite, so that no row gives NaN."""
+"""Added to the logit of a masked key; finite, so that no row gives NaN."""
 
 
 class PostNormBlock(nn.Module):
@@ -49,7 +49,7 @@ class PostNormBlock(nn.Module):
 
 
 class PostNormStack(nn.Module):
-    """A few blocks; padded tokens are never seen."""
+    """Stack of blocks; padded tokens are masked."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PostNormStack(nn.Module):
     def layers(
         self, tokens: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
     ) -> list[Float[Tensor, "rows tokens dim"]]:
-        """The states after each block."""
+        """Return the states after each block."""
         bias = torch.zeros(mask.shape, dtype=tokens.dtype, device=tokens.device)
         bias = bias.masked_fill(~mask, HIDDEN)[:, None, None, :]
         states = []
@@ -82,3 +82,42 @@ class PostNormStack(nn.Module):
         self, tokens: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
     ) -> Float[Tensor, "rows tokens dim"]:
         return self.layers(tokens, mask)[-1]
+
+
+class WordTransformer(nn.Module):
+    """Small BERT over given word vectors: a learned first token, positions, blocks."""
+
+    def __init__(
+        self,
+        in_dim: int,
+        dim: int,
+        *,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        num_positions: int = 78,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Linear(in_dim, dim)
+        self.first = nn.Parameter(0.02 * torch.randn(dim))
+        self.positions = nn.Parameter(0.02 * torch.randn(num_positions, dim))
+        self.norm = nn.LayerNorm(dim, eps=1e-12)
+        self.dropout = nn.Dropout(dropout)
+        self.stack = PostNormStack(
+            dim, num_layers=num_layers, num_heads=num_heads, hidden_dim=hidden_dim, dropout=dropout
+        )
+
+    def layers(
+        self, words: Float[Tensor, "texts words width"], mask: Bool[Tensor, "texts words"]
+    ) -> list[Float[Tensor, "texts length dim"]]:
+        """Return the states after each block, the first token before the words."""
+        if words.shape[1] >= len(self.positions):
+            raise ConfigError(
+                f"texts of {words.shape[1]} words, there are positions for "
+                f"{len(self.positions) - 1}; cut the texts (data.max_words)"
+            )
+        embedded = self.embed(words.masked_fill(~mask[..., None], 0.0))
+        tokens = torch.cat([self.first.expand(len(words), 1, -1), embedded], dim=1)
+        tokens = self.dropout(self.norm(tokens + self.positions[: tokens.shape[1]]))
+        return self.stack.layers(tokens, torch.cat([mask.new_ones(len(mask), 1), mask], dim=1))

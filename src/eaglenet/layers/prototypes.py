@@ -105,7 +105,7 @@ class PrototypeLayer(nn.Module):
 
 
 class PrototypeDecoder(nn.Module):
-    """Learned queries read a memory; a last normalisation follows the layers."""
+    """Decoder of learned queries over a memory, with a final normalisation."""
 
     def __init__(
         self,

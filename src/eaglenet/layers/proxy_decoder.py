@@ -1,4 +1,4 @@
-"""A text query reads the tokens of each video by cross-attention (TV-ProxyNet's leader)."""
+"""Cross-attention from a text to the tokens of each video (TV-ProxyNet's leader)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class WordGRU(nn.Module):
     def forward(
         self, words: Float[Tensor, "texts words width"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words dim"]:
-        """Zeros where there is no word."""
+        """Return the states of the words; zeros for padding."""
         words = self.dropout(words.masked_fill(~mask[..., None], 0.0))
         ahead, _ = self.forward_network(words)
         # Real words in reverse come first, so that padding is read after them, never before.
@@ -103,7 +103,7 @@ class RoleGraph(nn.Module):
         mask: Bool[Tensor, "texts words"],
         graph: TextGraph,
     ) -> tuple[Float[Tensor, "texts nodes dim"], Bool[Tensor, "texts nodes"]]:
-        """Nodes, the sentence first, and which of them exist."""
+        """Return the nodes, the whole text first, and a mask of those that exist."""
         missing = max(words.shape[1] - graph.spans.shape[2], 0)
         spans = F.pad(graph.spans, (0, missing))[..., : words.shape[1]] & mask[:, None]
         exists = spans.any(dim=-1)

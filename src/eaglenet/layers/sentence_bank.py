@@ -1,4 +1,4 @@
-"""A bank of typical sentences, against which videos that answer everything are levelled."""
+"""Hubness bank: typical texts, and the offsets of videos that match all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def level_of_videos(
 
 
 class SentenceBank(nn.Module):
-    r"""Hubness offset: the part of a video's score that comes from being near to all sentences.
+    r"""Hubness offset: the part of a video's score that comes from being close to all texts.
 
     .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, \hat b_k \cdot \hat v)
 
@@ -42,20 +42,20 @@ class SentenceBank(nn.Module):
 
     @torch.no_grad()
     def add(self, sentences: Float[Tensor, "texts dim"]) -> None:
-        """Store these sentences in place of the oldest ones."""
+        """Replace the oldest texts by these."""
         unit = F.normalize(sentences.detach().to(self.vectors.dtype), dim=-1)[-self.size :]
         rows = (self.count + torch.arange(len(unit), device=unit.device)) % self.size
         self.vectors[rows] = unit
         self.count += len(unit)
 
     def held(self) -> Float[Tensor, "held dim"]:
-        """Unit sentences that the bank holds so far."""
+        """Return the unit vectors of the texts stored so far."""
         return self.vectors[: min(int(self.count), self.size)]
 
     def forward(
         self, videos: Float[Tensor, "videos dim"], scale: Float[Tensor, ""]
     ) -> Float[Tensor, "videos"]:
-        """h of unit videos; zeros while the bank is empty."""
+        """Return h of unit videos; zeros while the bank is empty."""
         held = self.held()
         if not len(held):
             return videos.new_zeros(len(videos))

@@ -1,4 +1,4 @@
-"""Stochastic text: candidates drawn around a text, within a radius that a video sets."""
+"""Stochastic text: candidates drawn around a text, within a radius given by the video."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw_noise(
 
 
 def row_keys(values: Float[Tensor, "rows *rest"]) -> Int[Tensor, "rows"]:
-    """A 64-bit key of each row, equal for rows of equal bits."""
+    """Return a 64-bit key per row; rows of equal bits have equal keys."""
     bits = values.detach().float().flatten(1).contiguous().view(torch.int32).long()
     positions = torch.arange(bits.shape[1], device=bits.device)
     return _mixed(_mixed(bits) + positions).sum(dim=1)
@@ -47,10 +47,9 @@ def pair_noise(
     prior: Prior,
     seed: int,
 ) -> Float[Tensor, "texts videos candidates dim"]:
-    """Noise of its own for each pair, which depends on the two keys and the seed alone.
+    """Draw separate noise for each pair from its two keys and the seed.
 
-    A counter-based generator: whatever tiles, order or processes score the pairs, a pair has the
-    same noise.
+    A counter-based generator: a pair has the same noise in any tile, order or process.
     """
     keys = _mixed(text_keys[:, None] + _mixed(video_keys[None, :] + seed))
     counters = torch.arange(num_candidates * dim, device=keys.device)
@@ -63,7 +62,7 @@ def pair_noise(
 
 
 def _mixed(values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """The output function of SplitMix64: products wrap, and shifts bring in zeros."""
+    """Output function of SplitMix64: products wrap, and shifts bring in zeros."""
     values = values * -7046029254386353131
     values = (values ^ (values >> 30 & 0x3FFFFFFFF)) * -4658895280553007687
     values = (values ^ (values >> 27 & 0x1FFFFFFFFF)) * -7723592293110705685
@@ -108,7 +107,7 @@ class StochasticText(nn.Module):
         radius: Float[Tensor, "texts videos dim"],
         noise: Float[Tensor, "candidates dim"] | Float[Tensor, "texts videos candidates dim"],
     ) -> Float[Tensor, "texts videos candidates dim"]:
-        """``t + r * eps``; ``noise`` is one bank for all pairs, or given for each pair."""
+        """``t + r * eps``; ``noise`` is shared by all pairs or separate for each."""
         return torch.addcmul(text[:, None, None], radius[:, :, None], noise)
 
 

@@ -1,4 +1,4 @@
-"""Frames that look at each other: the temporal heads that several methods share."""
+"""Temporal heads: transformers over the frames of a video, shared by several methods."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TransformerBlock(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """Learned positions and a few blocks without a causal mask; padded tokens are never seen."""
+    """Learned positions and blocks without a causal mask; padded tokens are masked."""
 
     def __init__(self, dim: int, *, num_layers: int, num_heads: int, num_positions: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class TransformerStack(nn.Module):
         *,
         num_queries: int | None = None,
     ) -> Float[Tensor, "rows queries dim"]:
-        """States after all blocks; ``num_queries`` asks the last one for the first tokens only."""
+        """Return the states after all blocks; ``num_queries``: of the first tokens only."""
         # Finite, also in float16: a row without a valid token attends evenly instead of giving
         # NaN, and beside a valid token its exponential is exactly 0.
         bias = torch.zeros(mask.shape, dtype=states.dtype, device=states.device)
@@ -166,7 +166,7 @@ class CrossEncoder(nn.Module):
 
 
 def default_heads(encoder: Encoder) -> int:
-    """Heads of a head in the encoder's joint width: its text tower's if as wide, else 64 wide."""
+    """Return the number of attention heads: the text tower's if as wide, else 64 numbers each."""
     text, dim = encoder.text_stack(), encoder.dim
     if text is not None and text.width == dim:
         return text.heads
@@ -177,8 +177,8 @@ def default_heads(encoder: Encoder) -> int:
 def copy_text_tower(encoder: Encoder, stack: TransformerStack) -> bool:
     """Start a stack from the first blocks and positions of the encoder's text tower.
 
-    Says whether it could: an encoder without a text tower, or of another width or number of
-    heads, leaves the stack as it was. Blocks and positions beyond the tower's keep their own.
+    Returns False if the encoder has no text tower, or one of another width or number of heads.
+    Blocks and positions beyond the tower's keep their initial values.
     """
     text = encoder.text_stack()
     if text is None or text.width != stack.positions.shape[1]:

@@ -1,4 +1,4 @@
-"""The text-frame graph: how much each text node matters to the frames of a video."""
+"""Text-frame graph: weights of text nodes from their relations with the frames."""
 
 from __future__ import annotations
 

@@ -155,11 +155,11 @@ class TokenSelection(nn.Module):
         """Score of each patch; the class token (index 0) is context, not a candidate."""
         local = self.local(self.norm(tokens))
         context = local[:, :1].expand_as(local)
-        joined = torch.cat([local, context], dim=-1)[:, 1:]
-        return self.scorer(joined).squeeze(-1)  # type: ignore[no-any-return]
+        features = torch.cat([local, context], dim=-1)[:, 1:]
+        return self.scorer(features).squeeze(-1)  # type: ignore[no-any-return]
 
     def _shared_noise(self, num_items: int) -> Float[Tensor, "samples items"]:
-        """Drawn on the host in float64: the same numbers on every device, in every precision."""
+        """Draw noise on the host in float64: equal numbers on every device and precision."""
         generator = torch.Generator().manual_seed(self.noise_seed)
         return torch.randn(self.num_samples, num_items, generator=generator, dtype=torch.float64)
 

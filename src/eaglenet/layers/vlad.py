@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.layers.masked_norm import MaskedBatchNorm
+from eaglenet.layers.masking import MaskedBatchNorm
 
 
 class Vlad(nn.Module):
@@ -17,7 +17,7 @@ class Vlad(nn.Module):
         V_k = \mathrm{unit}\Big(\sum_i \alpha_{ik} (x_i - c_k)\Big)
 
     The result is the unit vector of all V_k, so that the product of two of them is the mean cosine
-    of their centres. Ghost centres take their share of the assignment and are dropped.
+    of their centres. Ghost centres take part in the assignment and are dropped.
 
     Args:
         num_sides: batch normalisations; 2 where texts and videos share the centres (T2VLAD).

@@ -1,1 +1,1 @@
-"""(scores, positives) -> scalar."""
+"""Losses: functions of scores and positives."""

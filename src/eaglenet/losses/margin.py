@@ -1,4 +1,4 @@
-"""Margin losses of the methods before CLIP: a wrong pair has to stay behind the right one."""
+"""Margin loss of the methods before CLIP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def margin_loss(
 
     .. math:: [m + S_{ij} - S_{ii}]_+ \quad\text{and}\quad [m + S_{ji} - S_{ii}]_+, \quad j \neq i
 
-    Text ``i`` belongs to video ``i``; other right pairs (captions of one video) are no negatives.
+    Text ``i`` belongs to video ``i``; other right pairs (captions of one video) are not negatives.
     The mean over all terms, or with ``hardest`` the largest of each row and of each column, a mean
     over rows plus a mean over columns.
     """

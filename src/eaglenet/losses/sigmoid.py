@@ -1,4 +1,4 @@
-"""Sigmoid loss: every text-video pair judged by itself."""
+"""Sigmoid loss: every text-video pair is classified independently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SigmoidLoss(nn.Module):
         self, scores: Float[Tensor, "texts videos"], positives: Bool[Tensor, "texts videos"]
     ) -> Float[Tensor, ""]:
         logits = self.temperature.exp() * scores + self.bias
-        signed = torch.where(positives, logits, -logits)
+        signed_logits = torch.where(positives, logits, -logits)
         # logsigmoid and not log(sigmoid): at cosine 1 a negative pair has logit 105, where the
         # sigmoid is 0 in float32. Sum over videos, mean over texts: the paper's 1/B, not 1/B^2.
-        return -F.logsigmoid(signed).sum(dim=1).mean()
+        return -F.logsigmoid(signed_logits).sum(dim=1).mean()

@@ -10,22 +10,22 @@ from torch import Tensor, nn
 
 MAX_LOGIT_SCALE = math.log(100.0)
 PROXY_BOUNDS = (0.0, math.log(200.0))
-"""Between which CLIP-ViP, and TV-ProxyNet after it, hold the logit scale."""
+"""Bounds of the logit scale in CLIP-ViP and TV-ProxyNet."""
 ROUNDING = 1e-4
-"""Checkpoints of the field store ln 100 as 4.6052: so little above the bound is left alone."""
+"""Published checkpoints store ln 100 as 4.6052: this much above the bound is tolerated."""
 
 
 class SoftmaxLoss(nn.Module):
     """``1/2 (L_t2v + L_v2t)`` (paper eq. 3) of ``exp(logit_scale) * scores``.
 
     Each direction is the cross-entropy with a target spread evenly over a row's positives; with
-    one positive a row it is the plain cross-entropy. Rows without a positive do not count.
+    one positive per row it is the plain cross-entropy. Rows without a positive do not count.
 
-    The scale is bounded by pulling the parameter itself back before use, as the field does after
-    each step: a clamp in the graph would leave it without a gradient once it is above the bound.
+    The scale is bounded by clamping the parameter before use, as other code does after each step: a
+    clamp in the graph would leave it without a gradient once it is above the bound.
 
     Args:
-        bounds: least and largest ``logit_scale``.
+        bounds: minimum and maximum of ``logit_scale``.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class SoftmaxLoss(nn.Module):
         least, largest = self.bounds
         if self.training:
             value = self.logit_scale.detach()
-            bounded = value.clamp(least, largest)
-            is_outside = (value - bounded).abs() > ROUNDING
-            self.logit_scale.data.copy_(torch.where(is_outside, bounded, value))
+            clamped = value.clamp(least, largest)
+            is_outside = (value - clamped).abs() > ROUNDING
+            self.logit_scale.data.copy_(torch.where(is_outside, clamped, value))
         return self.logit_scale.clamp(least - ROUNDING, largest + ROUNDING).exp()
 
     def forward(

@@ -11,7 +11,7 @@ __all__ = ["METHODS", "Method", "MethodSpec"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the interface, and torch with it, on first use: settings are read without."""
+    """Import the interface, and torch with it, on first use: settings do not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from eaglenet.methods import base

@@ -1,4 +1,4 @@
-"""The interface behind which every method sits: encode once, match many."""
+"""Interface of all methods: encode once, score many times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.vision import TowerParts
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
@@ -46,14 +46,14 @@ Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor
 VideoInput = (
     str | Path | Frames | Sequence[str | Path | Frames] | FrameBatch | Clips | VideoFeatures
 )
-"""A file, frames, several of either, or what was made of them."""
+"""A file, frames, several of either, or their decoded or encoded form."""
 
 
 @dataclass(frozen=True)
 class EvaluationHabits:
-    """Settings of an evaluation that a model was trained for; its data may say otherwise.
+    """Default evaluation settings of a model; a dataset may override them.
 
-    max_words: tokens a text is cut to, start and end included; None: the dataset's own habit.
+    max_words: tokens per text, including start and end; None: the dataset's default.
     precision: of the towers, ``fp32``, ``bf16`` or ``fp16``.
     """
 
@@ -62,7 +62,7 @@ class EvaluationHabits:
 
 
 class Method(nn.Module, ABC):
-    """A way to score texts against videos.
+    """Scores texts against videos.
 
     Subclasses set ``config`` (a frozen dataclass, saved beside the weights) and implement
     ``score`` and ``losses``. ``encode_text`` never sees a video and ``encode_video`` never sees a
@@ -74,17 +74,17 @@ class Method(nn.Module, ABC):
     needs_words: ClassVar[bool] = False
     needs_patches: ClassVar[bool] = False
     is_cross_encoder: ClassVar[bool] = False
-    """A score reads text and video together in a network: nothing of it can be prepared, and search
-    ranks a shortlist with it."""
+    """Text and video go through one network together: nothing can be prepared, and search uses the
+    method only to rank a shortlist."""
     unit_features: bool = False
-    """Sentences and frames are brought to entries of about 1 first: for methods that add
-    noise of a given length, on towers whose features have another one than CLIP's."""
+    """Scale texts and frames to entries of about 1 first: for methods that add noise of a given
+    length, on towers whose features have another length than CLIP's."""
     needs_ids: ClassVar[bool] = False
-    """``losses`` reads which video is which (``VideoFeatures.ids``)."""
+    """``losses`` needs the identity of the videos (``VideoFeatures.ids``)."""
 
     config: Any
     tokenizer: Tokenizer | None = None
-    """Turns sentences into ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
+    """Converts texts to ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
     habits: EvaluationHabits = EvaluationHabits()
     """Saved with the model."""
 
@@ -104,9 +104,9 @@ class Method(nn.Module, ABC):
 
     @final
     def encode_text(self, texts: str | Sequence[str] | Tokens | TextFeatures) -> TextFeatures:
-        """Features of texts, one row each; never sees a video.
+        """Encode texts, one row each, without any video.
 
-        Sentences are tokenised here and encoded without gradients, on the model's device.
+        Strings are tokenised and encoded without gradients, on the model's device.
         """
         if isinstance(texts, Tokens | TextFeatures):
             return self._encode_text(texts)
@@ -116,11 +116,11 @@ class Method(nn.Module, ABC):
 
     @final
     def encode_video(self, videos: VideoInput) -> VideoFeatures:
-        """Features of videos, one row each; never sees a text.
+        """Encode videos, one row each, without any text.
 
         A video is a file, an array ``[frames, height, width, 3]`` or a tensor
-        ``[frames, 3, height, width]`` of uint8; a list is several. These are read as ``frame_spec``
-        says and encoded without gradients, on the model's device.
+        ``[frames, 3, height, width]`` of uint8; a list is several. They are sampled by
+        ``frame_spec`` and encoded without gradients, on the model's device.
         """
         if isinstance(videos, Clips | VideoFeatures):
             return self._encode_video(videos)
@@ -133,10 +133,10 @@ class Method(nn.Module, ABC):
     def similarity(
         self, texts: str | Sequence[str] | Tokens | TextFeatures, videos: VideoInput
     ) -> Float[Tensor, "texts videos"]:
-        """Scores of every text with every video, in eval mode and without gradients.
+        """Score every text with every video, in eval mode and without gradients.
 
-        Takes what :meth:`encode_text` and :meth:`encode_video` take, and what they gave, which is
-        not encoded again. A model over stored features takes these alone, and adapts them.
+        Takes the inputs of :meth:`encode_text` and :meth:`encode_video`, or their results. A
+        model over stored features takes features only.
         """
         has_towers = self.encoder.image_size is not None
         with evaluating(self), torch.no_grad():
@@ -160,21 +160,21 @@ class Method(nn.Module, ABC):
             )
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """Encode tokens or features of texts; methods change this part of :meth:`encode_text`."""
+        """Encode tokens or features of texts; methods override this part of :meth:`encode_text`."""
         features = self.encoder.encode_text(texts, words=self.needs_words)
         if not self.unit_features:
             return features
         return dataclasses.replace(features, sentence=unit_entries(features.sentence))
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        """Encode clips or features of videos; methods change this part of :meth:`encode_video`."""
+        """Encode clips or features of videos; methods override this part of ``encode_video``."""
         features = self.encoder.encode_video(videos, patches=self.needs_patches)
         if not self.unit_features:
             return features
         return dataclasses.replace(features, frames=unit_entries(features.frames))
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Token ids of sentences, by the tokenizer that the model came with."""
+        """Tokenize texts with the tokenizer of the model."""
         if self.tokenizer is None:
             raise UsageError(
                 "texts are sentences but the method has no tokenizer: load it with eaglenet.load, "
@@ -186,14 +186,14 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        """Similarity of every text with every video; higher is better."""
+        """Return the score of every text with every video; higher is better."""
 
     @abstractmethod
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """Training terms. ``positives`` says which pairs belong together."""
+        """Return the terms of the training loss; ``positives`` marks the matching pairs."""
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        """One unit vector each, for the vector store: the sentence, or the mean of unit frames."""
+        """Return one unit vector per row for the shortlist: text, or mean of unit frames."""
         if isinstance(features, TextFeatures):
             return F.normalize(features.sentence, dim=-1)
         return mean_pooling(features.frames, features.mask)
@@ -201,7 +201,7 @@ class Method(nn.Module, ABC):
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos frames"]:
-        """Scores of each frame with each text, which pick the moment; padded frames get -inf."""
+        """Score each frame with each text, to find the moment; padded frames get -inf."""
         sentence = F.normalize(text.sentence, dim=-1)
         frames = F.normalize(video.frames, dim=-1)
         scores = torch.einsum("td,vfd->tvf", sentence, frames)
@@ -209,19 +209,19 @@ class Method(nn.Module, ABC):
 
     @property
     def level_bank(self) -> tuple[SentenceBank, Tensor] | None:
-        """The bank and the scale by which :meth:`score` levels videos; None: it does not."""
+        """Hubness bank and scale that :meth:`score` uses; None if it does not correct hubness."""
         return None
 
     @property
     def score_tile(self) -> tuple[int, int]:
-        """Texts and videos that :meth:`score` may take at once; small where pairs need memory.
+        """Number of texts and videos per call of :meth:`score`; small if pairs need much memory.
 
-        A vector per pair: on a CPU a tile stays in the cache, on a GPU launches count.
+        With one vector per pair: on a CPU a tile should fit the cache, on a GPU launches dominate.
         """
         return (256, 64) if self.device.type == "cuda" else (16, 64)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile in place what a training step spends its time in; here the encoder."""
+        """Compile the expensive modules of a training step in place; here the encoder."""
         self.encoder.compile(*args, **kwargs)
 
     @property
@@ -231,7 +231,7 @@ class Method(nn.Module, ABC):
 
 @contextmanager
 def evaluating(method: nn.Module) -> Iterator[None]:
-    """Everything in eval mode, and afterwards each module in the mode that it was in."""
+    """Switch all modules to eval mode, and back to their own mode afterwards."""
     modes = [(module, module.training) for module in method.modules()]
     method.eval()
     try:
@@ -242,12 +242,12 @@ def evaluating(method: nn.Module) -> Iterator[None]:
 
 
 def frame_spec_for(encoder: Encoder, num_frames: int) -> FrameSpec:
-    """Evenly sampled frames, made square as the encoder wants them; 224 where it reads features."""
+    """Return the frame sampling for an encoder: even, at its size; 224 if it reads features."""
     return FrameSpec(num_frames=num_frames, size=encoder.image_size or 224, resize=encoder.resize)
 
 
 def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
-    """The encoder of a method that works inside CLIP's vision tower, which no other has."""
+    """Return the encoder as CLIP; raise an error for methods that need CLIP's vision tower."""
     if not isinstance(encoder, ClipEncoder):
         raise ConfigError(
             f"{name} works inside CLIP's vision tower and cannot run on "
@@ -258,7 +258,7 @@ def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
 
 
 def need_tower_parts(encoder: Encoder, name: str) -> TowerEncoder:
-    """The encoder of a method that reads the frames of a video together, in an image tower."""
+    """Return the encoder, if its image tower can read all frames of a video together."""
     if not isinstance(encoder, TowerEncoder) or not isinstance(encoder.vision, TowerParts):
         raise ConfigError(
             f"{name} works inside an image tower and cannot run on "
@@ -268,7 +268,7 @@ def need_tower_parts(encoder: Encoder, name: str) -> TowerEncoder:
 
 
 def shift_last_blocks(encoder: ClipEncoder, count: int) -> None:
-    """Token shift in the last ``count`` blocks of the vision tower, as TS2-Net has it."""
+    """Enable token shift in the last ``count`` blocks of the vision tower, as in TS2-Net."""
     num_blocks = len(encoder.vision.blocks)
     if count > num_blocks:
         raise ConfigError(
@@ -279,10 +279,10 @@ def shift_last_blocks(encoder: ClipEncoder, count: int) -> None:
 
 
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
-    """A loss starts from the encoder's scale; that one is frozen, as nothing reads it then.
+    """Initialise a loss with the encoder's scale, which is then frozen because nothing reads it.
 
-    A softmax loss takes any encoder's scale. A sigmoid loss has a bias that belongs to its scale,
-    so it takes both, from a tower that was trained with both.
+    A softmax loss takes any encoder's scale. A sigmoid loss takes scale and bias together, from a
+    tower that was trained with both.
     """
     scaled = cast(HasLogitScale, encoder)
     scale, bias = scaled.logit_scale, scaled.logit_bias
@@ -296,6 +296,17 @@ def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
         loss.bias.data.copy_(bias.detach())
 
 
+def builder(method_class: Callable[[Encoder, Any], Method]) -> Callable[[Any, Encoder], Method]:
+    """Return a builder for a method that leaves the encoder as it is; its loss adopts the scale."""
+
+    def build(config: Any, encoder: Encoder) -> Method:
+        method = method_class(encoder, config)
+        adopt_logit_scale(encoder, getattr(method, "loss", None))
+        return method
+
+    return build
+
+
 @dataclass(frozen=True)
 class MethodSpec:
     """Entry of the registry: configuration, builder and origin of a method."""
@@ -306,16 +317,16 @@ class MethodSpec:
     checked: str
     """One of: golden, reference loop, approximate from the abstract."""
     reads_experts: bool = False
-    """It reads folders of several experts; towers and adapters are one expert to it."""
+    """Reads folders of several experts; towers and adapters count as one expert."""
 
     @property
     def is_approximate(self) -> bool:
-        """The method is our reading of an abstract, and is marked so wherever it is shown."""
+        """True for a method implemented from an abstract only."""
         return self.checked.startswith("approximate")
 
 
 def _method_modules() -> dict[str, str]:
-    """Name of a method -> its module, in this folder or in ``early``."""
+    """Return the module of each method, in this folder or in ``early``."""
     package, folder = "eaglenet.methods", Path(__file__).parent
     names = {f"{package}.{module.name}" for module in iter_modules([str(folder)])}
     names |= {f"{package}.early.{module.name}" for module in iter_modules([str(folder / "early")])}
@@ -324,4 +335,4 @@ def _method_modules() -> dict[str, str]:
 
 
 METHODS: Registry[MethodSpec] = Registry("method", is_open=True, modules=_method_modules())
-"""A method has the name of its file, which is imported when the name is asked for."""
+"""Methods by name; a method has the name of its file, which is imported on first use."""

@@ -6,12 +6,11 @@ import dataclasses
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 
 from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
-from eaglenet.layers.mean_pooling import mean_pooling
-from eaglenet.layers.temporal_lstm import TemporalLSTM
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.temporal_transformer import (
     CrossEncoder,
     TemporalTransformer,
@@ -28,6 +27,26 @@ from eaglenet.methods.base import (
     need_tower,
 )
 from eaglenet.methods.clip4clip_config import CLIP4ClipConfig
+
+
+class TemporalLSTM(nn.Module):
+    """``g = LSTM(f) + f`` over the valid frames; a padded position keeps ``f`` (seqLSTM)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(dim, dim, batch_first=True)
+
+    def forward(
+        self,
+        frames: Float[Tensor, "videos frames dim"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> Float[Tensor, "videos frames dim"]:
+        # Valid frames come first, in order. An LSTM only looks back, so the padding after them has
+        # no effect: the result of a packed sequence, without a device sync.
+        order = (~mask).long().argsort(dim=1, stable=True)[..., None]
+        outputs, _ = self.lstm(frames.take_along_dim(order, dim=1))
+        outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
+        return frames + outputs * mask[..., None].to(outputs.dtype)
 
 
 class CLIP4Clip(Method):

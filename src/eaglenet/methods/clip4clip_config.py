@@ -38,7 +38,7 @@ class CLIP4ClipConfig:
     def __post_init__(self) -> None:
         for name, choices in (("head", get_args(Head)), ("stem", get_args(Stem))):
             if getattr(self, name) not in choices:
-                known = ", ".join(choices)
+                names = ", ".join(choices)
                 raise ConfigError(
-                    f"{name} {getattr(self, name)!r} is unknown; choose one of {known}"
+                    f"{name} {getattr(self, name)!r} is unknown; choose one of {names}"
                 )

@@ -18,7 +18,7 @@ from eaglenet.layers.text_frame_graph import EdgeDirection, EdgeWeights, GraphKi
 class EagleNetConfig:
     """One field for each thing that the paper, its ablations or the released code may vary.
 
-    The defaults are the paper's. ``docs/paper_map.md`` says where each comes from.
+    The defaults are the paper's. ``docs/reference/paper_map.md`` says where each comes from.
     """
 
     dim: int = 512
@@ -93,8 +93,8 @@ class EagleNetConfig:
     def released(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:
         """The configuration of the authors' script for a dataset."""
         if dataset not in RELEASED_SCRIPTS:
-            known = ", ".join(RELEASED_SCRIPTS)
-            raise UnknownNameError(f"no released script for {dataset!r} (known: {known})")
+            names = ", ".join(RELEASED_SCRIPTS)
+            raise UnknownNameError(f"no released script for {dataset!r} (known: {names})")
         return replace(_RELEASED, **{**RELEASED_SCRIPTS[dataset], **changes})
 
 
@@ -131,4 +131,4 @@ RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
     "msvd": {"energy": "mlp", "frame_position": False, "energy_support_weight": 1.0},
     "vatex": {"energy": "mlp", "energy_support_weight": 1.0},
 }
-"""Changes of each released script (docs/paper_map.md, row 51)."""
+"""Changes of each released script (docs/reference/paper_map.md, row 51)."""

@@ -118,11 +118,11 @@ class GLSCL(Method):
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         frames = self.temporal(features.frames, features.mask)
         concepts = self.concepts(frames, features.mask)
-        shown = features.mask.new_ones(concepts.shape[:2])
+        concept_mask = features.mask.new_ones(concepts.shape[:2])
         return dataclasses.replace(
             features,
             tokens=torch.cat([frames, concepts], dim=1),
-            tokens_mask=torch.cat([features.mask, shown], dim=1),
+            tokens_mask=torch.cat([features.mask, concept_mask], dim=1),
         )
 
     def concepts(
@@ -159,8 +159,8 @@ class GLSCL(Method):
         weights = masked_softmax(products / self.config.temperature, mask)
         along = (weights * products).sum(dim=-1)
         gram = frames @ frames.transpose(1, 2)
-        squared = torch.einsum("tvf,vfg,tvg->tv", weights, gram, weights).clamp_min(1e-12)
-        lengths: Tensor = squared.sqrt() * sentence.norm(dim=-1).clamp_min(1e-6)[:, None]
+        squares = torch.einsum("tvf,vfg,tvg->tv", weights, gram, weights).clamp_min(1e-12)
+        lengths: Tensor = squares.sqrt() * sentence.norm(dim=-1).clamp_min(1e-6)[:, None]
         return along / lengths
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:

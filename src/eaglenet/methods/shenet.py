@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.layers.masking import masked_softmax
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import masked_softmax, mean_pooling
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
@@ -90,7 +89,7 @@ class SHENet(TowerMethod):
         to_frames = torch.einsum("tld,vfd->ltvf", nodes[:, :2], frames)
         to_frames = to_frames.masked_fill(~video.mask, -2.0)
         count = min(self.config.num_selected, video.mask.shape[1])
-        best, chosen = to_frames.topk(count, dim=-1)  # [level, texts, videos, selected]
+        best, frame_indices = to_frames.topk(count, dim=-1)  # [level, texts, videos, selected]
         # A video with fewer real frames is judged by those it has.
         is_real = best > -1.5
         scores = _mean_of(best, is_real)
@@ -98,7 +97,7 @@ class SHENet(TowerMethod):
         patches = F.normalize(video.patches[:, :, 1:], dim=-1)
         for level in (2, 3):
             cosines = torch.einsum("td,vfpd->tvfp", nodes[:, level], patches)
-            inside = cosines.take_along_dim(chosen[1][..., None], dim=2)
+            inside = cosines.take_along_dim(frame_indices[1][..., None], dim=2)
             inside = inside.masked_fill(~is_real[1][..., None], -2.0).flatten(2)
             regions = min(self.config.num_regions, patches.shape[2])
             top = inside.topk(regions, dim=-1).values
@@ -109,8 +108,8 @@ class SHENet(TowerMethod):
 
 def _mean_of(values: Float[Tensor, "*any k"], is_real: Bool[Tensor, "*any k"]) -> Tensor:
     """Mean of the real ones; 0 where there is none."""
-    kept = values.masked_fill(~is_real, 0.0)
-    return kept.sum(dim=-1) / is_real.sum(dim=-1).clamp(min=1)
+    valid_values = values.masked_fill(~is_real, 0.0)
+    return valid_values.sum(dim=-1) / is_real.sum(dim=-1).clamp(min=1)
 
 
 def build(config: SHENetConfig, encoder: Encoder) -> SHENet:

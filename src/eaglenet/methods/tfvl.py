@@ -12,7 +12,7 @@ from eaglenet.encoders.asynchronous import real_first
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.frames_as_words import FramesAsPicture, FramesAsWords
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import CosineMethod, build_on_towers

@@ -22,7 +22,7 @@ from eaglenet.layers.stochastic_text import (
     row_keys,
 )
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import METHODS, Method, MethodSpec, builder, frame_spec_for
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class TMASSConfig:
 
     def __post_init__(self) -> None:
         if self.prior not in get_args(Prior):
-            known = ", ".join(get_args(Prior))
-            raise ConfigError(f"prior {self.prior!r} is unknown; choose one of {known}")
+            names = ", ".join(get_args(Prior))
+            raise ConfigError(f"prior {self.prior!r} is unknown; choose one of {names}")
         if self.num_candidates < 1:
             raise ConfigError(
                 f"num_candidates is {self.num_candidates}; a pair needs at least 1 draw"
@@ -119,8 +119,8 @@ class TMASS(Method):
         radius = self.radius(text, video)
         if noise is not None:
             pooled = self.pooling(text.sentence, video.frames, video.mask)
-            drawn = self.stochastic.candidates(text.sentence, radius, noise)
-            return F.cosine_similarity(drawn, pooled[:, :, None], dim=-1).amax(dim=-1)
+            candidates = self.stochastic.candidates(text.sentence, radius, noise)
+            return F.cosine_similarity(candidates, pooled[:, :, None], dim=-1).amax(dim=-1)
         sentence = text.sentence[:, None]
         pooled = F.normalize(self.pooling(text.sentence, video.frames, video.mask), dim=-1)
         shared = self.noise.to(radius.dtype)
@@ -155,8 +155,8 @@ class TMASS(Method):
                 device=sentence.device,
                 dtype=sentence.dtype,
             )
-        drawn = sentence + radius * noise
-        terms = {"stochastic": self.loss(_cosines(drawn, pooled), positives)}
+        candidates = sentence + radius * noise
+        terms = {"stochastic": self.loss(_cosines(candidates, pooled), positives)}
         if self.config.support_weight:
             towards = F.normalize(pooled.mean(dim=0)[own] - sentence, dim=-1)
             support = sentence + towards * radius
@@ -170,18 +170,11 @@ def _cosines(
     return F.cosine_similarity(text[:, None], pooled, dim=-1)
 
 
-def build(config: TMASSConfig, encoder: Encoder) -> TMASS:
-    """T-MASS on any encoder that gives sentences and frames."""
-    method = TMASS(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
-
-
 METHODS.add(
     TMASS.name,
     MethodSpec(
         config_class=TMASSConfig,
-        build=build,
+        build=builder(TMASS),
         paper="T-MASS (Wang et al., CVPR 2024)",
         checked="golden",
     ),

@@ -67,8 +67,8 @@ class TVProxyNetConfig:
         if self.num_positions < 1:
             raise ConfigError(f"num_positions is {self.num_positions}; it must be 1 or more")
         if self.dash not in get_args(Dash):
-            known = ", ".join(get_args(Dash))
-            raise ConfigError(f"dash {self.dash!r} is unknown; choose one of {known}")
+            names = ", ".join(get_args(Dash))
+            raise ConfigError(f"dash {self.dash!r} is unknown; choose one of {names}")
 
 
 class TVProxyNet(TowerMethod):

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
-from eaglenet.layers.masking import Padding, check_padding, masked_softmax, visible
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import Padding, check_padding, masked_softmax, mean_pooling, visible
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.losses.softmax import SoftmaxLoss

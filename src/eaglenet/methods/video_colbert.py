@@ -107,8 +107,8 @@ class VideoColBERT(Method):
         expansion = self.expansion.expand(len(video), -1, -1)
         mask = torch.cat([video.mask, video.mask.new_ones(expansion.shape[:2])], dim=1)
         plain = torch.cat([video.frames, expansion], dim=1)
-        placed = torch.cat([self.stack.add_positions(video.frames), expansion], dim=1)
-        return self.stack.attend(placed, mask) + plain, mask
+        tokens = torch.cat([self.stack.add_positions(video.frames), expansion], dim=1)
+        return self.stack.attend(tokens, mask) + plain, mask
 
     def similarities(
         self, text: TextFeatures, video: VideoFeatures

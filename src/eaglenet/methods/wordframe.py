@@ -24,8 +24,7 @@ from eaglenet.layers.late_interaction import (
     words_find_tokens,
     words_or_sentence,
 )
-from eaglenet.layers.masking import frame_weights
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import frame_weights, mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss
@@ -178,14 +177,16 @@ class WordFrame(Method):
         """The score before videos are levelled, which is what training sees."""
         if not self.config.interaction:
             return F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
-        found = self._found(text, video)
+        interaction = self._interaction(text, video)
         share = self.share()
         if share is None:
-            return found
+            return interaction
         coarse = F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
-        return coarse + share * found
+        return coarse + share * interaction
 
-    def _found(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+    def _interaction(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> Float[Tensor, "texts videos"]:
         """Similarity of a text's words with the frames that fit them best."""
         words, words_mask = words_or_sentence(text)
         tokens = self.frame_tokens(video)

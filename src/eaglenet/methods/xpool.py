@@ -11,7 +11,7 @@ from torch import Tensor
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import METHODS, Method, MethodSpec, builder, frame_spec_for
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,11 @@ class XPool(Method):
         return Losses({"contrastive": self.loss(self.score(text, video), positives)})
 
 
-def build(config: XPoolConfig, encoder: Encoder) -> XPool:
-    """X-Pool on any encoder that gives sentences and frames."""
-    method = XPool(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
-
-
 METHODS.add(
     XPool.name,
     MethodSpec(
         config_class=XPoolConfig,
-        build=build,
+        build=builder(XPool),
         paper="X-Pool (Gorti et al., CVPR 2022)",
         checked="golden",
     ),

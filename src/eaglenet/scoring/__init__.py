@@ -1,8 +1,8 @@
 """The same scores, faster: one function, three back ends that agree."""
 
 from eaglenet.scoring.backends import check_choice, choose
+from eaglenet.scoring.results import TopK
 from eaglenet.scoring.score import score_all
 from eaglenet.scoring.scorer import Scorer
-from eaglenet.scoring.tiles import TopK
 
 __all__ = ["Scorer", "TopK", "check_choice", "choose", "score_all"]

@@ -1,8 +1,7 @@
-"""Videos that answer every question: a bias of each, from a bank of typical sentences.
+"""Hubness offsets of videos that match every text, from a fixed bank of typical texts.
 
-The bank is fixed and knows neither the questions nor the videos of a test, so one sentence asked
-alone is scored with it as well: unlike QB-norm over training texts or a dual softmax, it is no
-different protocol, only a different score.
+The bank does not depend on the queries or the videos of a test, so a single query is scored the
+same way: unlike a dual softmax over the test texts, this is another score, not another protocol.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ ACTIONS = (
 
 
 def typical_sentences() -> list[str]:
-    """256 sentences of the kind people ask for: every subject with every action."""
+    """Return 256 typical queries: every subject with every action."""
     return [f"{subject} {action}" for subject in SUBJECTS for action in ACTIONS]
 
 
 def hub_bias(
     bank: Float[Tensor, "bank videos"], *, temperature: float = TEMPERATURE
 ) -> Float[Tensor, "videos"]:
-    r"""What to add to a video's score: the less, the better it answers the bank as a whole.
+    r"""Return the offset to add to the scores of each video; lower for hubs.
 
     .. math:: b_v = -\frac{1}{\beta} \log \frac{1}{Q} \sum_q \exp(\beta s_{qv})
 

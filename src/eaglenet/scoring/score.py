@@ -15,9 +15,8 @@ from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.scoring.backends import choose
-from eaglenet.scoring.gathering import Kept, MatrixResult, Result, TopKResult
+from eaglenet.scoring.results import MatrixResult, Result, ResumeFolder, TopK, TopKResult, spans
 from eaglenet.scoring.scorer import Scorer
-from eaglenet.scoring.tiles import TopK, spans
 
 
 @overload
@@ -69,25 +68,25 @@ def score_all(
     resume: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Tensor | TopK:
-    """Float32 scores ``[texts, videos]`` on the features' device; memory holds one tile beside it.
+    """Return float32 scores ``[texts, videos]`` on the features' device, computed tile by tile.
 
     Args:
         backend: ``reference`` (the method's own score, any method), ``factorised`` (plain PyTorch,
-            what depends on a video alone once per video), ``kernel`` (Triton), or ``auto``.
+            with the video's own part once per video), ``kernel`` (Triton), or ``auto``.
         precision: ``fp32`` (within 1e-5 of the reference) or ``bf16`` (within 3e-3).
-        pair_noise: seed of noise of its own for each pair, for methods that score with random
-            candidates; without it all pairs share the bank that is kept with the model.
+        pair_noise: seed of separate noise for each pair, for methods that score with random
+            candidates; by default all pairs share the noise stored with the model.
         tile_texts, tile_videos: size of a tile; each back end has its own default.
-        top_k: give the best videos of each text instead of the matrix, which is then never made.
-        resume: a folder that keeps finished blocks of videos; a second call goes on from there.
-        progress: told the pairs scored and all pairs, after every tile.
+        top_k: return the best videos of each text instead of the matrix, which is never built.
+        resume: folder for finished blocks of videos; a second call continues from there.
+        progress: called after every tile with the pairs scored and all pairs.
     """
     if len(text) == 0 or len(video) == 0:
         raise UsageError(
-            f"{len(text)} texts and {len(video)} videos to score; give at least one each"
+            f"{len(text)} texts and {len(video)} videos to score; at least one of each is needed"
         )
     if video.frames.shape[1] == 0:
-        raise UsageError("videos of 0 frames have no scores; give at least one frame each")
+        raise UsageError("videos of 0 frames have no scores; each needs at least one frame")
     if top_k is not None and top_k < 1:
         raise UsageError(f"top_k is {top_k}; it must be 1 or more")
     with evaluating(method):
@@ -99,16 +98,16 @@ def score_all(
         if min(tile) < 1:
             raise UsageError(f"tiles of {tile[0]} texts x {tile[1]} videos; both must be 1 or more")
         device = video.frames.device
-        kept = None
+        resume_folder = None
         if resume is not None:
             model = (type(method).__qualname__, getattr(method, "config", None))
             settings = (model, type(scorer).__name__, precision, pair_noise, top_k, tile[1])
-            kept = Kept(Path(resume), _fingerprint(method, text, video, settings))
+            resume_folder = ResumeFolder(Path(resume), _fingerprint(method, text, video, settings))
         result: MatrixResult | TopKResult
         if top_k is None:
-            result = MatrixResult(len(text), len(video), device, kept)
+            result = MatrixResult(len(text), len(video), device, resume_folder)
         else:
-            result = TopKResult(len(text), min(top_k, len(video)), device, kept)
+            result = TopKResult(len(text), min(top_k, len(video)), device, resume_folder)
         scorer.calibrate(text, video)
         _fill(scorer, text, video, tile, result, progress)
         return result.value()
@@ -122,27 +121,27 @@ def _fill(
     result: Result,
     progress: Progress | None,
 ) -> None:
-    """Videos outside, texts inside: a video's own part is made once."""
+    """Score all tiles, videos in the outer loop, so that each is prepared once."""
     for number, video_span in enumerate(spans(len(video), tile[1])):
         if number < result.blocks_done:
             continue
-        prepared = scorer.prepare(video[video_span])
+        prepared_videos = scorer.prepare(video[video_span])
         for text_span in spans(len(text), tile[0]):
-            result.add(text_span, video_span, scorer.score(text[text_span], prepared))
+            result.add(text_span, video_span, scorer.score(text[text_span], prepared_videos))
             block = text_span.stop * (video_span.stop - video_span.start)
-            done = video_span.start * len(text) + block
-            report_progress(progress, "scoring pairs", done, len(text) * len(video))
+            num_pairs = video_span.start * len(text) + block
+            report_progress(progress, "scoring pairs", num_pairs, len(text) * len(video))
         result.block_finished()
 
 
 def _fingerprint(
     method: Method, text: TextFeatures, video: VideoFeatures, settings: tuple[object, ...]
 ) -> str:
-    """Changes when anything does that would make kept blocks wrong, the order of rows included."""
+    """Return a hash of everything that stored blocks depend on, including the order of rows."""
     digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for record in (text, video):
-        given = [spec.name for spec in fields(record) if getattr(record, spec.name) is not None]
-        digest.update(repr(given).encode())
+        names = [spec.name for spec in fields(record) if getattr(record, spec.name) is not None]
+        digest.update(repr(names).encode())
         for value in record.tensors():
             _update(digest, "", value)
     for name, value in method.state_dict().items():

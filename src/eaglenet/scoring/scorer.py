@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from eaglenet.core.registry import Registry
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 
@@ -25,44 +26,43 @@ class Scorer(ABC):
     tile_texts: int
     tile_videos: int
     precision: Precision
-    is_hurried = False
 
     def calibrate(self, text: TextFeatures, video: VideoFeatures) -> None:
-        """Look at all features before any are scored; scores change by rounding alone."""
+        """Adapt to all features before any are scored; scores change only by rounding."""
         return
 
     def prepare(self, video: VideoFeatures) -> Any:
         """Compute what does not depend on the text; rows can be cut and stored per video."""
-        with alone(video.frames.device, self.precision):
+        with fixed_precision(video.frames.device, self.precision):
             return self._prepare(video)
 
-    def score(self, text: TextFeatures, prepared: Any) -> Tensor:
-        """Float32 scores ``[texts, videos]``."""
-        with alone(text.sentence.device, self.precision):
-            return self._score(text, prepared)
+    def score(self, text: TextFeatures, prepared_videos: Any) -> Tensor:
+        """Return float32 scores ``[texts, videos]``."""
+        with fixed_precision(text.sentence.device, self.precision):
+            return self._score(text, prepared_videos)
 
     def hurry(self) -> None:
-        """Take short cuts that are exact to 1e-5, where there are any."""
-        self.is_hurried = True
+        """Use shortcuts that are exact to 1e-5, if there are any."""
+        return
 
     @abstractmethod
     def _prepare(self, video: VideoFeatures) -> Any: ...
 
     @abstractmethod
-    def _score(self, text: TextFeatures, prepared: Any) -> Tensor: ...
+    def _score(self, text: TextFeatures, prepared_videos: Any) -> Tensor: ...
 
 
 @contextmanager
-def alone(device: torch.device, precision: Precision) -> Iterator[None]:
-    """Products as ``precision`` says, whatever the caller has set."""
-    kept = torch.get_float32_matmul_precision()
+def fixed_precision(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Compute products in ``precision``, regardless of the caller's settings."""
+    previous = torch.get_float32_matmul_precision()
     if precision == "fp32":
         torch.set_float32_matmul_precision("highest")
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.set_float32_matmul_precision(kept)
+        torch.set_float32_matmul_precision(previous)
 
 
 class ReferenceScorer(Scorer):
@@ -77,15 +77,15 @@ class ReferenceScorer(Scorer):
     def _prepare(self, video: VideoFeatures) -> VideoFeatures:
         return video.to(video.frames.device, self.dtype)
 
-    def _score(self, text: TextFeatures, prepared: VideoFeatures) -> Tensor:
-        device = prepared.frames.device
+    def _score(self, text: TextFeatures, prepared_videos: VideoFeatures) -> Tensor:
+        device = prepared_videos.frames.device
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            return self.method.score(text.to(device, self.dtype), prepared).float()
+            return self.method.score(text.to(device, self.dtype), prepared_videos).float()
 
 
 @runtime_checkable
 class HasPairNoise(Protocol):
-    """A method whose score takes noise of its own for each pair."""
+    """A method whose score can take separate noise for each pair."""
 
     def pair_noise(self, text: TextFeatures, video: VideoFeatures, seed: int) -> Tensor: ...
 
@@ -95,9 +95,9 @@ class HasPairNoise(Protocol):
 
 
 class PairNoiseScorer(Scorer):
-    """The method's own ``score`` with noise of its own for each pair, instead of a shared bank.
+    """The method's own ``score`` with separate noise for each pair instead of a shared bank.
 
-    Slow: every number of the noise of every pair is drawn.
+    Slow: the noise of every pair is drawn.
     """
 
     # Noise of 1,024 pairs with 20 candidates of 512 numbers: 42 MB, and 84 MB while it is made.
@@ -111,7 +111,40 @@ class PairNoiseScorer(Scorer):
     def _prepare(self, video: VideoFeatures) -> VideoFeatures:
         return video
 
-    def _score(self, text: TextFeatures, prepared: VideoFeatures) -> Tensor:
-        text = text.to(prepared.frames.device)
-        noise = self.method.pair_noise(text, prepared, self.seed)
-        return self.method.score(text, prepared, noise).float()
+    def _score(self, text: TextFeatures, prepared_videos: VideoFeatures) -> Tensor:
+        text = text.to(prepared_videos.frames.device)
+        noise = self.method.pair_noise(text, prepared_videos, self.seed)
+        return self.method.score(text, prepared_videos, noise).float()
+
+
+class FastForm(Protocol):
+    """A model's weights, rearranged once for fast scoring; as exact as its own ``score``."""
+
+    def factorised(self, precision: Precision) -> Scorer:
+        """Return the scorer in plain PyTorch, for any device."""
+        ...
+
+    def kernel(self, precision: Precision) -> Scorer:
+        """Return the scorer with its own kernels, if :meth:`why_no_kernel` returns None."""
+        ...
+
+    def why_no_kernel(self, video: VideoFeatures) -> str | None:
+        """Return why the kernels cannot score these videos, or None."""
+        ...
+
+
+class Arrange(Protocol):
+    """Entry of :data:`FAST_FORMS`."""
+
+    def __call__(self, method: Any, device: torch.device) -> FastForm | None:
+        """Return the fast form of a model; None if it has none."""
+        ...
+
+
+FAST_FORMS: Registry[Arrange] = Registry(
+    "fast scorer",
+    modules={
+        "eaglenet": "eaglenet.scoring.eaglenet.scorers",
+        "wordframe": "eaglenet.scoring.wordframe",
+    },
+)

@@ -1,4 +1,4 @@
-"""WordFrame's scores with what belongs to a video made once, and padded words left out."""
+"""Fast scorer of WordFrame: prepares each video once and skips padded words."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from torch import Tensor
 
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.layers.late_interaction import masked_max, words_or_sentence
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.methods.wordframe import WordFrame
-from eaglenet.scoring.fast import FAST_FORMS
-from eaglenet.scoring.scorer import Precision, Scorer
+from eaglenet.scoring.scorer import FAST_FORMS, Precision, Scorer
 
-Prepared = dict[str, Tensor]
-"""Of every video: unit ``tokens`` [videos, frames, dim] that have looked at each other, their
-``mask``, the unit ``mean`` frame, the ``level`` taken off its scores, and the ``weights`` of the
-tokens where these look for words too."""
+PreparedVideos = dict[str, Tensor]
+"""Per video: unit ``tokens`` [videos, frames, dim] after self-attention, their ``mask``, the unit
+``mean`` frame, the hubness offset (``level``), and the ``weights`` of the tokens if frames are
+matched to words too."""
 
 
 class WordFrameScorer(Scorer):
@@ -31,48 +30,50 @@ class WordFrameScorer(Scorer):
         self.tile_texts = 256 if device.type == "cuda" else 32
         self.tile_videos = 256 if device.type == "cuda" else 128
 
-    def _prepare(self, video: VideoFeatures) -> Prepared:
+    def _prepare(self, video: VideoFeatures) -> PreparedVideos:
         full = video.to(video.frames.device, torch.float32)
         tokens = self.method.frame_tokens(full)
         mean = mean_pooling(full.frames, full.mask)
-        prepared = {
+        prepared_videos = {
             "tokens": F.normalize(tokens, dim=-1).to(self.dtype),
             "mask": full.mask,
             "mean": mean,
             "level": self.method.level(mean),
         }
         if self.method.config.both_ways:
-            prepared["weights"] = self.method.weights_of_frames(tokens, full.mask)
-        return prepared
+            prepared_videos["weights"] = self.method.weights_of_frames(tokens, full.mask)
+        return prepared_videos
 
-    def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
+    def _score(self, text: TextFeatures, prepared_videos: PreparedVideos) -> Tensor:
         config = self.method.config
-        rest = -prepared["level"][None, :]
+        rest = -prepared_videos["level"][None, :]
         if config.coarse:
-            rest = F.normalize(text.sentence.float(), dim=-1) @ prepared["mean"].T + rest
+            rest = F.normalize(text.sentence.float(), dim=-1) @ prepared_videos["mean"].T + rest
         if not config.interaction:
             return rest
         words, mask = words_or_sentence(text.to(text.sentence.device, torch.float32))
-        longest = max(int(mask.any(dim=0).sum()), 1)
-        words, mask = words[:, :longest], mask[:, :longest]
+        num_words = max(int(mask.any(dim=0).sum()), 1)
+        words, mask = words[:, :num_words], mask[:, :num_words]
         weights = self.method.weights_of_words(words, mask)
         unit = F.normalize(words, dim=-1).to(self.dtype)
-        videos, frames, dim = prepared["tokens"].shape
-        cosines = unit.reshape(-1, dim) @ prepared["tokens"].reshape(-1, dim).T
-        cosines = cosines.float().view(len(words), longest, videos, frames)
+        videos, frames, dim = prepared_videos["tokens"].shape
+        cosines = unit.reshape(-1, dim) @ prepared_videos["tokens"].reshape(-1, dim).T
+        cosines = cosines.float().view(len(words), num_words, videos, frames)
         # Padded frames of a video are never its best; a padded word is never a frame's best.
-        best_frame = masked_max(cosines, prepared["mask"][None, None], dim=-1)
-        found = torch.einsum("twv,tw->tv", best_frame, weights)
+        best_frame = masked_max(cosines, prepared_videos["mask"][None, None], dim=-1)
+        interaction = torch.einsum("twv,tw->tv", best_frame, weights)
         if config.both_ways:
             best_word = masked_max(cosines, mask[:, :, None, None], dim=1)
-            found = (found + torch.einsum("tvf,vf->tv", best_word, prepared["weights"])) / 2
-        share = self.method.share()
-        return rest + (found if share is None else share * found)
+            interaction = (
+                interaction + torch.einsum("tvf,vf->tv", best_word, prepared_videos["weights"])
+            ) / 2
+        weight = self.method.share()
+        return rest + (interaction if weight is None else weight * interaction)
 
 
 @dataclass(frozen=True)
 class WordFrameForm:
-    """See :class:`eaglenet.scoring.fast.FastForm`."""
+    """See :class:`eaglenet.scoring.scorer.FastForm`."""
 
     method: WordFrame
     device: torch.device
@@ -84,11 +85,11 @@ class WordFrameForm:
         return self.factorised(precision)
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:
-        return "wordframe is one matrix product and a maximum: it has no kernel of its own"
+        return "wordframe has no kernel; it is one matrix product and a maximum"
 
 
 def arrange(method: WordFrame, device: torch.device) -> WordFrameForm:
-    """Every WordFrame has this form."""
+    """Return the fast form; every WordFrame has one."""
     return WordFrameForm(method, device)
 
 

@@ -1,4 +1,4 @@
-"""The addresses under ``/api``."""
+"""Routes under ``/api``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from eaglenet.search.confidence import label
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.query import Query as SearchQuery
-from eaglenet.serve.batching import Found
+from eaglenet.serve.batching import BatchResult
 from eaglenet.serve.library import path_below_roots
 from eaglenet.serve.media import video_response
-from eaglenet.serve.problems import Problem, documented
+from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import (
     CLIP_ID,
     ClipBody,
@@ -48,63 +48,63 @@ from eaglenet.version import __version__
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
 COMMON = (400, 401, 403, 421, 422, 429, 431, 500, 503, 504)
 
-router = APIRouter(prefix="/api", responses=documented(*COMMON))
+router = APIRouter(prefix="/api", responses=error_responses(*COMMON))
 
 
 @router.get("/search", tags=["search"], operation_id="search")
-async def search(request: Request, asked: Annotated[QueryParameters, Query()]) -> SearchBody:
-    """The moments that fit a sentence best."""
-    begun = time.perf_counter()
+async def search(request: Request, parameters: Annotated[QueryParameters, Query()]) -> SearchBody:
+    """Find the moments that match a query best."""
+    start = time.perf_counter()
     state = state_of(request)
-    results, shortlist = await _search(state, [asked.q], asked.negative, asked)
+    results, shortlist = await _search(state, [parameters.q], parameters.negative, parameters)
     return SearchBody(
         **dict(results[0]),
         shortlist=shortlist,
         missing=list(state.engine.missing),
-        milliseconds=since(begun),
+        milliseconds=since(start),
     )
 
 
 @router.post(
-    "/search", tags=["search"], operation_id="search_several", responses=documented(408, 413)
+    "/search", tags=["search"], operation_id="search_several", responses=error_responses(408, 413)
 )
-async def search_several(request: Request, asked: SeveralQueries) -> SeveralBody:
-    """The same for several sentences at once."""
-    begun = time.perf_counter()
+async def search_several(request: Request, parameters: SeveralQueries) -> SeveralBody:
+    """Search for several queries at once."""
+    start = time.perf_counter()
     state = state_of(request)
-    results, shortlist = await _search(state, asked.queries, asked.negative, asked)
+    results, shortlist = await _search(state, parameters.queries, parameters.negative, parameters)
     missing = list(state.engine.missing)
     return SeveralBody(
-        results=results, shortlist=shortlist, missing=missing, milliseconds=since(begun)
+        results=results, shortlist=shortlist, missing=missing, milliseconds=since(start)
     )
 
 
-@router.get("/similar/{clip_id}", tags=["search"], responses=documented(404))
+@router.get("/similar/{clip_id}", tags=["search"], responses=error_responses(404))
 async def similar(
-    request: Request, clip_id: ClipId, asked: Annotated[SearchParameters, Query()]
+    request: Request, clip_id: ClipId, parameters: Annotated[SearchParameters, Query()]
 ) -> SearchBody:
-    """Moments that look like a clip."""
-    begun = time.perf_counter()
+    """Find moments that look like a clip."""
+    start = time.perf_counter()
     state = state_of(request)
     find_clip(state.engine, clip_id)
-    options = asked.options()
+    options = parameters.options()
     query = SearchQuery(clip_id=clip_id)
-    find = partial(state.engine.search, query, asked.k, options=options)
+    find = partial(state.engine.search, query, parameters.k, options=options)
     hits = await state.batcher.call(find)
     bodies = [hit_body(state, hit) for hit in hits]
     return SearchBody(
         query=clip_id,
         hits=bodies,
-        shortlist=options.shortlist_size(asked.k),
+        shortlist=options.shortlist_size(parameters.k),
         missing=list(state.engine.missing),
-        milliseconds=since(begun),
+        milliseconds=since(start),
     )
 
 
-# Functions without async run in threads: the store may have to be read again for them.
-@router.get("/clips/{clip_id}", tags=["clips"], responses=documented(404))
+# Handlers without async run in threads, because they may have to read the store again.
+@router.get("/clips/{clip_id}", tags=["clips"], responses=error_responses(404))
 def clip(request: Request, clip_id: ClipId) -> ClipBody:
-    """What the store knows of a clip."""
+    """Describe a clip: its file, span, size and tags."""
     state = state_of(request)
     clip, files = find_clip(state.engine, clip_id)
     path = files.paths[0][0]
@@ -130,11 +130,11 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
     response_class=Response,
     responses={
         200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
-        **documented(404),
+        **error_responses(404),
     },
 )
 def thumbnail(request: Request, clip_id: ClipId) -> Response:
-    """A small picture of the middle of a clip."""
+    """Return a JPEG of the middle of a clip."""
     engine = state_of(request).engine
     find_clip(engine, clip_id)
     # An id names content, which never changes.
@@ -153,16 +153,16 @@ VIDEO = {"content": {"video/*": {"schema": {"type": "string", "format": "binary"
         200: {"description": "The whole file", **VIDEO},
         206: {"description": "The part named by Range", **VIDEO},
         304: {"description": "The file is the one named by If-None-Match"},
-        **documented(404, 409, 410, 416),
+        **error_responses(404, 409, 410, 416),
     },
 )
 @router.head("/clips/{clip_id}/video", include_in_schema=False)
 async def video(request: Request, clip_id: ClipId) -> Response:
-    """The file a clip is in, whole or in part (``Range``)."""
+    """Send the file of a clip, whole or in part (``Range``)."""
     state = state_of(request)
     await run_in_threadpool(find_clip, state.engine, clip_id)
-    found = await state.videos.open(clip_id)
-    return video_response(found, request.headers, request.method)
+    opened_video = await state.videos.open(clip_id)
+    return video_response(opened_video, request.headers, request.method)
 
 
 @router.get(
@@ -179,29 +179,29 @@ async def video(request: Request, clip_id: ClipId) -> Response:
                     "schema": {"type": "number"},
                 },
                 "Eaglenet-How": {
-                    "description": "Whether the pictures were copied or encoded again",
+                    "description": "copy: frames are copied; convert: they are encoded again",
                     "schema": {"type": "string", "enum": ["copy", "convert"]},
                 },
             },
         },
-        **documented(404, 409, 410, 415),
+        **error_responses(404, 409, 410, 415),
     },
 )
 @router.head("/clips/{clip_id}/stream", include_in_schema=False)
 async def stream(
-    request: Request, clip_id: ClipId, asked: Annotated[StreamParameters, Query()]
+    request: Request, clip_id: ClipId, parameters: Annotated[StreamParameters, Query()]
 ) -> Response:
-    """The file a clip is in, made into what every browser plays while it is sent."""
+    """Send the file of a clip as an MP4 that every browser plays, converted while it is sent."""
     state = state_of(request)
     await run_in_threadpool(find_clip, state.engine, clip_id)
-    found = await state.videos.open(clip_id)
-    converted = await state.streams.begin(found, asked.start)
-    return state.streams.answer(converted, request.method)
+    opened_video = await state.videos.open(clip_id)
+    conversion = await state.streams.begin(opened_video, parameters.start)
+    return state.streams.answer(conversion, request.method)
 
 
 @router.get("/info", tags=["service"])
 def info(request: Request) -> InfoBody:
-    """What is in the store."""
+    """Describe the store: clips, files, hours, model and tags."""
     state = state_of(request)
     values = state.engine.info()
     names = ("clips", "files", "hours", "lines", "method", "index", "tags")
@@ -216,18 +216,18 @@ def info(request: Request) -> InfoBody:
 
 
 async def _search(
-    state: State, texts: Sequence[str], negatives: Sequence[str], asked: SearchParameters
+    state: State, texts: Sequence[str], negatives: Sequence[str], parameters: SearchParameters
 ) -> tuple[list[HitsBody], int]:
     """Search for several texts at once; a text without visible characters has no hits."""
-    options = asked.options()
+    options = parameters.options()
     queries = [_parse_query(text, negatives) for text in texts]
     valid = [query for query in queries if query is not None]
-    found = Found([], options.shortlist_size(asked.k))
+    result = BatchResult([], options.shortlist_size(parameters.k))
     if valid:
-        found = await state.batcher.search(valid, asked.k, options)
-    lists = iter(found.hits)
+        result = await state.batcher.search(valid, parameters.k, options)
+    lists = iter(result.hits)
     note = ""
-    if not any(found.hits):
+    if not any(result.hits):
         query = valid[0] if len(valid) == 1 else None
         note = await run_in_threadpool(state.engine.why_empty, options, query)
     results = [
@@ -238,7 +238,7 @@ async def _search(
         )
         for text, query in zip(texts, queries, strict=True)
     ]
-    return results, found.shortlist
+    return results, result.shortlist
 
 
 def _parse_query(text: str, negatives: Sequence[str] = ()) -> AnyQuery | None:
@@ -261,7 +261,7 @@ def _is_visible(text: str) -> bool:
 
 
 def find_clip(engine: Engine, clip_id: str) -> tuple[Clip, FileTable]:
-    """A clip, and its file as a table of one row; 404 if there is no such clip."""
+    """Return a clip and its file as a table of one row; 404 if there is none."""
     try:
         return engine.clip(clip_id)
     except UsageError as error:
@@ -274,7 +274,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         clip_id=hit.clip_id,
         name=Path(hit.path).name,
         path=shown_path(state, hit.path),
-        # JSON has no NaN; a model that gives one must not break the page.
+        # JSON has no NaN; a model that returns one must not break the page.
         score=hit.score if math.isfinite(hit.score) else 0.0,
         coarse_score=hit.coarse_score if math.isfinite(hit.coarse_score) else 0.0,
         confidence=hit.confidence,
@@ -293,11 +293,11 @@ def hit_body(state: State, hit: Hit) -> HitBody:
 
 
 def shown_path(state: State, path: str) -> str:
-    """Whole on this machine; elsewhere from the indexed folder on, which is all they may know."""
+    """Return the whole path on this machine; for others, the path below the indexed folder."""
     if state.settings.local:
         return path
     return path_below_roots(path, tuple(state.engine.manifest.roots))
 
 
-def since(begun: float) -> float:
-    return round((time.perf_counter() - begun) * 1000, 3)
+def since(start: float) -> float:
+    return round((time.perf_counter() - start) * 1000, 3)

@@ -22,7 +22,7 @@ from eaglenet.version import __version__
 
 
 def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
-    """An app that searches ``engine``. It answers searches once its lifespan was entered."""
+    """Create an app that searches ``engine``. It answers searches after its lifespan is entered."""
     settings = settings or Settings()
     state = State(
         engine=engine,
@@ -47,7 +47,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         summary="Search video with words.",
         version=__version__,
         lifespan=lifespan,
-        # Their pages load scripts from elsewhere, which the content-security policy forbids.
+        # These pages load scripts from other sites, which the content-security policy forbids.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

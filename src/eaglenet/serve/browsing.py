@@ -1,4 +1,4 @@
-"""The addresses for looking around: folders, files, and the clips of one file."""
+"""Routes for browsing: folders, files, and the clips of one file."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from pydantic import BaseModel, ConfigDict, Field
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import COMMON, ClipId, find_clip, shown_path
 from eaglenet.serve.library import Library, Order, Shelf, sample_clips
-from eaglenet.serve.problems import documented
+from eaglenet.serve.problems import error_responses
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, MAX_RESULTS
 from eaglenet.serve.state import State, state_of
 
 MAX_FOLDERS = 500
 MAX_ON_TIMELINE = 1000
 
-router = APIRouter(prefix="/api", tags=["clips"], responses=documented(*COMMON))
+router = APIRouter(prefix="/api", tags=["clips"], responses=error_responses(*COMMON))
 
 
 class FilesParameters(BaseModel):
-    """Which files, in which order."""
+    """Folder or name of the files to list, and their order."""
 
     model_config = ConfigDict(extra="forbid")
 
-    folder: str = Field("", max_length=4 * MAX_FILTER_CHARACTERS, description="All of them if ''")
+    folder: str = Field(
+        "", max_length=4 * MAX_FILTER_CHARACTERS, description="Folder to list; '' is the top"
+    )
     name: str = Field(
         "",
         max_length=MAX_FILTER_CHARACTERS,
-        description="Words that the path must have; of all folders, without the list of folders",
+        description="Words that the path must contain; searches all folders and lists none",
     )
     order: Order = "newest"
-    first: int = Field(0, ge=0, le=10**9, description="Files to pass over")
+    first: int = Field(0, ge=0, le=10**9, description="Files to skip")
     k: int = Field(24, ge=1, le=MAX_RESULTS, description="Number of files")
 
 
 class FolderBody(BaseModel):
     name: str
-    folder: str = Field(description="What to ask for to see it")
-    files: int = Field(description="In it and below")
+    folder: str = Field(description="Value of 'folder' that lists it")
+    files: int = Field(description="Number of files in it and below")
 
 
 class FileBody(BaseModel):
@@ -52,16 +54,16 @@ class FileBody(BaseModel):
     modified: float = Field(description="Seconds since 1970")
     tags: list[str]
     clips: int
-    clip_id: str = Field(description="Of its first clip")
+    clip_id: str = Field(description="Id of its first clip")
     video: str
     thumbnail: str
 
 
 class FilesBody(BaseModel):
     folder: str
-    folders: list[FolderBody] = Field(description="Right in this folder")
-    files: list[FileBody] = Field(description="In this folder and below")
-    total: int = Field(description="Files in this folder and below")
+    folders: list[FolderBody] = Field(description="Direct subfolders")
+    files: list[FileBody] = Field(description="Files in this folder and below")
+    total: int = Field(description="Number of files in this folder and below")
 
 
 class SpanBody(BaseModel):
@@ -74,28 +76,32 @@ class SpanBody(BaseModel):
 class TimelineBody(BaseModel):
     name: str
     duration: float
-    clips: list[SpanBody] = Field(description="In order of time; evenly picked from very many")
+    clips: list[SpanBody] = Field(
+        description="In order of time; an even sample if there are very many"
+    )
 
 
 @router.get("/files")
-def files(request: Request, asked: Annotated[FilesParameters, Query()]) -> FilesBody:
-    """The indexed files of a folder and the folders in it, or the files with a name."""
+def files(request: Request, parameters: Annotated[FilesParameters, Query()]) -> FilesBody:
+    """List the indexed files of a folder and its subfolders, or find files by name."""
     state = state_of(request)
-    prefix = asked.folder.rstrip("/") + "/" if asked.folder else ""
+    prefix = parameters.folder.rstrip("/") + "/" if parameters.folder else ""
 
     def read(view: StoreView) -> FilesBody:
         library = state.libraries.of(view)
-        if asked.name:
-            shelf = Shelf([], library.named(asked.name, asked.order))
+        if parameters.name:
+            shelf = Shelf([], library.find_by_name(parameters.name, parameters.order))
         else:
-            shelf = library.shelf(asked.folder, asked.order)
+            shelf = library.shelf(parameters.folder, parameters.order)
         return FilesBody(
-            folder=asked.folder,
+            folder=parameters.folder,
             folders=[
                 FolderBody(name=name, folder=prefix + name, files=count)
                 for name, count in shelf.folders[:MAX_FOLDERS]
             ],
-            files=_file_bodies(state, library, shelf.files[asked.first : asked.first + asked.k]),
+            files=_file_bodies(
+                state, library, shelf.files[parameters.first : parameters.first + parameters.k]
+            ),
             total=len(shelf.files),
         )
 
@@ -124,9 +130,9 @@ def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[Fil
     ]
 
 
-@router.get("/clips/{clip_id}/timeline", responses=documented(404))
+@router.get("/clips/{clip_id}/timeline", responses=error_responses(404))
 def timeline(request: Request, clip_id: ClipId) -> TimelineBody:
-    """All clips of the file a clip is in."""
+    """List all clips of the file that contains a clip."""
     engine = state_of(request).engine
     clip, files = find_clip(engine, clip_id)
     clips = engine.read(lambda view: view.snapshot.clips_of_content(clip.content))

@@ -1,4 +1,4 @@
-"""What a service counts, for Prometheus. Each app has its own registry."""
+"""Prometheus metrics of a service. Each app has its own registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ServiceMetrics:
         )
         self.seconds = Histogram(
             "eaglenet_request_seconds",
-            "Time to the end of the answer",
+            "Seconds until the end of the response",
             ("route",),
             buckets=SECONDS,
             registry=self.registry,
@@ -40,7 +40,7 @@ class ServiceMetrics:
         )
         self.refused = Counter(
             "eaglenet_refused_requests",
-            "Requests turned away by a limit",
+            "Requests refused by a limit",
             ("reason",),
             registry=self.registry,
         )

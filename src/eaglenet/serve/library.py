@@ -1,4 +1,4 @@
-"""What is in the store, file by file: for looking around before anything is searched for."""
+"""The indexed files as a tree of folders, for browsing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Order = Literal["newest", "oldest", "name", "longest"]
 
 @dataclass(frozen=True)
 class Shelf:
-    """A folder: the folders right in it with the number of files below, and its own files."""
+    """Content of a folder: its subfolders with the number of files below, and its files."""
 
     folders: list[tuple[str, int]]
     files: list[int]
-    """Positions in the table of files, of this folder and all below, in order."""
+    """Positions in the table of files, in this folder and below, in order."""
 
 
 class Library:
-    """The indexed files as a tree of folders. Read from a snapshot once."""
+    """Folders and names of all indexed files, read once per snapshot."""
 
     def __init__(self, view: StoreView) -> None:
         self.view = view
@@ -51,7 +51,7 @@ class Library:
         self.clips[numbers] = counts[is_known]
 
     def shelf(self, folder: str, order: Order) -> Shelf:
-        """The folder called so, as :func:`path_below_roots` calls it; '' is all of them."""
+        """Return the content of a folder, named as in :func:`path_below_roots`; '' is the top."""
         inside = folder.rstrip("/") + "/" if folder else ""
         below: Counter[str] = Counter()
         files = []
@@ -72,15 +72,15 @@ class Library:
             files.sort(key=lambda number: sign * float(table.modified[number]))
         return Shelf(sorted(below.items()), files)
 
-    def named(self, words: str, order: Order) -> list[int]:
-        """Positions of the files whose path below the roots has all of these words."""
-        wanted = fold_accents(words).split()
-        if not wanted:
+    def find_by_name(self, words: str, order: Order) -> list[int]:
+        """Return the positions of files whose path below the roots contains all of these words."""
+        terms = fold_accents(words).split()
+        if not terms:
             return []
         return [
             number
             for number in self.shelf("", order).files
-            if all(word in self._folded_paths[number] for word in wanted)
+            if all(word in self._folded_paths[number] for word in terms)
         ]
 
     @cached_property
@@ -92,7 +92,7 @@ class Library:
 
 
 def path_below_roots(path: str, roots: tuple[str, ...]) -> str:
-    """A path from the indexed folder on, with that folder's name.
+    """Return a path relative to the parent of its indexed folder.
 
     >>> path_below_roots("/home/me/videos/sea/a.mp4", ("/home/me/videos",))
     'videos/sea/a.mp4'
@@ -105,7 +105,7 @@ def path_below_roots(path: str, roots: tuple[str, ...]) -> str:
 
 
 class Libraries:
-    """The library of the newest version of a store."""
+    """Cache of the library of the newest snapshot."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ class Libraries:
 
 
 def sample_clips(clips: list[Clip], limit: int) -> list[Clip]:
-    """Clips evenly spaced in a list that has more than ``limit``."""
+    """Return an even sample of at most ``limit`` clips."""
     if len(clips) <= limit:
         return clips
     return [clips[index] for index in np.linspace(0, len(clips) - 1, limit).round().astype(int)]

@@ -40,7 +40,7 @@ _UPLOAD = re.compile(r"/api/search/(image|video)$")
 
 
 class TokenBuckets:
-    """Budget per client: ``rate`` requests per second, at most ``burst`` saved up."""
+    """Budget per client: ``rate`` requests per second, in bursts of at most ``burst``."""
 
     def __init__(
         self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
@@ -51,7 +51,7 @@ class TokenBuckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def left(self, client: str) -> float:
-        """Return the requests that a client has saved up."""
+        """Return the requests that a client may send now."""
         now = self.clock()
         left, then = self._buckets.get(client, (self.burst, now))
         return min(self.burst, left + (now - then) * self.rate)
@@ -88,7 +88,7 @@ def client_of(scope: Scope) -> str:
 
 
 class LimitMiddleware:
-    """Refuses requests above the limits, before they cost anything."""
+    """Refuses requests above the limits before they do any work."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: ServiceMetrics) -> None:
         self.app = app
@@ -97,13 +97,13 @@ class LimitMiddleware:
         burst = settings.burst_seconds
         self.searches = TokenBuckets(settings.search_rate, settings.search_rate * burst)
         self.media = TokenBuckets(settings.media_rate, settings.media_rate * burst)
-        self.most: dict[Kind, int] = {
+        self.limit: dict[Kind, int] = {
             "search": settings.max_searches,
             "stream": settings.max_streams,
             "page": settings.max_connections,
             "other": settings.max_other,
         }
-        self.active: dict[Kind, int] = dict.fromkeys(self.most, 0)
+        self.active: dict[Kind, int] = dict.fromkeys(self.limit, 0)
         self.streams: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,8 +124,10 @@ class LimitMiddleware:
         elif _PAGE.match(path):
             kind = "page"
         client = client_of(scope)
-        is_greedy = kind == "stream" and self.streams[client] >= self.settings.max_streams_a_client
-        if is_greedy or self.active[kind] >= self.most[kind]:
+        is_greedy = (
+            kind == "stream" and self.streams[client] >= self.settings.max_streams_per_client
+        )
+        if is_greedy or self.active[kind] >= self.limit[kind]:
             answer = self._refuse(503, "concurrency", "too many requests at once", 1)
             await asyncio.sleep(REFUSAL_SECONDS)
             await answer(scope, receive, send)
@@ -149,38 +151,38 @@ class LimitMiddleware:
         return error_response(status, message, headers={"Retry-After": str(math.ceil(wait))})
 
     async def _run(self, kind: Kind, scope: Scope, receive: Receive, send: Send) -> None:
-        receive = self._bounded_receive(scope, receive)
+        receive = self._limited_receive(scope, receive)
         if kind == "stream":
-            await self.app(scope, receive, self._impatient_send(send))
+            await self.app(scope, receive, self._timed_send(send))
             return
-        started = False
+        has_started = False
 
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
+        async def send_first(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
             async with asyncio.timeout(self.settings.timeout):
-                await self.app(scope, receive, watched)
+                await self.app(scope, receive, send_first)
         except TimeoutError:
-            if started:
+            if has_started:
                 raise
             self.metrics.refused.labels("timeout").inc()
             message = f"no answer within {self.settings.timeout:g} s"
             await error_response(504, message)(scope, receive, send)
 
-    def _bounded_receive(self, scope: Scope, receive: Receive) -> Receive:
-        most = self.settings.max_body_bytes
+    def _limited_receive(self, scope: Scope, receive: Receive) -> Receive:
+        limit = self.settings.max_body_bytes
         if _UPLOAD.match(scope["path"]):
-            most = self.settings.max_upload_bytes
-        taken = 0
+            limit = self.settings.max_upload_bytes
+        num_bytes = 0
         is_whole = False
 
-        async def bounded() -> Message:
-            nonlocal taken, is_whole
+        async def receive_limited() -> Message:
+            nonlocal num_bytes, is_whole
             try:
-                # After the body only the end of the connection is waited for, which may be long.
+                # After the body, only the end of the connection can arrive, at any time.
                 async with asyncio.timeout(None if is_whole else self.settings.body_timeout):
                     message = await receive()
             except TimeoutError:
@@ -188,20 +190,20 @@ class LimitMiddleware:
                 headers = {"Connection": "close"}
                 raise Problem(408, "the body did not arrive", headers=headers) from None
             is_whole = not message.get("more_body", False)
-            taken += len(message.get("body", b""))
-            if taken > most:
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > limit:
                 self.metrics.refused.labels("size").inc()
-                raise Problem(413, f"the body is larger than {most} bytes")
+                raise Problem(413, f"the body is larger than {limit} bytes")
             return message
 
-        return bounded
+        return receive_limited
 
-    def _impatient_send(self, send: Send) -> Send:
-        async def impatient(message: Message) -> None:
+    def _timed_send(self, send: Send) -> Send:
+        async def send_in_time(message: Message) -> None:
             async with asyncio.timeout(self.settings.stall_timeout):
                 await send(message)
 
-        return impatient
+        return send_in_time
 
 
 # Connections: time for the headers of a request, and connections per client.
@@ -213,17 +215,17 @@ OTHER_FILES = 256
 class Connections:
     """All open connections, oldest first."""
 
-    def __init__(self, most: int, most_a_client: int) -> None:
-        self.most = most
-        self.most_a_client = most_a_client
+    def __init__(self, limit: int, limit_per_client: int) -> None:
+        self.limit = limit
+        self.limit_per_client = limit_per_client
         self._open: dict[GuardedProtocol, str] = {}
         self._of_client: Counter[str] = Counter()
 
     def admit(self, connection: GuardedProtocol, client: str) -> bool:
         """Admit a connection; if there are too many, an idle one is closed first."""
-        if self._of_client[client] >= self.most_a_client and not self._drop_idle(client):
+        if self._of_client[client] >= self.limit_per_client and not self._drop_idle(client):
             return False
-        if len(self._open) >= self.most and not self._drop_idle(None):
+        if len(self._open) >= self.limit and not self._drop_idle(None):
             return False
         self._open[connection] = client
         self._of_client[client] += 1
@@ -255,7 +257,7 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in progress."""
+        """True while no request is in progress."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def connection_made(self, transport: Any) -> None:
@@ -296,10 +298,10 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
 
 def protocol_for(settings: Settings) -> type[GuardedProtocol]:
     """Return a protocol class whose connections are counted together."""
-    most = min(settings.max_connections, raise_descriptor_limit() - OTHER_FILES)
+    limit = min(settings.max_connections, raise_descriptor_limit() - OTHER_FILES)
 
     class Protocol(GuardedProtocol):
-        registry = Connections(max(1, most), settings.max_connections_a_client)
+        registry = Connections(max(1, limit), settings.max_connections_per_client)
         header_timeout = settings.header_timeout
 
     return Protocol

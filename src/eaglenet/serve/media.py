@@ -1,4 +1,4 @@
-"""Which file may be sent for a clip, and sending the part of it that is asked for."""
+"""Open the file of a clip safely, and send the requested range of it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ SAME_TIME = 1e-5
 """Seconds; the store keeps times as 64-bit floats, which are exact to less than a microsecond."""
 MAX_REMEMBERED = 1024
 MAX_COMPARING = 16
-"""Files that may wait for being compared with what was indexed."""
-PATIENCE = 2.0
-"""Seconds that a request waits for that; then it is told to come again."""
+"""Files that may wait to be compared with the indexed hash."""
+COMPARE_TIMEOUT = 2.0
+"""Seconds that a request waits for the comparison; then it gets 503."""
 LATER = {"Retry-After": "5"}
 _Version = tuple[int, int, int, int, int]
 
@@ -64,18 +64,18 @@ TYPES = {
 
 @dataclass(frozen=True)
 class OpenVideo:
-    """An indexed file that was checked and opened; whoever gets it closes ``descriptor``."""
+    """An indexed file, checked and opened. The receiver closes ``descriptor``."""
 
     descriptor: int
     size: int
     content: str
-    """Hash of all bytes, as the store knows it."""
+    """Hash of all bytes, as in the store."""
     media_type: str
 
 
 @dataclass(frozen=True)
 class _Doubt:
-    """An open file whose time is not the indexed one: only its bytes can tell."""
+    """An open file whose modification time differs: its bytes must be compared."""
 
     video: OpenVideo
     status: os.stat_result
@@ -84,16 +84,16 @@ class _Doubt:
 class VideoFiles:
     """Opens the file of a clip, and no other.
 
-    Clips are named by id, never by path. The path the store has for one is resolved, must lie in
-    the folders that were indexed, and is opened from there part by part without following a link,
-    so nothing can be swapped in between. What is opened must be a regular file of the indexed
-    size and time, or else of the indexed hash.
+    Clips are addressed by id, never by path. The stored path is resolved, must lie in the indexed
+    folders, and is opened component by component without following links, so nothing can be
+    swapped in between. The file must be regular and have the indexed size and time, or else the
+    indexed hash.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._hashes: OrderedDict[_Version, Future[str]] = OrderedDict()
-        # One thread of its own: comparing a film takes minutes and must hold up nothing else.
+        # A separate thread: comparing a film takes minutes and must not delay anything else.
         self._comparing = ThreadPoolExecutor(1, thread_name_prefix="compare")
         self._is_open = True
 
@@ -102,25 +102,26 @@ class VideoFiles:
         self._comparing.shutdown(wait=True, cancel_futures=True)
 
     async def open(self, clip_id: str) -> OpenVideo:
-        found = await run_in_threadpool(self._find, clip_id)
-        if isinstance(found, OpenVideo):
-            return found
+        """Open the file of a clip, or raise 409 or 410 if it changed or is gone."""
+        candidates = await run_in_threadpool(self._find, clip_id)
+        if isinstance(candidates, OpenVideo):
+            return candidates
         try:
-            for doubt in found:
+            for doubt in candidates:
                 if await self._digest(doubt) == doubt.video.content:
-                    found.remove(doubt)
+                    candidates.remove(doubt)
                     return doubt.video
         finally:
-            for doubt in found:
+            for doubt in candidates:
                 os.close(doubt.video.descriptor)
         raise Problem(409, "the file has changed since it was indexed")
 
     def _find(self, clip_id: str) -> OpenVideo | list[_Doubt]:
         clip, files = self.engine.clip(clip_id)
-        roots = _resolved(self.engine.manifest.roots)
+        roots = _resolve_roots(self.engine.manifest.roots)
         size, modified = files.sizes[0], float(files.modified[0])
         doubts: list[_Doubt] = []
-        changed = False
+        has_changed = False
         for path in files.paths[0]:
             descriptor = _open_inside(path, roots)
             if descriptor is None:
@@ -130,14 +131,14 @@ class VideoFiles:
             video = OpenVideo(descriptor, status.st_size, clip.content, kind)
             if size != status.st_size:
                 os.close(descriptor)
-                changed = True
+                has_changed = True
             elif abs(status.st_mtime_ns / 1e9 - modified) >= SAME_TIME:
                 doubts.append(_Doubt(video, status))
             else:
                 for doubt in doubts:
                     os.close(doubt.video.descriptor)
                 return video
-        if changed and not doubts:
+        if has_changed and not doubts:
             raise Problem(409, "the file has changed since it was indexed")
         if not doubts:
             raise Problem(410, "the file is no longer in the indexed folders")
@@ -156,9 +157,9 @@ class VideoFiles:
                 self._hashes.popitem(last=False)
         digest = asyncio.wrap_future(self._hashes[key])
         try:
-            return await asyncio.wait_for(asyncio.shield(digest), PATIENCE)
+            return await asyncio.wait_for(asyncio.shield(digest), COMPARE_TIMEOUT)
         except TimeoutError:
-            message = "the file was touched since it was indexed and is being compared"
+            message = "the modification time changed since indexing; the content is being compared"
             raise Problem(503, message, code="comparing", headers=LATER) from None
         except OSError as error:
             self._hashes.pop(key, None)
@@ -169,27 +170,27 @@ class VideoFiles:
             return content_digest(stream, lambda: self._is_open)
 
 
-def content_digest(stream: IO[bytes], is_wanted: Callable[[], bool]) -> str:
-    """The hash by which the store knows a content; an error once it is not wanted any more."""
+def content_digest(stream: IO[bytes], is_open: Callable[[], bool]) -> str:
+    """Return the content hash of a stream; raises ``OSError`` once ``is_open()`` is false."""
     digest = hashlib.blake2b(digest_size=16)
     while chunk := stream.read(CHUNK):
-        if not is_wanted():
+        if not is_open():
             raise OSError("the service is shutting down")
         digest.update(chunk)
     return digest.hexdigest()
 
 
-def _resolved(roots: Sequence[str]) -> list[str]:
-    """The real places of the outermost roots.
+def _resolve_roots(roots: Sequence[str]) -> list[str]:
+    """Return the real paths of the outermost roots.
 
-    One that lies in another is reached through it: whoever may write there could make it a link.
+    Inner roots are reached through outer ones, in which someone might replace them by a link.
     """
     outermost = [root for root in roots if not any(is_below(root, other) for other in roots)]
     return [os.path.realpath(root) for root in outermost]
 
 
 def _open_inside(path: str, roots: Sequence[str]) -> int | None:
-    """A descriptor of the regular file at ``path`` if it really lies in one of ``roots``."""
+    """Return a descriptor of the regular file at ``path``, or None if it is not below ``roots``."""
     try:
         real = os.path.realpath(path, strict=True)
         root = next(root for root in roots if real == root or is_below(real, root))
@@ -206,9 +207,9 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,19})\s*-\s*(\d{0,19})\s*", re.IGNORECASE
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """First and last-plus-one byte; None for the whole file.
+    """Return the first byte and the one after the last; None for the whole file.
 
-    What is no single byte range is ignored, as RFC 9110 allows; one outside the file is refused.
+    Anything but a single byte range is ignored (RFC 9110); one outside the file is refused.
 
     >>> parse_range("bytes=2-", 10), parse_range("bytes=-3", 10), parse_range("lines=1-2", 10)
     ((2, 10), (7, 10), None)
@@ -233,7 +234,7 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 def video_response(video: OpenVideo, headers: Headers, method: str) -> Response:
-    """The answer to a request for an open file; the descriptor is closed with it."""
+    """Return the response for an open file; it closes the descriptor."""
     try:
         tag = f'"{video.content}"'
         fixed = {
@@ -242,14 +243,14 @@ def video_response(video: OpenVideo, headers: Headers, method: str) -> Response:
             "Cache-Control": "private, no-cache",
             "Content-Disposition": "inline",
         }
-        known = headers.get("if-none-match", "").split(",")
-        if tag in (name.strip().removeprefix("W/") for name in known):
+        tags = headers.get("if-none-match", "").split(",")
+        if tag in (name.strip().removeprefix("W/") for name in tags):
             os.close(video.descriptor)
             return Response(status_code=304, headers=fixed)
-        wanted = headers.get("range")
+        range_header = headers.get("range")
         if "if-range" in headers and headers["if-range"].strip() != tag:
-            wanted = None
-        span = parse_range(wanted, video.size)
+            range_header = None
+        span = parse_range(range_header, video.size)
         start, end = span or (0, video.size)
         fixed["Content-Length"] = str(end - start)
         if span is not None:

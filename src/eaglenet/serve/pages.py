@@ -1,4 +1,4 @@
-"""The page, the login for it, health and metrics."""
+"""Routes of the page, its login, health and metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from eaglenet.serve.counters import CONTENT_TYPE
 from eaglenet.serve.limits import client_of
-from eaglenet.serve.problems import Problem, documented
+from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import HealthBody
 from eaglenet.serve.security import COOKIE
 from eaglenet.serve.state import state_of
@@ -39,7 +39,7 @@ router = APIRouter()
 
 @router.get("/", include_in_schema=False)
 async def page(request: Request) -> Response:
-    """The search page, or the login for those without the token's cookie."""
+    """Send the search page, or the login page to clients without the cookie."""
     tokens = state_of(request).tokens
     if tokens is None or tokens.check(request.headers, client_of(request.scope)):
         return _file(request, "index.html", HTML)
@@ -73,7 +73,7 @@ async def login(request: Request) -> Response:
 @router.get("/static/{name}", include_in_schema=False)
 async def static(request: Request, name: str) -> Response:
     if name not in TYPES:
-        raise Problem(404, "there is nothing at this address")
+        raise Problem(404, "no such address")
     return _file(request, name, TYPES[name])
 
 
@@ -82,9 +82,9 @@ async def icon(request: Request) -> Response:
     return _file(request, "icon.svg", TYPES["icon.svg"])
 
 
-@router.get("/health", tags=["service"], responses=documented(403, 421, 500))
+@router.get("/health", tags=["service"], responses=error_responses(403, 421, 500))
 async def health() -> HealthBody:
-    """Whether the service answers."""
+    """Report that the service is alive."""
     return HealthBody(status="ok")
 
 
@@ -94,11 +94,11 @@ async def health() -> HealthBody:
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-        **documented(401, 403, 421, 429, 500, 503, 504),
+        **error_responses(401, 403, 421, 429, 500, 503, 504),
     },
 )
 async def metrics(request: Request) -> Response:
-    """Counts for Prometheus."""
+    """Return the metrics in the text format of Prometheus."""
     state = state_of(request)
     clips = await run_in_threadpool(lambda: len(state.engine.snapshot))
     state.metrics.clips.set(clips)

@@ -1,4 +1,4 @@
-"""Errors as the service says them: one shape for all, with a hint what to do."""
+"""Error responses: one JSON shape for all, with a hint on what to do."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ErrorBody(BaseModel):
 
 
 CODES: Mapping[int, tuple[str, str]] = {
-    400: ("bad_request", "see /openapi.json for what the service understands"),
+    400: ("bad_request", "see /openapi.json for valid requests"),
     401: ("unauthorized", "send 'Authorization: Bearer TOKEN', or log in on the page"),
-    403: ("forbidden", "ask from the page of this service itself"),
+    403: ("forbidden", "send the request from the page of this service"),
     404: ("not_found", "clip ids come from search results; see /openapi.json for addresses"),
     405: ("method_not_allowed", "see /openapi.json for the methods of each address"),
     408: ("too_slow", "send the whole body at once"),
@@ -47,19 +47,19 @@ CODES: Mapping[int, tuple[str, str]] = {
     410: ("file_gone", "index the folder again with --drop-missing"),
     413: ("too_large", "send less, or several requests"),
     415: ("unsupported_type", "send what /openapi.json lists for this address"),
-    416: ("range_not_satisfiable", "ask for bytes that the file has"),
+    416: ("range_not_satisfiable", "request bytes within the file"),
     421: ("wrong_host", "open the service as http://127.0.0.1 or http://localhost"),
-    422: ("invalid", "see /openapi.json for the values that are allowed"),
-    429: ("rate_limited", "wait for the seconds in Retry-After, then ask again"),
+    422: ("invalid", "see /openapi.json for valid values"),
+    429: ("rate_limited", "wait for the seconds in Retry-After, then try again"),
     431: ("too_many_headers", "send fewer and shorter headers"),
-    500: ("internal", "the log of the service says more"),
-    503: ("overloaded", "wait for the seconds in Retry-After, then ask again"),
-    504: ("timeout", "ask for fewer results or queries, or try again later"),
+    500: ("internal", "see the log of the service"),
+    503: ("overloaded", "wait for the seconds in Retry-After, then try again"),
+    504: ("timeout", "request fewer results or queries, or try again later"),
 }
 
 
 class Problem(HTTPException):
-    """An answer that is an error; ``hint`` None takes the usual one of the status."""
+    """Error response; without ``code`` or ``hint`` it takes those of the status."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ def error_response(
     return JSONResponse({"error": content}, status, headers)
 
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route for the OpenAPI document."""
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the error responses of a route for the OpenAPI document."""
     return {
         status: {"model": ErrorBody, "description": CODES[status][0].replace("_", " ")}
         for status in statuses
@@ -108,9 +108,7 @@ async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
     if isinstance(error, Problem):
         options = {"code": error.code, "hint": error.hint}
         return error_response(error.status_code, error.detail, headers=error.headers, **options)
-    message = {404: "there is nothing at this address"}.get(
-        error.status_code, HTTPStatus(error.status_code).phrase
-    )
+    message = {404: "no such address"}.get(error.status_code, HTTPStatus(error.status_code).phrase)
     headers = dict(error.headers or {})
     if error.status_code == 405:
         # The router names the methods of the first route only; an address may have several.
@@ -124,16 +122,16 @@ async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
 
 
 async def _invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-    """What was wrong where; the given value is not repeated, for it may be anything."""
+    """Name the invalid fields; values are not repeated, because they may be anything."""
     parts = []
-    for found in error.errors()[:5]:
-        field = ".".join(str(part) for part in found["loc"])[:100]
-        parts.append(f"{field}: {found['msg']}"[:300])
+    for problem in error.errors()[:5]:
+        field = ".".join(str(part) for part in problem["loc"])[:100]
+        parts.append(f"{field}: {problem['msg']}"[:300])
     # Names of unknown fields are the client's and may hold what UTF-8 cannot.
     message = "; ".join(parts).encode("utf-8", "replace").decode("utf-8")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/x-www-form-urlencoded" and error.errors()[0]["loc"] == ("body",):
-        # What `curl -d` says by itself.
+        # The default content type of `curl -d`.
         hint = "send the body as JSON, with the header Content-Type: application/json"
         return error_response(422, message, hint=hint)
     return error_response(422, message)
@@ -147,7 +145,7 @@ async def _own_error(request: Request, error: EagleNetError) -> JSONResponse:
         return await _unreachable(request, error)
     logger.error("%s: %s", type(error).__name__, message)
     if isinstance(error, StoreError):
-        hint = "the store must be repaired on the machine it is on"
+        hint = "repair the store on its machine: eaglenet store repair"
         return error_response(
             503, "the store cannot be read", code="store", hint=hint, headers={"Retry-After": "30"}
         )
@@ -158,8 +156,8 @@ async def _unreachable(request: Request, error: Exception) -> JSONResponse:
     logger.error("%s: %s", type(error).__name__, str(error).encode("utf-8", "replace").decode())
     return error_response(
         503,
-        "the store is out of reach for now: its storage, or every part of it, does not answer",
+        "the store cannot be reached: its storage, or every shard, does not answer",
         code="unreachable",
-        hint="ask again in a while; the log of the service names what does not answer",
+        hint="try again later; the log of the service names what does not answer",
         headers={"Retry-After": "5"},
     )

@@ -1,4 +1,4 @@
-"""What goes over the wire, as the OpenAPI document says it."""
+"""Requests and responses of the HTTP API."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from eaglenet.serve.settings import (
     SHORTLIST,
 )
 
-# Control characters and spaces, spelled out because dialects of patterns do not agree on what else
-# is a space. Queries of other invisible signs find nothing.
-Sentence = Annotated[
+# Control characters and spaces, listed because regular expression dialects disagree on what else
+# is a space. Queries of other invisible characters find nothing.
+QueryText = Annotated[
     str,
     StringConstraints(
         min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=r"[^\x00-\x20\x7f-\xa0]"
     ),
 ]
-Word = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
+FilterText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 def _iso_date(value: object) -> object:
-    """Numbers would be read as seconds since 1970, which the document does not offer."""
+    """Accept ISO dates only; pydantic would read numbers as seconds since 1970."""
     if not isinstance(value, str) or not re.match(r"\d{4}-\d{2}-\d{2}", value, re.ASCII):
         raise ValueError("write a date like 2026-05-31 or 2026-05-31T18:30")
     return value
 
 
 def _json_number(value: object) -> object:
-    """In JSON 24.0 is a whole number, but "24" and true are none."""
+    """Accept JSON numbers only: 24.0, but not "24" or true."""
     if isinstance(value, str | bool):
         raise ValueError("a number is expected")
     return value
@@ -53,19 +53,19 @@ CLIP_ID = r"^[0-9a-f]{16}-[0-9]{1,9}$"
 
 
 class SearchParameters(BaseModel):
-    """Number of results and filters; all given conditions must hold."""
+    """Number of results, and filters that all must match."""
 
     model_config = ConfigDict(extra="forbid")
 
     k: int = Field(24, ge=1, le=MAX_RESULTS, description="Number of results")
-    path: Word | None = Field(
+    path: FilterText | None = Field(
         None, description="Only paths that match, e.g. '*.mov' or a part of the path"
     )
     after: Date | None = Field(None, description="Only files changed since")
     before: Date | None = Field(None, description="Only files changed before")
     min_duration: Seconds | None = Field(None, description="Seconds, of the file")
     max_duration: Seconds | None = Field(None, description="Seconds, of the file")
-    tag: list[Word] = Field(
+    tag: list[FilterText] = Field(
         default_factory=list, max_length=MAX_TAGS, description="Only files with all these tags"
     )
     group: bool = Field(False, description="One result per file; its other clips are in 'more'")
@@ -86,7 +86,7 @@ class SearchParameters(BaseModel):
 
 
 class TextParameters(SearchParameters):
-    negative: list[Sentence] = Field(
+    negative: list[QueryText] = Field(
         default_factory=list, max_length=MAX_NEGATIVES, description="Texts that rank clips lower"
     )
     modalities: list[Modality] = Field(
@@ -102,13 +102,13 @@ class TextParameters(SearchParameters):
 
 
 class QueryParameters(TextParameters):
-    q: Sentence = Field(description="What should be seen", examples=["a man drives a red car"])
+    q: QueryText = Field(description="What to find", examples=["a man drives a red car"])
 
 
 class SeveralQueries(TextParameters):
-    """JSON has numbers and truth values of its own, so text is not taken for them."""
+    """JSON body; numbers and booleans in strings are refused."""
 
-    queries: list[Sentence] = Field(min_length=1, max_length=MAX_QUERIES)
+    queries: list[QueryText] = Field(min_length=1, max_length=MAX_QUERIES)
     k: Annotated[int, BeforeValidator(_json_number)] = Field(
         24, ge=1, le=MAX_RESULTS, description="Number of results"
     )
@@ -121,7 +121,7 @@ class SeveralQueries(TextParameters):
 
 
 class StreamParameters(BaseModel):
-    """From where on a file is played."""
+    """Start of a converted stream."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -129,11 +129,11 @@ class StreamParameters(BaseModel):
 
 
 class MomentBody(BaseModel):
-    """Seconds in the file."""
+    """Span of a hit, in seconds of the file."""
 
     start: float
     end: float
-    best: float = Field(description="Time of the frame that fits best")
+    best: float = Field(description="Time of the frame that matches best")
 
 
 class TranscriptBody(BaseModel):
@@ -143,9 +143,9 @@ class TranscriptBody(BaseModel):
     start: float = Field(description="Seconds in the file")
     end: float
     kind: TranscriptKind = Field(description="Where it comes from")
-    language: str = Field(description="As its source names it; empty where it does not")
+    language: str = Field(description="Language tag of its source; may be empty")
     highlights: list[tuple[int, int]] = Field(
-        description="First character, and the one after the last, of what was asked for in 'text'; "
+        description="Character ranges of the matches in 'text', end not included; "
         "characters are Unicode code points"
     )
 
@@ -170,29 +170,31 @@ class HitBody(BaseModel):
     confidence: float | None = Field(
         default=None, description="Probability that the hit is right; null if not measured"
     )
-    match: Label = Field(default="not measured", description="The confidence in a word")
+    match: Label = Field(default="not measured", description="The confidence as a label")
     moment: MomentBody
-    duration: float = Field(description="Of the whole file, seconds; 0 for a photograph")
+    duration: float = Field(description="Seconds of the whole file; 0 for an image")
     tags: list[str]
-    more: list[str] = Field(description="Where grouped: ids of the file's other clips")
-    copies: list[str] = Field(description="Paths of near copies that are folded into this one")
+    more: list[str] = Field(description="If grouped: ids of the file's other clips")
+    copies: list[str] = Field(description="Paths of near copies that this hit stands for")
     matched_in: list[Modality] = Field(description="Modalities that matched, best first")
     transcript: list[TranscriptBody] = Field(description="Matching transcript lines, best first")
     steps: list[StepBody] = Field(
-        default_factory=list, description="Of a temporal query: the moment of each step"
+        default_factory=list, description="Moments of the steps of a temporal query"
     )
-    video: str = Field(description="Address of the file, without host")
+    video: str = Field(description="Path of the file in this API")
     thumbnail: str
 
 
 class HitsBody(BaseModel):
     query: str
     hits: list[HitBody]
-    note: str = Field(default="", description="Where filters leave no clip: which of them does")
+    note: str = Field(
+        default="", description="If nothing was found: the filters that exclude everything"
+    )
 
 
 ExactCount = Annotated[
-    int, Field(description="Clips that were ranked exactly; fewer than usual under heavy load")
+    int, Field(description="Clips ranked exactly; fewer than usual under heavy load")
 ]
 
 
@@ -200,7 +202,7 @@ MissingParts = Annotated[
     list[str],
     Field(
         default_factory=list,
-        description="Parts of the store that could not be asked; empty where there is one machine",
+        description="Shards that did not answer; empty on one machine",
     ),
 ]
 
@@ -227,7 +229,7 @@ class ClipBody(BaseModel):
     duration: float
     width: int
     height: int
-    modified: float = Field(description="Of the file, seconds since 1970")
+    modified: float = Field(description="Modification time of the file, seconds since 1970")
     tags: list[str]
     video: str
     thumbnail: str
@@ -237,14 +239,14 @@ class InfoBody(BaseModel):
     clips: int
     files: int
     hours: float
-    lines: int = Field(description="That were said or are to be read")
+    lines: int = Field(description="Number of transcript lines")
     model: str
     method: str
-    index: str = Field(description="How shortlists are made: exact scan or kind of index")
+    index: str = Field(description="How shortlists are made: exact scan or codes")
     tags: list[str]
-    version: str = Field(description="Of eaglenet")
-    languages: str = Field(description="That the model was trained on; empty if not known")
-    uploads: bool = Field(description="Whether pictures and videos may be sent to search with")
+    version: str = Field(description="Version of eaglenet")
+    languages: str = Field(description="Languages of the model; empty if not known")
+    uploads: bool = Field(description="Uploads of images and videos are allowed")
 
 
 class HealthBody(BaseModel):
@@ -252,7 +254,7 @@ class HealthBody(BaseModel):
 
 
 def timestamp(moment: date | datetime | None) -> float | None:
-    """Seconds since 1970; local time unless a zone is named."""
+    """Return seconds since 1970; local time unless a zone is given."""
     if moment is None:
         return None
     if not isinstance(moment, datetime):

@@ -1,4 +1,4 @@
-"""Who may ask: host names, other sites, the token; and the headers every answer carries."""
+"""Access checks (host name, origin, token) and security headers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ COOKIE = "eaglenet_session"
 LOCAL_HOST = re.compile(r"(localhost\.?|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 MAX_HEADERS, MAX_HEADER_BYTES = 100, 32 * 1024
 SINGLE = (b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"origin")
-"""Headers that mean nothing, or two things, where they come twice."""
+"""Headers that are ambiguous if they occur twice."""
 OPEN_PATHS = frozenset({"/", "/health", "/login", "/favicon.ico"})
-"""Answered without a token: the login page stands at ``/`` for those who have none."""
-GUESSES_A_SECOND, GUESSES_AT_ONCE = 0.5, 10.0
-"""Wrong tokens a client may send before it must wait."""
+"""Paths that need no token; ``/`` shows the login page."""
+GUESSES_PER_SECOND, GUESS_BURST = 0.5, 10.0
+"""Rate and burst of wrong tokens per client."""
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -50,12 +50,12 @@ HEADERS = {
 
 
 class TokenCheck:
-    """Compares tokens in constant time, and slows down who tries several.
+    """Compares tokens in constant time and slows down guessing.
 
-    A client whose guesses are used up is refused whatever it sends, so it does not learn which
-    was right. Browsers get a cookie of random bits instead of the token: it cannot be guessed, so
-    who is logged in stays so while another behind the same address must wait. Copies of a service
-    that share their visitors are given the same bits (``session``).
+    A client without guesses left is refused whatever it sends, so it does not learn which token
+    was right. Browsers get a cookie of random bits instead of the token. It cannot be guessed, so
+    a logged-in client is not slowed down by others behind the same address. Instances behind one
+    load balancer share these bits (``session``).
     """
 
     def __init__(
@@ -66,49 +66,49 @@ class TokenCheck:
     ) -> None:
         self._token = token.encode()
         self.session = session or secrets.token_urlsafe(32)
-        self._guesses = TokenBuckets(GUESSES_A_SECOND, GUESSES_AT_ONCE, clock)
+        self._guesses = TokenBuckets(GUESSES_PER_SECOND, GUESS_BURST, clock)
         self._latest: OrderedDict[str, bytes] = OrderedDict()
 
-    def wrongness(self, client: str, given: str, right: str | None = None) -> float | None:
-        """None where ``given`` is the token (or ``right``), else the seconds to wait before more.
+    def seconds_to_wait(self, client: str, token: str, right: str | None = None) -> float | None:
+        """Return None if ``token`` is right (or equals ``right``), else the seconds to wait.
 
-        The same wrong one again is no new guess: a page with an old cookie asks for hundreds of
-        pictures.
+        Repeating the same wrong token is not a new guess: a page with an old cookie requests
+        hundreds of thumbnails.
         """
-        sent = given.encode("utf-8", "surrogateescape")
+        encoded = token.encode("utf-8", "surrogateescape")
         wait = self._guesses.wait(client)
         if wait:
             return wait
-        if hmac.compare_digest(sent, self._token if right is None else right.encode()):
+        if hmac.compare_digest(encoded, self._token if right is None else right.encode()):
             return None
-        seen = hashlib.sha256(sent).digest()
-        if self._latest.get(client) != seen:
+        digest = hashlib.sha256(encoded).digest()
+        if self._latest.get(client) != digest:
             self._guesses.take(client)
-            self._latest[client] = seen
+            self._latest[client] = digest
             self._latest.move_to_end(client)
             if len(self._latest) > MAX_CLIENTS:
                 self._latest.popitem(last=False)
         return 0.0
 
     def check(self, headers: Headers, client: str) -> bool:
-        """Whether the headers carry the token or the cookie that stands for it.
+        """Return True if the headers carry the token or the cookie.
 
-        Raises the answer for a client that has to wait.
+        Raises 429 for a client that has to wait.
         """
         cookie = _cookie(headers)
         if cookie is not None and hmac.compare_digest(cookie.encode(), self.session.encode()):
             return True
         if "authorization" in headers:
-            scheme, _, given = headers["authorization"].partition(" ")
+            scheme, _, token = headers["authorization"].partition(" ")
             if scheme.lower() != "bearer":
                 return False
-            return self.is_right(client, given.strip())
+            return self.is_right(client, token.strip())
         if cookie is not None:
             self.is_right(client, cookie, self.session)
         return False
 
-    def is_right(self, client: str, given: str, right: str | None = None) -> bool:
-        wait = self.wrongness(client, given, right)
+    def is_right(self, client: str, token: str, right: str | None = None) -> bool:
+        wait = self.seconds_to_wait(client, token, right)
         if wait:
             retry = {"Retry-After": str(math.ceil(wait))}
             raise Problem(429, "too many wrong tokens", headers=retry)
@@ -124,7 +124,7 @@ def _cookie(headers: Headers) -> str | None:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a Host header names this machine, and nothing else.
+    """Return True if a Host header names this machine.
 
     >>> is_local_name("LocalHost:8000"), is_local_name("[::1].evil.com")
     (True, False)
@@ -133,11 +133,11 @@ def is_local_name(host: str) -> bool:
 
 
 def is_from_another_site(headers: Headers, path: str) -> bool:
-    """Whether a browser says that a page of another site asks."""
+    """Return True if the browser marks a request as coming from another site."""
     if headers.get("sec-fetch-site") == "cross-site":
         return True
     origin = headers.get("origin")
-    # Forms of pages that name no referrer, as ours, come from "null"; the login form is one.
+    # A page without a referrer, such as our login form, sends the origin "null".
     if origin is None or (origin == "null" and path == "/login"):
         return False
     host = headers.get("host", "").lower()
@@ -145,25 +145,25 @@ def is_from_another_site(headers: Headers, path: str) -> bool:
 
 
 def framing_problem(scope: Scope) -> tuple[int, str] | None:
-    """Why a request's headers cannot be read in one way only; None where they can."""
+    """Return the status and message for ambiguous or oversized headers; None if they are fine."""
     names = [name for name, _ in scope["headers"]]
     if len(names) > MAX_HEADERS:
         return 431, f"more than {MAX_HEADERS} headers"
     if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
         return 431, f"headers of more than {MAX_HEADER_BYTES} bytes"
     if b"transfer-encoding" in names and b"content-length" in names:
-        return 400, "a body has a length or is sent in chunks, not both"
-    twice = next((name for name in SINGLE if names.count(name) > 1), None)
-    if twice is not None:
-        return 400, f"the header {twice.decode()} came twice"
+        return 400, "a body has Content-Length or Transfer-Encoding, not both"
+    repeated = next((name for name in SINGLE if names.count(name) > 1), None)
+    if repeated is not None:
+        return 400, f"the header {repeated.decode()} is repeated"
     return None
 
 
 class GuardMiddleware:
-    """Refuses requests by where they come from and whether they know the token.
+    """Refuses requests from other sites, for other hosts, and without the token.
 
     A page on another site can make a browser send requests to this machine. It cannot read the
-    answers unless its own name resolves here (DNS rebinding), which the Host header gives away.
+    responses unless its own name resolves here (DNS rebinding), which the Host header reveals.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, tokens: TokenCheck | None) -> None:
@@ -187,10 +187,10 @@ class GuardMiddleware:
             return error_response(*framing, headers={"Connection": "close"})
         headers = Headers(scope=scope)
         if self.local and not is_local_name(headers.get("host", "")):
-            return error_response(421, "this service answers to localhost only")
+            return error_response(421, "this service answers only to localhost")
         path = scope["path"]
         if is_from_another_site(headers, path) and path != "/":
-            return error_response(403, "another site asked for this")
+            return error_response(403, "the request comes from another site")
         if self.tokens is None or path in OPEN_PATHS or path.startswith("/static/"):
             return None
         if self.tokens.check(headers, client_of(scope)):
@@ -201,7 +201,7 @@ class GuardMiddleware:
 
 
 class ObserveMiddleware:
-    """Outermost: security headers on every answer, counts, and an answer for our own faults."""
+    """Outermost middleware: security headers, metrics, and a response for internal errors."""
 
     def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
         self.app = app
@@ -211,10 +211,10 @@ class ObserveMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = time.perf_counter()
+        start = time.perf_counter()
         status = 0
 
-        async def watched(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -225,16 +225,16 @@ class ObserveMiddleware:
             await send(message)
 
         try:
-            await self.app(scope, receive, watched)
+            await self.app(scope, receive, send_with_headers)
         except Exception:
             if status:
-                raise  # Too late for an answer: the connection is cut.
+                raise  # Too late for a response: the connection is closed.
             logger.exception("%s failed", scope["path"])
-            failed = error_response(500, "something went wrong in the service")
-            await failed(scope, receive, watched)
+            response = error_response(500, "internal error")
+            await response(scope, receive, send_with_headers)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            # Made-up methods must not fill the registry.
+            # Invented methods must not fill the registry.
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
             self.metrics.requests.labels(method, route, str(status or 499)).inc()
-            self.metrics.seconds.labels(route).observe(time.perf_counter() - begun)
+            self.metrics.seconds.labels(route).observe(time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""Run the app: a socket, uvicorn, and an orderly end."""
+"""Run the app with uvicorn, and shut it down in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eaglenet.serve.settings import Settings
 from eaglenet.serve.state import State
 
 GRACE = 10
-"""Seconds that open answers get to finish once the service is asked to stop."""
+"""Seconds that open responses get to finish when the service stops."""
 
 
 def run(
@@ -37,12 +37,10 @@ def run(
     on_ready: Callable[[str], None] | None = None,
     until: threading.Event | None = None,
 ) -> None:
-    """Serve until interrupted or terminated; ``on_ready`` is given the address.
+    """Serve until interrupted or terminated; ``on_ready`` gets the URL.
 
-    ``until`` ends a service that runs in a thread, where signals do not arrive.
-
-    The model is loaded and the vectors are read before the port is opened, so the first query is
-    as fast as the next.
+    ``until`` ends a service that runs in a thread, which receives no signals. The model and the
+    vectors are loaded before the port opens, so the first query is as fast as the next.
     """
 
     def warm_app() -> FastAPI:
@@ -62,29 +60,29 @@ def run_app(
     on_ready: Callable[[str], None] | None = None,
     until: threading.Event | None = None,
 ) -> None:
-    """:func:`run` for any app; it is made before the port is opened."""
+    """Run any app like :func:`run`; it is created before the port opens."""
     listener = _listen(host, port)
     with listener:
         app = make_app()
         _configure_torch()
         listener.listen(1024)
         if on_ready is not None:
-            shown = f"[{host}]" if ":" in host else host
-            on_ready(f"http://{shown}:{listener.getsockname()[1]}/")
+            url_host = f"[{host}]" if ":" in host else host
+            on_ready(f"http://{url_host}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(
             app,
             http=protocol_for(settings),
             access_log=False,
             log_config=None,
             server_header=False,
-            # A client could name itself anew with every request and never meet its limit.
+            # A client could claim another address in every request and evade its limits.
             proxy_headers=False,
             ws="none",
             timeout_graceful_shutdown=GRACE,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
         if threading.current_thread() is threading.main_thread():
-            # uvicorn stops in order at these signals, then raises them once more.
+            # uvicorn shuts down at these signals, then raises them again.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, _ignore)
         _Server(config, until).run(sockets=[listener])
@@ -97,8 +95,8 @@ def _configure_torch() -> None:
         return
     torch.set_num_threads(num_cores())
     if platform.machine() in ("aarch64", "arm64"):
-        # Its products of a few rows pack the weights anew each time: a sentence takes 26 ms
-        # instead of 9 (Neoverse N1), a large batch the same.
+        # oneDNN packs the weights again for each small product: a text takes 26 ms instead of 9
+        # (Neoverse N1); a large batch takes the same.
         torch.backends.mkldnn.set_flags(_enabled=False)
 
 
@@ -112,7 +110,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         return bool(is_over or (self._until is not None and self._until.is_set()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Decoding would be waited for: its limit is longer than the time to stop.
+        # Otherwise shutdown waits for decoding, whose time limit is longer.
         service = getattr(getattr(self.config.app, "state", None), "service", None)
         if isinstance(service, State):
             await service.stop_decoding()
@@ -121,7 +119,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         super().handle_exit(number, frame)
         if self.force_exit:
-            # Interrupted twice: answers are cut off as asked, which needs no tracebacks.
+            # Interrupted twice: responses are cut off on purpose; no tracebacks.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 
@@ -139,6 +137,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except (OSError, UnicodeError, OverflowError) as error:
         raise UsageError(
-            f"cannot listen on {host} port {port}: {error}; give another --host or --port"
+            f"cannot listen on {host} port {port}: {error}; choose another --host or --port"
         ) from error
     return listener

@@ -1,4 +1,4 @@
-"""What a service allows, and where it may listen."""
+"""Limits of the service, its token, and the addresses it may listen on."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from eaglenet.core.errors import UsageError
 MAX_QUERY_CHARACTERS = 1000
 MAX_RESULTS = 200
 MAX_QUERIES = 32
-"""Sentences in one request."""
+"""Queries in one request."""
 MAX_NEGATIVES = 8
 MAX_TAGS = 16
 MAX_FILTER_CHARACTERS = 300
 SHORTEST_SESSION = 32
 SHORTLIST = 100
-"""Clips that are ranked exactly; as many as are asked for where that is more."""
+"""Clips that are ranked exactly, unless more results are requested."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of one service. Times in seconds, rates in requests a second and client."""
+    """Limits of one service. Times are in seconds, rates in requests per second and client."""
 
     token: str | None = None
-    """Asked for on every request but the health check where it is given."""
+    """If set, required for every request except the health check."""
     session: str | None = None
-    """Random text that browsers get for the token, the same in all copies of one service that
-    share their visitors; None: each process makes its own."""
+    """Random text of the browsers' cookie; the same in all instances behind one load balancer.
+    None: each process makes its own."""
     local: bool = True
-    """Bound to this machine alone: then only local Host headers are answered."""
+    """Listens on this machine only: other Host headers are refused."""
     max_body_bytes: int = 256 * 1024
     search_rate: float = 100.0
     media_rate: float = 400.0
-    """Thumbnails and pieces of video: a page of results asks for hundreds at once."""
+    """Thumbnails and ranges of videos: a page of results requests hundreds at once."""
     burst_seconds: float = 2.0
-    """A client may save up this much of its rate."""
+    """Burst: a client may use this many seconds of its rate at once."""
     max_searches: int = 256
-    """Requests that may wait for or run on the engine; more are turned away."""
+    """Requests that may wait for the engine or use it; others are refused."""
     max_streams: int = 64
-    max_streams_a_client: int = 24
-    """Fewer than all: readers that are slow on purpose leave room for the others."""
+    max_streams_per_client: int = 24
+    """Less than ``max_streams``, so that slow clients cannot block all others."""
     max_conversions: int = 2
-    """Videos that are made playable at once; each takes a core."""
+    """Simultaneous conversions of videos; each uses one core."""
     max_other: int = 64
     max_connections: int = 1024
-    max_connections_a_client: int = 256
+    max_connections_per_client: int = 256
     header_timeout: float = 10.0
-    """For a request's headers to come whole."""
+    """Until all headers of a request have arrived."""
     body_timeout: float = 10.0
-    """Between two pieces of a body."""
+    """Between two chunks of a body."""
     timeout: float = 30.0
     stall_timeout: float = 120.0
-    """A video's reader that takes nothing for this long is hung up on."""
+    """Close downloads that stall this long."""
     workers: int = 1
-    """Threads that search; on a CPU as many as there are cores serve most queries a second."""
+    """Threads that search; on a CPU, one per core gives the highest throughput."""
     batch_window: float = 0.003
     max_batch: int = 8
-    """More wait for each other longer than it saves."""
+    """Queries per batch; larger batches delay queries more than they save."""
     allow_uploads: bool = False
     max_upload_bytes: int = 64 * 2**20
 
@@ -70,13 +70,13 @@ class Settings:
             check_session(self.session)
         if not self.local and self.token is None:
             raise UsageError(
-                "anyone who can reach this machine could watch the indexed videos: give "
-                "a token in EAGLENET_TOKEN or with --token-file FILE, or listen on 127.0.0.1"
+                "anyone who can reach this machine could watch the indexed videos: set a "
+                "token in EAGLENET_TOKEN or with --token-file FILE, or listen on 127.0.0.1"
             )
 
 
 def check_token(token: str) -> None:
-    """Refuse what cannot be sent in a header."""
+    """Refuse a token that cannot be sent in a header."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
             "the token must be visible ASCII characters without spaces; make one with: "
@@ -85,7 +85,7 @@ def check_token(token: str) -> None:
 
 
 def check_session(session: str) -> None:
-    """Refuse what could be guessed, as no one waits between two tries, or is not fit for a cookie.
+    """Refuse a text that could be guessed (guesses are not slowed down) or is invalid in a cookie.
 
     >>> check_session("0123456789-0123456789_0123456789-0123456789")
     """
@@ -97,17 +97,17 @@ def check_session(session: str) -> None:
 
 
 def is_local_host(host: str) -> bool:
-    """Whether listening on ``host`` reaches this machine alone.
+    """Return True if listening on ``host`` is reachable from this machine only.
 
     >>> is_local_host("127.0.0.1"), is_local_host("0.0.0.0"), is_local_host("::1")
     (True, False, True)
     """
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise UsageError(
             f"--host {host!r} is not an address of this machine; use 127.0.0.1, or 0.0.0.0 for all"
         ) from None
     # A scoped IPv6 address carries its interface after a percent sign.
-    addresses = [str(entry[4][0]).split("%")[0] for entry in found]
+    addresses = [str(entry[4][0]).split("%")[0] for entry in entries]
     return all(ipaddress.ip_address(address).is_loopback for address in addresses)

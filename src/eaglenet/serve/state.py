@@ -1,4 +1,4 @@
-"""What the routes of one app share."""
+"""State shared by the routes of one app."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from eaglenet.serve.upload_folder import UploadFolder
 
 @dataclass
 class State:
-    """One engine and everything around it; the batcher lives as long as the app runs."""
+    """One engine and the parts around it; the batcher exists while the app runs."""
 
     engine: Engine
     settings: Settings
@@ -40,7 +40,7 @@ class State:
         return self._batcher
 
     def start(self) -> None:
-        """Needs a running event loop."""
+        """Create the batcher; needs a running event loop."""
         if self.settings.allow_uploads:
             self.uploads = UploadFolder(self.settings.timeout)
         self._batcher = Batcher(

@@ -1,4 +1,4 @@
-"""Convert files that browsers cannot play, while they are watched."""
+"""Convert files that browsers cannot play, while they are being sent."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Conversion:
 
 
 class Streams:
-    """Starts processes that convert, up to a limit, and ends each of them."""
+    """Starts conversion processes, up to a limit, and ends each of them."""
 
-    def __init__(self, most: int, timeout: float) -> None:
-        self.most = most
+    def __init__(self, limit: int, timeout: float) -> None:
+        self.limit = limit
         self.timeout = timeout
         self._running: set[asyncio.subprocess.Process] = set()
         self._starting = 0
@@ -56,10 +56,10 @@ class Streams:
     async def begin(self, video: OpenVideo, start: float) -> Conversion:
         """Start converting an open file; the process gets its descriptor, which is closed here."""
         try:
-            if len(self._running) + self._starting >= self.most:
-                message = f"{self.most} videos are being converted, which is the limit"
+            if len(self._running) + self._starting >= self.limit:
+                message = f"already converting {self.limit} videos, which is the limit"
                 raise Problem(503, message, headers=RETRY)
-            # Counted before the first await: requests that arrive meanwhile see it.
+            # Counted before the first await, so that concurrent requests see it.
             self._starting += 1
             try:
                 process = await self._start(video.descriptor, start)
@@ -69,7 +69,7 @@ class Streams:
         finally:
             os.close(video.descriptor)
         try:
-            return _described(process, await self._line(process))
+            return _conversion(process, await self._line(process))
         except BaseException:
             await self.end(process)
             raise
@@ -107,7 +107,7 @@ class Streams:
         """Kill a process, whatever it is doing."""
         self._running.discard(process)
         if process.returncode is None:
-            # Not through Popen, which would take the end of the process from who waits for it.
+            # Not through Popen, which would reap the process before asyncio does.
             kill_process(process.pid)
         await process.wait()
 
@@ -115,20 +115,20 @@ class Streams:
         for process in list(self._running):
             await self.end(process)
 
-    def answer(self, converted: Conversion, method: str) -> Response:
+    def answer(self, conversion: Conversion, method: str) -> Response:
         """Return the response that sends the MP4; to HEAD only its headers."""
-        return _StreamResponse(self, converted, method == "HEAD")
+        return _StreamResponse(self, conversion, method == "HEAD")
 
 
 class _StreamResponse(StreamingResponse):
-    def __init__(self, streams: Streams, converted: Conversion, is_head: bool) -> None:
-        self.streams, self.converted = streams, converted
+    def __init__(self, streams: Streams, conversion: Conversion, is_head: bool) -> None:
+        self.streams, self.conversion = streams, conversion
         content = _nothing() if is_head else self._chunks()
-        super().__init__(content, 200, converted.headers, "video/mp4")
+        super().__init__(content, 200, conversion.headers, "video/mp4")
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        # A reader that is slow lets the pipe fill, and the process waits.
-        output = self.converted.process.stdout
+        # If the client reads slowly, the pipe fills and the process waits.
+        output = self.conversion.process.stdout
         while output is not None and (chunk := await output.read(CHUNK)):
             yield chunk
 
@@ -136,7 +136,7 @@ class _StreamResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await asyncio.shield(self.streams.end(self.converted.process))
+            await asyncio.shield(self.streams.end(self.conversion.process))
 
 
 async def _nothing() -> AsyncIterator[bytes]:
@@ -145,7 +145,7 @@ async def _nothing() -> AsyncIterator[bytes]:
         yield part
 
 
-def _described(process: asyncio.subprocess.Process, values: dict[str, Any]) -> Conversion:
+def _conversion(process: asyncio.subprocess.Process, values: dict[str, Any]) -> Conversion:
     if "error" in values:
         raise _unplayable(str(values["error"])[:MAX_REASON])
     how, start = values.get("how"), values.get("start")

@@ -1,4 +1,4 @@
-"""A private folder for uploads, and the processes that decode them."""
+"""Private folder for uploads, and the processes that decode them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from eaglenet.video.worker import IsolatedProcess
 PREFIX = "eaglenet-uploads-"
 LOCK = "lock"
 MAX_UPLOADS = 4
-"""Uploads at once, each with a decoder of its own; each may be as large as a body may be."""
+"""Simultaneous uploads, each with its own decoder process."""
 MAX_UPLOADS_PER_CLIENT = 2
-"""A client that sends files that take long leaves decoders for others."""
+"""Less than ``MAX_UPLOADS``, so that one client cannot use all decoders."""
 MEMORY = 2 * 2**30
-"""Bytes for each process that decodes."""
+"""Bytes per decoder process."""
 RETRY = {"Retry-After": "5"}
 
 
@@ -41,11 +41,11 @@ class Upload:
 
     def decode(self, spec: FrameSpec, *, is_image: bool) -> DecodedVideo:
         """Decode the received file; raises ``UsageError`` if that is not possible."""
-        shared = share_file(self.path)
+        shared_file = share_file(self.path)
         try:
-            video: DecodedVideo = self.decoder(QueryRequest(self.path, spec, is_image), shared)
+            video: DecodedVideo = self.decoder(QueryRequest(self.path, spec, is_image), shared_file)
         finally:
-            shared.close()
+            shared_file.close()
         return video
 
 
@@ -66,11 +66,11 @@ class UploadFolder:
         self._of_client: Counter[str] = Counter()
 
     @contextmanager
-    def room(self, client: str = "") -> Iterator[Upload]:
+    def receive(self, client: str = "") -> Iterator[Upload]:
         """Yield a file to receive into and a decoder; the file is removed after the block."""
         if not self._free or self._of_client[client] >= MAX_UPLOADS_PER_CLIENT:
             raise Problem(503, "too many uploads at once", headers=RETRY)
-        # The one used last: its process has started already.
+        # The last one used: its process is already running.
         decoder = self._free.pop()
         self._of_client[client] += 1
         try:

@@ -13,16 +13,16 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.serve.api import COMMON, hit_body, since
 from eaglenet.serve.limits import client_of
-from eaglenet.serve.problems import Problem, documented
+from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import SearchBody, SearchParameters
 from eaglenet.serve.state import state_of
 from eaglenet.video.inputs import FrameBatch
 
 router = APIRouter(
-    prefix="/api/search", tags=["search"], responses=documented(*COMMON, 408, 413, 415)
+    prefix="/api/search", tags=["search"], responses=error_responses(*COMMON, 408, 413, 415)
 )
 refusals = APIRouter(prefix="/api/search", include_in_schema=False)
-"""Used instead of ``router`` where uploads are not allowed."""
+"""Used instead of ``router`` if uploads are not allowed."""
 Parameters = Annotated[SearchParameters, Query()]
 
 
@@ -57,7 +57,7 @@ async def search_video(request: Request, parameters: Parameters) -> SearchBody:
 
 async def _search(request: Request, parameters: SearchParameters, *, is_image: bool) -> SearchBody:
     """Receive, decode and search; each upload has a decoder process of its own."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     state = state_of(request)
     options = parameters.options()
     shortlist = options.shortlist_size(parameters.k)
@@ -70,7 +70,7 @@ async def _search(request: Request, parameters: SearchParameters, *, is_image: b
             "a form was sent, not a file",
             hint="send the file itself as the body: curl --data-binary @FILE, not curl -F",
         )
-    with uploads.room(client_of(request.scope)) as upload:
+    with uploads.receive(client_of(request.scope)) as upload:
         await _receive(request, upload.file)
         spec = state.engine.manifest.frame_spec
         try:
@@ -83,14 +83,14 @@ async def _search(request: Request, parameters: SearchParameters, *, is_image: b
         except (UsageError, VideoDecodeError) as error:
             if uploads.is_stopping:
                 raise Problem(503, "the service is shutting down") from None
-            # The path of the temporary file is not the client's business.
+            # The client must not see the path of the temporary file.
             raise Problem(400, str(error).replace(upload.path, "upload")) from None
     return SearchBody(
         query=f"uploaded {request.url.path.rsplit('/', 1)[-1]}",
         hits=[hit_body(state, hit) for hit in hits],
         shortlist=shortlist,
         missing=list(state.engine.missing),
-        milliseconds=since(begun),
+        milliseconds=since(start),
     )
 
 

@@ -2,7 +2,7 @@
 
 Every row that is trusted carries a checksum of its table, id and values. Triggers keep the number
 of rows and the sum of their checksums in ``totals``, so that a row that disappears is noticed too.
-``docs/store.md`` describes the tables for people.
+``docs/reference/store.md`` describes the tables for people.
 """
 
 from __future__ import annotations

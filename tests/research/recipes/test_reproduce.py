@@ -1,4 +1,4 @@
-"""Every command of docs/reproduce.md starts, with the settings of the paper that it names.
+"""Every command of docs/how-to/reproduce.md starts, with the settings of the paper that it names.
 
 `paper_settings.toml` holds the papers' settings. Commands run with `--dry-run` on datasets and
 towers of the real layout and of small sizes.
@@ -42,7 +42,7 @@ from eaglenet.research.recipes.authors import EXPERT_ROWS
 from eaglenet.research.recipes.paper_rows import METHODS_OF_LABELS
 
 HERE = Path(__file__).parent
-PAGE = (HERE.parents[2] / "docs" / "reproduce.md").read_text("utf-8")
+PAGE = (HERE.parents[2] / "docs" / "how-to" / "reproduce.md").read_text("utf-8")
 SETTINGS = tomllib.loads((HERE / "paper_settings.toml").read_text("utf-8"))
 BLOCKS = re.findall(r"^```\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 LINES = [line for block in BLOCKS for line in block.splitlines()]

@@ -91,11 +91,11 @@ class BridgeFormer(VideoTowerMethod):
         ends = tower.end_positions(tokens.ids)
         questions, answers = ask(tokens.ids, ends, mask_token=self.config.mask_token)
         states = question_states(tower, questions)
-        marked = tokens.mask.clone()
+        noun_mask = tokens.mask.clone()
         return dataclasses.replace(
             text,
             words=states.flatten(1, 2),
-            words_mask=marked.repeat(1, states.shape[1]),
+            words_mask=noun_mask.repeat(1, states.shape[1]),
             keys=tower(answers),
             tokens=dataclasses.replace(tokens, ids=ends[:, None].expand_as(tokens.ids)),
         )

@@ -25,7 +25,7 @@ from eaglenet.layers.gated_embedding import CollaborativeGate, GatedEmbedding
 from eaglenet.layers.masking import Padding, check_padding, frame_weights, visible
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.base import METHODS, MethodSpec, builder
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -117,39 +117,33 @@ class CE(ExpertMethod):
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
-        raw = torch.stack([self._reduced(name, expert) for name, expert in experts.items()], dim=1)
-        shown = experts[self.frames_expert].values
-        frames = F.normalize(self.maps[self.frames_expert](shown), dim=-1)
+        raw = torch.stack([self._reduce(name, expert) for name, expert in experts.items()], dim=1)
+        frame_tokens = experts[self.frames_expert].values
+        frames = F.normalize(self.maps[self.frames_expert](frame_tokens), dim=-1)
         return VideoFeatures(
             frames=frames, mask=video.mask, tokens=self.gate(raw, present), tokens_mask=present
         )
 
-    def _reduced(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
+    def _reduce(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
         """x_e: the tokens of an expert as one unit vector."""
         if name in self.vlads:
             values = expert.values * expert.mask[..., None].to(expert.values.dtype)
-            reduced = self.vlads[name](values, visible(expert.mask, self.config.padding))
+            reduced_tokens = self.vlads[name](values, visible(expert.mask, self.config.padding))
         else:
             weights = frame_weights(expert.mask, expert.values.dtype)
-            reduced = torch.einsum("vt,vtd->vd", weights, expert.values)
-        return F.normalize(self.maps[name](reduced), dim=-1)
+            reduced_tokens = torch.einsum("vt,vtd->vd", weights, expert.values)
+        return F.normalize(self.maps[name](reduced_tokens), dim=-1)
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
 
 
-def build(config: CEConfig, encoder: Encoder) -> CE:
-    """CE on the experts of a folder, or on the frames of a tower as its only expert."""
-    adopt_logit_scale(encoder, None)
-    return CE(encoder, config)
-
-
 METHODS.add(
     CE.name,
     MethodSpec(
         config_class=CEConfig,
-        build=build,
+        build=builder(CE),
         paper="CE (Liu et al., BMVC 2019)",
         checked="golden",
         reads_experts=True,

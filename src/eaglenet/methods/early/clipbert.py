@@ -159,11 +159,11 @@ class ClipBERT(Method):
         read = self._read(words)
         read_mask = torch.cat([words_mask.new_ones(len(words), 1), words_mask], dim=1)
         grid, clips_mask = self.clips_of(video)
-        seen = self._look(grid)
-        num_clips, num_patches = seen.shape[1:3]
+        visual_tokens = self._look(grid)
+        num_clips, num_patches = visual_tokens.shape[1:3]
         pair_text = read[rows].repeat_interleave(num_clips, dim=0)
         text_mask = read_mask[rows].repeat_interleave(num_clips, dim=0)
-        pair_seen = seen[columns].flatten(0, 1)
+        pair_seen = visual_tokens[columns].flatten(0, 1)
         # A clip that is not there has nothing to see; its logits are masked later.
         seen_mask = clips_mask[columns].flatten()[:, None].expand(-1, num_patches)
         tokens = torch.cat([pair_text, pair_seen], dim=1)
@@ -172,8 +172,8 @@ class ClipBERT(Method):
         return self.head(pooled).unflatten(0, (len(rows), num_clips)), clips_mask[columns]
 
     def _read(self, words: Float[Tensor, "texts words width"]) -> Float[Tensor, "texts length dim"]:
-        mapped = self.word_map(words)
-        tokens = torch.cat([self.first.expand(len(words), 1, -1), mapped], dim=1)
+        word_vectors = self.word_map(words)
+        tokens = torch.cat([self.first.expand(len(words), 1, -1), word_vectors], dim=1)
         if tokens.shape[1] > len(self.positions):
             raise ConfigError(
                 f"texts of {words.shape[1]} words, there are positions for "
@@ -207,8 +207,8 @@ class ClipBERT(Method):
         parts = []
         for some in pairs.split(self.config.pairs_at_once):
             logits, mask = self.pair_logits(text, video, some[:, 0], some[:, 1])
-            shown = torch.where(mask.any(dim=1, keepdim=True), mask, torch.ones_like(mask))
-            parts.append(log_odds(logits, shown).masked_fill(~mask.any(dim=1), 0.0))
+            clip_mask = torch.where(mask.any(dim=1, keepdim=True), mask, torch.ones_like(mask))
+            parts.append(log_odds(logits, clip_mask).masked_fill(~mask.any(dim=1), 0.0))
         return torch.cat(parts).view(len(text), len(video))
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:

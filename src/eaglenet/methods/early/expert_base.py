@@ -48,9 +48,11 @@ def mixture_scores(
     With ``keep_missing`` all a_e are 1 (MMT as released). A video without any expert scores 0.
     """
     here = torch.ones_like(present) if keep_missing else present
-    counted = here.to(tokens.dtype)
-    products = (words * weights[..., None]).flatten(1) @ (tokens * counted[..., None]).flatten(1).T
-    return products / (weights @ counted.T).clamp_min(torch.finfo(products.dtype).tiny)
+    frame_weights = here.to(tokens.dtype)
+    products = (words * weights[..., None]).flatten(1) @ (
+        tokens * frame_weights[..., None]
+    ).flatten(1).T
+    return products / (weights @ frame_weights.T).clamp_min(torch.finfo(products.dtype).tiny)
 
 
 class ExpertMethod(Method):

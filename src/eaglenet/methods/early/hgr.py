@@ -72,9 +72,9 @@ def node_similarities(
     positive = F.normalize(cosines.clamp_min(0.0), dim=-1, eps=1e-10)
     weights = masked_softmax(sharpness * positive, mask[None, :, None])
     gram = frames @ frames.transpose(1, 2)
-    squared = torch.einsum("tvnf,vfg,tvng->tvn", weights, gram, weights)
+    squares = torch.einsum("tvnf,vfg,tvng->tvn", weights, gram, weights)
     along = (weights * products).sum(dim=-1)
-    return along / squared.clamp_min(1e-12).sqrt()
+    return along / squares.clamp_min(1e-12).sqrt()
 
 
 class HGR(ExpertMethod):
@@ -119,7 +119,7 @@ class HGR(ExpertMethod):
         if text.graph is None:
             raise UsageError(
                 "HGR reads graphs of verbs and nouns and these texts have none; write graphs.npz "
-                "into the features folder (docs/experts.md)"
+                "into the features folder (docs/how-to/experts.md)"
             )
         nodes, exists = self.graph(self.words(words, mask), mask, text.graph)
         return TextFeatures(
@@ -132,9 +132,9 @@ class HGR(ExpertMethod):
         video, experts = self.read_experts(videos)
         mask = torch.cat([expert.mask for expert in experts.values()], dim=1)
         streams = {level: self._stream(level, experts) for level in LEVELS}
-        shown = experts[self.frames_expert].values
+        frame_tokens = experts[self.frames_expert].values
         return VideoFeatures(
-            frames=self.maps["noun"][self.frames_expert](shown),  # type: ignore[index]
+            frames=self.maps["noun"][self.frames_expert](frame_tokens),  # type: ignore[index]
             mask=video.mask,
             video=self.pooling(streams["video"], mask),
             tokens=torch.cat([streams["verb"], streams["noun"]], dim=1),
@@ -148,8 +148,8 @@ class HGR(ExpertMethod):
         parts = []
         for name, expert in experts.items():
             values = expert.values.masked_fill(~expert.mask[..., None], 0.0)
-            mapped = self.dropout(self.maps[level][name](values))  # type: ignore[index]
-            parts.append(mapped.masked_fill(~expert.mask[..., None], 0.0))
+            vectors = self.dropout(self.maps[level][name](values))  # type: ignore[index]
+            parts.append(vectors.masked_fill(~expert.mask[..., None], 0.0))
         return torch.cat(parts, dim=1)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:

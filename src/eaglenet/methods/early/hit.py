@@ -23,9 +23,8 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.layers.expert_tokens import ExpertTokens
-from eaglenet.layers.post_norm import PostNormStack
-from eaglenet.layers.word_transformer import WordTransformer
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.layers.post_norm import PostNormStack, WordTransformer
+from eaglenet.methods.base import METHODS, MethodSpec, builder
 from eaglenet.methods.early.expert_base import ExpertMethod, words_width
 
 EMPTY = -1
@@ -63,12 +62,14 @@ class KeyBank(nn.Module):
     def push(self, keys: Float[Tensor, "pairs dim"], videos: Int[Tensor, "pairs"] | None) -> None:
         """Keep these keys; of more than fit, the last ones."""
         size = len(self.keys)
-        kept = keys.detach()[-size:]
-        places = (self.next_place + torch.arange(len(kept), device=kept.device)) % size
-        self.keys[places] = kept.to(self.keys.dtype)
+        newest_keys = keys.detach()[-size:]
+        places = (
+            self.next_place + torch.arange(len(newest_keys), device=newest_keys.device)
+        ) % size
+        self.keys[places] = newest_keys.to(self.keys.dtype)
         self.filled[places] = True
         self.videos[places] = EMPTY if videos is None else videos[-size:]
-        self.next_place.copy_((self.next_place + len(kept)) % size)
+        self.next_place.copy_((self.next_place + len(newest_keys)) % size)
 
 
 LEVELS = ("feature", "semantic")
@@ -102,8 +103,8 @@ def masked_mean(
     states: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
 ) -> Float[Tensor, "rows dim"]:
     """The mean of the real tokens; 0 where there is none."""
-    counted = mask.to(states.dtype)[..., None]
-    return (states * counted).sum(dim=1) / counted.sum(dim=1).clamp_min(1.0)
+    weights = mask.to(states.dtype)[..., None]
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)
 
 
 class TextNetwork(nn.Module):
@@ -194,7 +195,7 @@ class HiT(ExpertMethod):
         if self.training:
             with torch.no_grad():
                 keys = self.key_text(words, mask)
-        return TextFeatures(sentence=self._joined(levels), words=levels, keys=keys)
+        return TextFeatures(sentence=self._join_levels(levels), words=levels, keys=keys)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
@@ -206,12 +207,14 @@ class HiT(ExpertMethod):
         return VideoFeatures(
             frames=self._moments(experts[self.frames_expert]),
             mask=video.mask,
-            video=self._joined(levels),
+            video=self._join_levels(levels),
             tokens=levels,
             keys=keys,
         )
 
-    def _joined(self, levels: Float[Tensor, "rows levels dim"]) -> Float[Tensor, "rows joint_dim"]:
+    def _join_levels(
+        self, levels: Float[Tensor, "rows levels dim"]
+    ) -> Float[Tensor, "rows joint_dim"]:
         """Both levels as one vector, whose products are scores."""
         scale = levels.new_tensor([self.config.feature_weight**0.5, 1.0])
         return (levels * scale[:, None]).flatten(1)
@@ -299,17 +302,11 @@ class HiT(ExpertMethod):
                 own.lerp_(other, 1.0 - self.config.momentum)
 
 
-def build(config: HiTConfig, encoder: Encoder) -> HiT:
-    """HiT on the experts of a folder, or on the frames of a tower as its only expert."""
-    adopt_logit_scale(encoder, None)
-    return HiT(encoder, config)
-
-
 METHODS.add(
     HiT.name,
     MethodSpec(
         config_class=HiTConfig,
-        build=build,
+        build=builder(HiT),
         paper="HiT (Liu et al., ICCV 2021)",
         checked="approximate from the abstract",
         reads_experts=True,

@@ -21,10 +21,9 @@ from eaglenet.core.types import (
 from eaglenet.layers.expert_tokens import ExpertTokens
 from eaglenet.layers.gated_embedding import GatedEmbedding
 from eaglenet.layers.masking import Padding, check_padding
-from eaglenet.layers.post_norm import PostNormStack
-from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.layers.post_norm import PostNormStack, WordTransformer
 from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.base import METHODS, MethodSpec, builder
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -124,9 +123,9 @@ class MMT(ExpertMethod):
         sequence = self.tokens(experts)
         outputs: Float[Tensor, "videos length dim"] = self.stack(sequence.tokens, sequence.mask)
         vectors = F.normalize(outputs[:, sequence.aggregates], dim=-1)
-        shown = experts[self.frames_expert].values
+        frame_tokens = experts[self.frames_expert].values
         return VideoFeatures(
-            frames=self.tokens.project(self.frames_expert, shown),
+            frames=self.tokens.project(self.frames_expert, frame_tokens),
             mask=video.mask,
             tokens=vectors,
             tokens_mask=sequence.present,
@@ -137,17 +136,11 @@ class MMT(ExpertMethod):
         return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
 
 
-def build(config: MMTConfig, encoder: Encoder) -> MMT:
-    """MMT on the experts of a folder, or on the frames of a tower as its only expert."""
-    adopt_logit_scale(encoder, None)
-    return MMT(encoder, config)
-
-
 METHODS.add(
     MMT.name,
     MethodSpec(
         config_class=MMTConfig,
-        build=build,
+        build=builder(MMT),
         paper="MMT (Gabeur et al., ECCV 2020)",
         checked="golden",
         reads_experts=True,

@@ -24,8 +24,7 @@ from eaglenet.core.types import (
 from eaglenet.layers.caption_decoder import CaptionDecoder
 from eaglenet.layers.expert_tokens import ExpertTokens
 from eaglenet.layers.masking import masked_softmax
-from eaglenet.layers.post_norm import PostNormStack
-from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.layers.post_norm import PostNormStack, WordTransformer
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
 from eaglenet.methods.early.expert_base import ExpertMethod, sentence_width, words_width
@@ -66,9 +65,9 @@ def support_memory(
     mask: Bool[Tensor, "videos steps"],
 ) -> tuple[Float[Tensor, "texts steps dim"], Bool[Tensor, "texts steps"]]:
     """The mean of other videos' tokens, step by step, over the videos that have the step."""
-    counted = mask.to(tokens.dtype)
-    total = torch.einsum("tv,vs,vsd->tsd", shares, counted, tokens)
-    weight = shares @ counted
+    frame_weights = mask.to(tokens.dtype)
+    total = torch.einsum("tv,vs,vsd->tsd", shares, frame_weights, tokens)
+    weight = shares @ frame_weights
     return total / weight.clamp_min(1e-6)[..., None], weight > 1e-6
 
 
@@ -130,7 +129,7 @@ class SupportSet(ExpertMethod):
         if tokens is None:
             raise UsageError(
                 "Support-Set learns to write captions and these texts have no token ids; write "
-                "token_ids.npy into the features folder (docs/experts.md)"
+                "token_ids.npy into the features folder (docs/how-to/experts.md)"
             )
         support = self.text_support(state)[:, None]
         return dataclasses.replace(text, words=support, tokens=tokens.to(state.device))
@@ -139,9 +138,11 @@ class SupportSet(ExpertMethod):
         video, experts = self.read_experts(videos)
         sequence = self.tokens(experts)
         states: Tensor = self.stack(sequence.tokens, sequence.mask)
-        shown = self.tokens.project(self.frames_expert, experts[self.frames_expert].values)
+        frame_tokens = self.tokens.project(self.frames_expert, experts[self.frames_expert].values)
         features = VideoFeatures(
-            frames=self.video_map(shown).detach() if self.training else self.video_map(shown),
+            frames=self.video_map(frame_tokens).detach()
+            if self.training
+            else self.video_map(frame_tokens),
             mask=video.mask,
             video=self.video_map(masked_mean(states, sequence.mask)),
         )
@@ -179,12 +180,12 @@ class SupportSet(ExpertMethod):
         pooled = masked_mean(video.tokens, video.tokens_mask)
         queries = F.normalize(text.words[:, 0], dim=-1)
         logits = queries @ F.normalize(self.video_support(pooled), dim=-1).T
-        allowed = {
+        pair_mask = {
             "cross": ~positives,
             "self": positives,
             "full": torch.ones_like(positives),
         }[self.config.support]
-        return masked_softmax(logits / self.config.temperature, allowed)
+        return masked_softmax(logits / self.config.temperature, pair_mask)
 
     def caption_loss(
         self, text: TextFeatures, video: VideoFeatures, positives: RightPairs

@@ -26,7 +26,7 @@ from eaglenet.layers.masking import Padding, check_padding, visible
 from eaglenet.layers.post_norm import HIDDEN
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.base import METHODS, MethodSpec, builder
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -149,7 +149,7 @@ class T2VLAD(ExpertMethod):
         gathered = self.vlad(self.mixer(tokens, mask), mask, side=1, learn_assignment=False)
         vectors = [self._global(name, expert) for name, expert in experts.items()]
         return VideoFeatures(
-            frames=self._shown(experts[self.frames_expert].values),
+            frames=self._frame_vectors(experts[self.frames_expert].values),
             mask=video.mask,
             video=gathered,
             tokens=torch.stack(vectors, dim=1),
@@ -164,15 +164,15 @@ class T2VLAD(ExpertMethod):
         vector: Tensor = self.video_heads[name](largest, expert.present)
         return vector * expert.present[:, None].to(vector.dtype)
 
-    def _shown(
+    def _frame_vectors(
         self, values: Float[Tensor, "videos frames width"]
     ) -> Float[Tensor, "videos frames dim"]:
         """Every frame as if it were its video's maximum; in training nobody looks at moments."""
         if self.training:
             result: Tensor = self.token_maps[self.frames_expert](values).detach()
             return result
-        shown: Tensor = self.video_heads[self.frames_expert](values.flatten(0, 1))
-        return shown.view(*values.shape[:2], -1)
+        frame_vectors: Tensor = self.video_heads[self.frames_expert](values.flatten(0, 1))
+        return frame_vectors.view(*values.shape[:2], -1)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         if video.video is None:
@@ -184,17 +184,11 @@ class T2VLAD(ExpertMethod):
         return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
 
 
-def build(config: T2VLADConfig, encoder: Encoder) -> T2VLAD:
-    """T2VLAD on the experts of a folder, or on the frames of a tower as its only expert."""
-    adopt_logit_scale(encoder, None)
-    return T2VLAD(encoder, config)
-
-
 METHODS.add(
     T2VLAD.name,
     MethodSpec(
         config_class=T2VLADConfig,
-        build=build,
+        build=builder(T2VLAD),
         paper="T2VLAD (Wang et al., CVPR 2021)",
         checked="golden",
         reads_experts=True,

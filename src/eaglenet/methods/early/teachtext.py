@@ -71,8 +71,8 @@ class TeachText(Method):
                 "encoder.kind=features, or choose ce, mmt or t2vlad"
             )
         sizes = {"num_frames": config.num_frames, "dim": config.dim}
-        known = {entry.name for entry in dataclasses.fields(spec.config_class)}
-        settings = {name: value for name, value in sizes.items() if name in known}
+        field_names = {entry.name for entry in dataclasses.fields(spec.config_class)}
+        settings = {name: value for name, value in sizes.items() if name in field_names}
         try:
             own = spec.config_class(**{**settings, **config.student_config})
         except TypeError as error:
@@ -100,9 +100,9 @@ class TeachText(Method):
         own = self.student.losses(text, video, positives)
         if text.teachers is None or video.teachers is None:
             return own
-        taught = F.smooth_l1_loss(self.score(text, video), teacher_scores(text, video))
+        teacher_loss = F.smooth_l1_loss(self.score(text, video), teacher_scores(text, video))
         return Losses(
-            {**own.terms, "teachers": taught},
+            {**own.terms, "teachers": teacher_loss},
             {**own.weights, "teachers": self.config.teacher_weight},
         )
 

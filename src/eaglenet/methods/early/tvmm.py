@@ -14,7 +14,7 @@ from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.space_time import SpaceTime, need_clips
 from eaglenet.encoders.video_proxy import freeze_frame_embedding
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 
@@ -104,16 +104,16 @@ class TVMM(Method):
             clips = need_clips(videos)
             tower = self.encoder.vision
             frames_mask = clips.mask.to(self.device)
-            shown = clips.frames.to(self.device, non_blocking=True)
-            class_token, patches = self.space_time(tower, shown, frames_mask)
+            frames = clips.frames.to(self.device, non_blocking=True)
+            class_token, patches = self.space_time(tower, frames, frames_mask)
             tokens = tower.ln_post(torch.cat([class_token, patches.flatten(1, 2)], dim=1))
             whole = frames_mask.repeat_interleave(patches.shape[2], dim=1)
             mask = torch.cat([whole.new_ones(len(whole), 1), whole], dim=1)
             frames, first = tower.project(patches).mean(dim=2), tower.project(class_token[:, 0])
             project = tower.projection
         sums: Tensor = self.prototypes(tokens, mask)
-        mapped = sums if project is None else project(sums)
-        prototypes = torch.cat([first[:, None], mapped], dim=1)
+        vectors = sums if project is None else project(sums)
+        prototypes = torch.cat([first[:, None], vectors], dim=1)
         return VideoFeatures(frames=frames, mask=frames_mask, tokens=prototypes)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:

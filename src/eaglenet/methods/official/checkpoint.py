@@ -102,17 +102,17 @@ def convert_official(
     config_class = METHODS[name].config_class
     encoder: Encoder
     if name in EXPERT_INFERENCE:
-        widths, inferred = EXPERT_INFERENCE[name](weights, settings)
+        widths, inferred_settings = EXPERT_INFERENCE[name](weights, settings)
         encoder = ExpertEncoder(widths)
     else:
-        inferred = INFERENCE[name](weights)
+        inferred_settings = INFERENCE[name](weights)
         encoder = _encoder(weights)
-    values = {"padding": "official", **inferred, **settings}
-    known = {item.name for item in dataclasses.fields(config_class)}
-    unknown = sorted(set(settings) - known - {"experts", "frames"})
+    values = {"padding": "official", **inferred_settings, **settings}
+    field_names = {item.name for item in dataclasses.fields(config_class)}
+    unknown = sorted(set(settings) - field_names - {"experts", "frames"})
     if unknown:
         raise UsageError(f"--set {unknown[0]}: {name} has no such setting")
-    config = config_class(**{key: value for key, value in values.items() if key in known})
+    config = config_class(**{key: value for key, value in values.items() if key in field_names})
     method = METHODS[name].build(config, encoder)
     floats = {key: value.float() for key, value in weights.items()}
     unused = load_official(method, floats, **options)
@@ -340,14 +340,14 @@ def _ce(weights: Weights, settings: Settings) -> tuple[ExpertConfig, Settings]:
     widths = {
         name: value.shape[1] // pooled.get(name, 1) for name, value in zip(names, maps, strict=True)
     }
-    words_dim, assigned = weights["text_pooling.clusters"].shape
+    words_dim, num_clusters = weights["text_pooling.clusters"].shape
     text_centres = weights["text_pooling.clusters2"].shape[2]
     frames = _frames_expert(settings, (name for name in names if name not in pooled))
     dim = maps[0].shape[0]
     return ExpertConfig(widths, frames, words_dim, words_dim, dim=dim), {
         "dim": dim,
         "text_centres": text_centres,
-        "text_ghosts": assigned - text_centres,
+        "text_ghosts": num_clusters - text_centres,
         "centres": pooled,
         "sequential": True,
     }

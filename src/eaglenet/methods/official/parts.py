@@ -73,7 +73,7 @@ class WeightReader:
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
-        self.seen: set[str] = set()
+        self.names_read: set[str] = set()
 
     def __call__(self, name: str) -> Tensor:
         if name not in self.weights:
@@ -81,7 +81,7 @@ class WeightReader:
                 f"the checkpoint has no weight {name!r}; is it a checkpoint of the official code, "
                 "with the same settings?"
             )
-        self.seen.add(name)
+        self.names_read.add(name)
         return self.weights[name]
 
     def __contains__(self, name: str) -> bool:
@@ -150,7 +150,9 @@ def token_selection(read: WeightReader) -> State:
     }
 
 
-def cross_attention(read: WeightReader, ours: str, theirs: str, *, scored: bool = True) -> State:
+def cross_attention(
+    read: WeightReader, ours: str, theirs: str, *, has_scores: bool = True
+) -> State:
     """torch's fused attention as query, key and value; without scores only value and output."""
     query, key, value = read(f"{theirs}.in_proj_weight").chunk(3)
     query_bias, _, value_bias = read(f"{theirs}.in_proj_bias").chunk(3)
@@ -159,7 +161,7 @@ def cross_attention(read: WeightReader, ours: str, theirs: str, *, scored: bool 
         f"{ours}.value.bias": value_bias,
         **read.module(f"{ours}.output", f"{theirs}.out_proj"),
     }
-    if scored:
+    if has_scores:
         state |= {
             f"{ours}.query.weight": query,
             f"{ours}.query.bias": query_bias,

@@ -186,7 +186,9 @@ def _tvproxynet(read: WeightReader, method: Any) -> State:
     for index, layer in enumerate(method.leader.layers):
         own = f"leader.layers.{index}"
         other = f"{proxy}proxy_decoder.event_decoder.layers.{index}"
-        state |= cross_attention(read, own, f"{other}.multihead_attn", scored=layer.num_tokens > 1)
+        state |= cross_attention(
+            read, own, f"{other}.multihead_attn", has_scores=layer.num_tokens > 1
+        )
         for number, norm in enumerate(
             ("query_norm", "memory_norm", "attention_norm", "output_norm"), start=1
         ):

@@ -76,7 +76,7 @@ def translate(method: Method, weights: Weights, **options: Any) -> OfficialWeigh
     state = TABLES[method.name](read, method, **options)
     patterns = {**UNUSED[""], **UNUSED.get(method.name, {})}
     unused, unknown = {}, []
-    for name in sorted(set(weights) - read.seen):
+    for name in sorted(set(weights) - read.names_read):
         reason = next((why for p, why in patterns.items() if re.fullmatch(p, name)), None)
         if reason is None:
             unknown.append(name)

@@ -281,4 +281,4 @@ EXPERT_ROWS: Mapping[tuple[str, str], ExpertRow] = {
          "warmup": 0.0, "batch_size": 64, "epochs": 50},
     ),
 }  # fmt: skip
-"""(method, dataset) -> settings on a folder of its authors' experts (docs/experts.md)."""
+"""(method, dataset) -> settings on a folder of its authors' experts (docs/how-to/experts.md)."""

@@ -51,7 +51,7 @@ TOWERS: Mapping[str, Tower] = {
 
 SUPPORT = (
     "The support text has an elementwise radius instead of the paper's norm, which harms training "
-    "(docs/paper_map.md)."
+    "(docs/reference/paper_map.md)."
 )
 ACTIVATED = "Edge weights are read after the LeakyReLU, so that frame-to-frame relations count."
 PAPER = (

@@ -1,7 +1,7 @@
 """The exact factorised scorer in plain PyTorch.
 
-What depends on the video alone is computed once per video (:func:`prepare`) and can be kept in an
-index; :func:`score_tile` does what is left for a pair. See ``docs/fast_scoring.md``.
+The part that depends only on the video is computed once (:func:`prepare`) and can be stored in an
+index; :func:`score_tile` computes the rest per pair. See ``docs/explanation/fast_scoring.md``.
 
 A plan's graph may be in half precision: then the large products are, and everything that costs
 little (radius, attention weights, pooling, cosine) stays in float32.
@@ -19,64 +19,66 @@ from eaglenet.core.errors import too_many_frames
 from eaglenet.core.types import MIN_NORM, VideoFeatures
 from eaglenet.scoring.eaglenet.plan import GraphPlan, LayerPlan, Plan
 
-Prepared = dict[str, Tensor]
+PreparedVideos = dict[str, Tensor]
 """Per-video tensors by name, each with videos first."""
 
 
-def prepare(plan: Plan, video: VideoFeatures) -> Prepared:
-    """Everything that a score needs of a video and that no text changes."""
+def prepare(plan: Plan, video: VideoFeatures) -> PreparedVideos:
+    """Compute everything of a score that depends on the video only."""
     frames = video.frames
     if frames.shape[1] > plan.radius.shape[0]:
         raise too_many_frames(frames.shape[1], plan.radius.shape[0])
     mask = video.mask if plan.masked else torch.ones_like(video.mask)
-    prepared = {"mask": mask, "unit": F.normalize(frames, dim=-1, eps=MIN_NORM)}
-    prepared |= _prepare_pooling(plan, frames, mask)
+    prepared_videos = {"mask": mask, "unit": F.normalize(frames, dim=-1, eps=MIN_NORM)}
+    prepared_videos |= _prepare_pooling(plan, frames, mask)
     position = plan.graph.frame_position
     nodes = frames if position is None else frames + position[: frames.shape[1]]
     if plan.graph.layers:
-        prepared |= _prepare_layer(plan.graph, plan.graph.layers[0], nodes, mask)
+        prepared_videos |= _prepare_layer(plan.graph, plan.graph.layers[0], nodes, mask)
     elif plan.graph.frame_vectors is not None:
-        prepared["term"] = nodes @ plan.graph.frame_vectors
-    return prepared
+        prepared_videos["term"] = nodes @ plan.graph.frame_vectors
+    return prepared_videos
 
 
-def rounded(prepared: Prepared, dtype: torch.dtype) -> Prepared:
-    """A video's part with its messages in ``dtype``; the small terms stay as they are."""
+def round_messages(prepared_videos: PreparedVideos, dtype: torch.dtype) -> PreparedVideos:
+    """Return prepared videos with their messages in ``dtype``; other terms stay unchanged."""
     return {
         name: value.to(dtype) if name in ("message", "base") else value
-        for name, value in prepared.items()
+        for name, value in prepared_videos.items()
     }
 
 
-def _prepare_pooling(plan: Plan, frames: Tensor, mask: Tensor) -> Prepared:
+def _prepare_pooling(plan: Plan, frames: Tensor, mask: Tensor) -> PreparedVideos:
     pooling = plan.pooling
-    normed = F.layer_norm(
+    normalised = F.layer_norm(
         frames, frames.shape[-1:], pooling.norm_weight, pooling.norm_bias, pooling.epsilon
     )
     dim = frames.shape[-1]
-    key, value, constant = (normed @ pooling.frame).split([dim, dim, 1], dim=-1)
+    key, value, constant = (normalised @ pooling.frame).split([dim, dim, 1], dim=-1)
     return {
         "key": key.contiguous(),
         "key_bias": constant.squeeze(-1).contiguous(),
-        # Of a video without any real frame the reference pools nothing but the bias.
+        # For a video without any real frame, the reference pools only the bias.
         "value": torch.where(mask[..., None], value + pooling.value_bias, pooling.output_bias),
     }
 
 
-def _prepare_layer(graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tensor) -> Prepared:
+def _prepare_layer(
+    graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tensor
+) -> PreparedVideos:
     message = nodes @ layer.text_frame
-    prepared = {
+    prepared_videos = {
         # Padding has no weight, except in a softmax over padding alone, which must give nothing.
         "message": message.masked_fill(~mask[..., None], 0.0),
         "source": nodes @ layer.text_frame_source,
     }
     if layer.frames_needed:
-        prepared["target"] = nodes @ layer.text_frame_target
+        prepared_videos["target"] = nodes @ layer.text_frame_target
         base, normaliser = _frame_messages(graph, layer, nodes, mask)
-        prepared["base"] = base
+        prepared_videos["base"] = base
         if graph.joint:
-            prepared["normaliser"] = normaliser
-    return prepared
+            prepared_videos["normaliser"] = normaliser
+    return prepared_videos
 
 
 def _frame_messages(
@@ -90,8 +92,8 @@ def _frame_messages(
     base = nodes.new_zeros(*nodes.shape[:-1], width)
     normaliser = nodes.new_full((*nodes.shape[:-1], graph.num_heads), -1.0e30)
     if layer.frame_frame is not None:
-        target = nodes @ _given(layer.frame_frame_target)
-        source = nodes @ _given(layer.frame_frame_source)
+        target = nodes @ _require(layer.frame_frame_target)
+        source = nodes @ _require(layer.frame_frame_source)
         edges = F.leaky_relu(
             (target.unsqueeze(-2) + source.unsqueeze(-3)).float(), graph.negative_slope
         )  # [..., to, from, heads]
@@ -105,9 +107,9 @@ def _frame_messages(
     return base, normaliser
 
 
-def _given(value: Tensor | None) -> Tensor:
+def _require(value: Tensor | None) -> Tensor:
     if value is None:
-        raise ValueError("a plan lacks a tensor that its options call for")
+        raise ValueError("a plan lacks a tensor that its options need")
     return value
 
 
@@ -118,24 +120,24 @@ def _tile(values: Tensor, width: int) -> Tensor:
 
 
 Project = Callable[[Tensor, Tensor], Tensor | None]
-"""From sentences and radii what candidates give to the first layer, or None to have it made."""
+"""Projects candidates for the first layer from text vectors and radii; None: compute it in full."""
 
 
 def score_tile(
-    plan: Plan, sentence: Tensor, prepared: Prepared, project: Project | None = None
+    plan: Plan, sentence: Tensor, prepared_videos: PreparedVideos, project: Project | None = None
 ) -> Tensor:
     """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
-    spread = radius(plan, sentence, prepared)
+    spread = radius(plan, sentence, prepared_videos)
     projected = project(sentence, spread) if project is not None and plan.graph.layers else None
-    weights = graph_weights(plan, sentence, spread, prepared, projected)
-    return pooled_scores(plan, sentence, spread, weights, prepared).T
+    weights = graph_weights(plan, sentence, spread, prepared_videos, projected)
+    return pooled_scores(plan, sentence, spread, weights, prepared_videos).T
 
 
-def radius(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
+def radius(plan: Plan, sentence: Tensor, prepared_videos: PreparedVideos) -> Tensor:
     """``r = exp(s W + b)`` with ``s`` the cosines to the frames: ``[videos, texts, dim]``."""
     unit = F.normalize(sentence, dim=-1, eps=MIN_NORM)
-    cosine = unit @ prepared["unit"].transpose(1, 2)
-    cosine = cosine.masked_fill_(~prepared["mask"][:, None], 0.0)
+    cosine = unit @ prepared_videos["unit"].transpose(1, 2)
+    cosine = cosine.masked_fill_(~prepared_videos["mask"][:, None], 0.0)
     exponent = cosine @ plan.radius[: cosine.shape[-1]]
     return (exponent if plan.radius_bias is None else exponent.add_(plan.radius_bias)).exp_()
 
@@ -144,35 +146,35 @@ def graph_weights(
     plan: Plan,
     sentence: Tensor,
     spread: Tensor,
-    prepared: Prepared,
+    prepared_videos: PreparedVideos,
     projected: Tensor | None = None,
 ) -> Tensor:
     """Softmax weights of the text nodes, eqs. 5-9: ``[videos, texts, 1 + candidates]``.
 
-    ``projected`` is :func:`project_texts` of the candidates, where it is known already.
+    ``projected`` is :func:`project_texts` of the candidates, if already computed.
     """
-    graph, mask = plan.graph, prepared["mask"]
+    graph, mask = plan.graph, prepared_videos["mask"]
     if projected is None:
         text = candidates(plan, sentence, spread)
         if not graph.layers:
             terms = (text @ graph.text_vectors).float()
-            return _edge_weights(graph, terms, prepared.get("term"), mask)
+            return _edge_weights(graph, terms, prepared_videos.get("term"), mask)
         projected = project_texts(graph.layers[0], text)
-    side = prepared
+    side = prepared_videos
     for layer, following in zip(graph.layers, graph.layers[1:], strict=False):
         texts, frames = zip(*_heads(graph, layer, projected, side, mask), strict=True)
         projected = project_texts(following, torch.cat(texts, dim=-1))
-        # From the second layer on frames know their text, so their side is made per pair.
+        # From the second layer on, frames depend on the text, so their side is computed per pair.
         side = _prepare_layer(graph, following, torch.cat(frames, dim=-1), mask[:, None])
-    # What a head gives is multiplied at once by its part of the last layer's vectors.
+    # The output of a head is multiplied at once by its part of the last layer's vectors.
     terms, frame_terms = torch.zeros(1, device=projected.device), None
     heads = _heads(graph, graph.layers[-1], projected, side, mask)
     for head, (text_out, frame_out) in enumerate(heads):
         rows = slice(head * text_out.shape[-1], (head + 1) * text_out.shape[-1])
         terms = terms + (text_out @ graph.text_vectors[rows]).float()
         if graph.frame_vectors is not None:
-            added = (_given(frame_out) @ graph.frame_vectors[rows]).float()
-            frame_terms = added if frame_terms is None else frame_terms + added
+            head_terms = (_require(frame_out) @ graph.frame_vectors[rows]).float()
+            frame_terms = head_terms if frame_terms is None else frame_terms + head_terms
     return _edge_weights(graph, terms, frame_terms, mask)
 
 
@@ -202,15 +204,15 @@ def _edge_weights(
 
 
 def _heads(
-    graph: GraphPlan, layer: LayerPlan, text: Tensor, side: Prepared, mask: Tensor
+    graph: GraphPlan, layer: LayerPlan, text: Tensor, side: PreparedVideos, mask: Tensor
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """One message-passing layer, head by head: new texts ``[v, t, n, k]``, frames ``[v, t, f, k]``.
 
     Takes texts as :func:`project_texts` gives them, ``[v, t, n, .]``, and a frame side of
-    ``[v, (t,) f, .]``. Matrices are used where they lie, so that nothing is copied or transposed.
+    ``[v, (t,) f, .]``. Matrices are read in place, so that nothing is copied or transposed.
     """
     videos, texts, nodes, _ = text.shape
-    projected, crossed, own, attention = layer.parts_of(text.flatten(0, 1))
+    projected, frame_values, own, attention = layer.parts_of(text.flatten(0, 1))
     attention = attention.view(videos, texts, nodes, 4, -1).permute(3, 4, 0, 1, 2)
     attention = attention.float().contiguous()
     target, source, cross_target, cross_source = attention  # [h, v, t, n] each
@@ -235,8 +237,8 @@ def _heads(
         if own is None:
             text_out = torch.bmm(weights, values)
         else:
-            kept = own if own.shape[-1] == width else own[..., columns]
-            text_out = torch.baddbmm(kept, weights, values)
+            own_head = own if own.shape[-1] == width else own[..., columns]
+            text_out = torch.baddbmm(own_head, weights, values)
         message = side["message"][..., columns].flatten(0, -3)  # [v or v * t, f, k]
         groups = message.shape[0]
         text_out.view(groups, -1, width).baddbmm_(
@@ -244,7 +246,9 @@ def _heads(
         )
         frame_out = None
         if back is not None:
-            frame_out = torch.bmm(back[head].flatten(0, 1).to(text.dtype), crossed[..., columns])
+            frame_out = torch.bmm(
+                back[head].flatten(0, 1).to(text.dtype), frame_values[..., columns]
+            )
             frame_out = frame_out.view(videos, texts, -1, width)
             base = _with_texts(side["base"][..., columns], axis=1)
             if share is None:
@@ -256,7 +260,7 @@ def _heads(
 
 
 def _frame_attention(
-    graph: GraphPlan, cross_source: Tensor, side: Prepared
+    graph: GraphPlan, cross_source: Tensor, side: PreparedVideos
 ) -> tuple[Tensor, Tensor | None]:
     """Messages of texts to frames ``[h, v, t, f, n]``; if joint, the share left for frames."""
     back = _edges(graph, _with_texts(_heads_first(side["target"])), cross_source)
@@ -278,24 +282,26 @@ def _heads_first(terms: Tensor) -> Tensor:
 
 
 def _with_texts(value: Tensor, axis: int = 2) -> Tensor:
-    """An axis of texts for what does not depend on them; 4 axes come out."""
+    """Add an axis of texts to values that do not depend on them; returns 4 axes."""
     return value if value.dim() == 4 else value.unsqueeze(axis)
 
 
 def pooled_scores(
-    plan: Plan, sentence: Tensor, spread: Tensor, weights: Tensor, prepared: Prepared
+    plan: Plan, sentence: Tensor, spread: Tensor, weights: Tensor, prepared_videos: PreparedVideos
 ) -> Tensor:
     """Enriched text (eq. 10), X-Pool with it, cosine: ``[videos, texts]``."""
     pooling = plan.pooling
     width = sentence.shape[-1:]
     enriched = torch.addcmul(sentence, spread, weights.to(spread.dtype) @ plan.noise)
     query = F.layer_norm(enriched, width, eps=pooling.epsilon)
-    logits = torch.baddbmm(prepared["key_bias"][:, None], query, prepared["key"].transpose(1, 2))
-    logits = logits.masked_fill_(~prepared["mask"][:, None], -1.0e30)
-    attended = torch.bmm(logits.softmax(dim=-1), prepared["value"])
+    logits = torch.baddbmm(
+        prepared_videos["key_bias"][:, None], query, prepared_videos["key"].transpose(1, 2)
+    )
+    logits = logits.masked_fill_(~prepared_videos["mask"][:, None], -1.0e30)
+    attended = torch.bmm(logits.softmax(dim=-1), prepared_videos["value"])
     attended = F.layer_norm(
         attended, width, pooling.middle_weight, pooling.middle_bias, pooling.epsilon
     )
-    moved = (attended @ pooling.linear).add_(attended).add_(pooling.linear_bias)
-    pooled = F.layer_norm(moved, width, pooling.final_weight, pooling.final_bias, pooling.epsilon)
+    output = (attended @ pooling.linear).add_(attended).add_(pooling.linear_bias)
+    pooled = F.layer_norm(output, width, pooling.final_weight, pooling.final_bias, pooling.epsilon)
     return F.cosine_similarity(enriched.float(), pooled.float(), dim=-1)

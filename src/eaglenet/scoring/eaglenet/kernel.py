@@ -1,8 +1,8 @@
-"""Triton kernels for a two-layer EagleNet: what is left of a pair, on chip.
+"""Triton kernels for the per-pair part of a two-layer EagleNet.
 
-Candidates t + r * noise_i are never made: (t + r * noise_i) W = t W + r (diag(noise_i) W), a
-product of the radius with matrices that the model alone decides. A pair is scored in four steps
-around matrix products that are left to the vendor's library:
+Candidates t + r * noise_i are never built: (t + r * noise_i) W = t W + r (diag(noise_i) W), a
+product of the radius with matrices that depend on the model only. A pair is scored in four steps
+around matrix products of the vendor's library:
 
 1. ``spread``: the radius, as its difference from a centre.
 2. ``graph_weights``: edges, attention, messages and the collapsed last layer; nothing but one
@@ -12,7 +12,7 @@ around matrix products that are left to the vendor's library:
 4. ``finish``: residual, LayerNorm and cosine.
 
 Pairs are numbered video first, so that neighbouring programs share a video's frames in cache.
-The only module of scoring that imports Triton. The algebra is in ``docs/fast_scoring.md``.
+The only module of scoring that imports Triton. Algebra: ``docs/explanation/fast_scoring.md``.
 """
 
 # Triton reads these functions as a language of its own, without types.
@@ -101,10 +101,10 @@ def _attention(target, source, is_source, slope):
 
 
 @triton.jit
-def _terms(drawn, base, row, column, is_drawn, WIDTH: tl.constexpr):
+def _terms(candidate_terms, base, row, column, is_drawn, WIDTH: tl.constexpr):
     """One attention term of every text node."""
-    added = tl.load(drawn + row * WIDTH + column, mask=is_drawn, other=0.0)
-    return added + tl.load(base + column)
+    term = tl.load(candidate_terms + row * WIDTH + column, mask=is_drawn, other=0.0)
+    return term + tl.load(base + column)
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -134,7 +134,7 @@ def spread(
 
 @triton.jit(do_not_specialize=["num_texts"])
 def graph_weights(
-    projections, scores, text_base, text_crossed, text_scores,
+    projections, scores, text_base, text_messages, text_scores,
     frame_values, frame_base, frame_source, frame_target, frame_normaliser, frame_mask,
     text_vectors, frame_vectors,
     output,
@@ -148,12 +148,12 @@ def graph_weights(
 ):  # fmt: skip
     """Softmax weights of the text nodes of one pair (eqs. 5-9 with the last layer collapsed).
 
-    ``projections`` holds for every candidate what its draw adds to the text-text messages, then
+    ``projections`` holds what the noise of every candidate adds to the text-text messages, then
     (ACTIVATED, not JOINT) to the text-frame messages, then to the residual; ``scores`` what it adds
-    to the attention terms. What the text itself gives to each is the same in all its nodes, and
-    attention weights sum to 1: ``text_base`` (messages and residual) and ``text_crossed`` (messages
-    to frames) are added after attention. JOINT: one relation for all edges (GAT); what texts and
-    frames then share of a softmax scales them.
+    to the attention terms. The part of the text itself is the same in all its nodes, and attention
+    weights sum to 1, so ``text_base`` (messages and residual) and ``text_messages`` (messages to
+    frames) are added after attention. JOINT: one relation for all edges (GAT), whose softmax is
+    shared by texts and frames.
     ACTIVATED: edge weights are read after LeakyReLU, so frames matter. RESIDUAL_WIDTH: 0 without a
     residual, HEAD if all heads share it, else INNER.
     """
@@ -168,7 +168,7 @@ def graph_weights(
     scores += pair * ((NODES - 1) * SCORES)
     text_row = pair % num_texts
     text_base += text_row * INNER
-    text_crossed += text_row * INNER
+    text_messages += text_row * INNER
     text_scores += text_row * SCORES
     frame = tl.arange(0, FRAME_ROWS)
     frame_row = tl.where(frame < FRAMES, frame, 0)
@@ -186,10 +186,10 @@ def graph_weights(
     for head in range(0, HEADS):
         target = _terms(scores, text_scores, row, head, is_drawn, SCORES)
         source = _terms(scores, text_scores, row, HEADS + head, is_drawn, SCORES)
-        asking = _terms(scores, text_scores, row, 2 * HEADS + head, is_drawn, SCORES)
-        seen = tl.load(frame_source + frame_row * HEADS + head)
+        text_target_term = _terms(scores, text_scores, row, 2 * HEADS + head, is_drawn, SCORES)
+        frame_source_term = tl.load(frame_source + frame_row * HEADS + head)
         edge, peak = _attention(target, source, is_node, slope)
-        cross, cross_peak = _attention(asking, seen, is_frame, slope)
+        cross, cross_peak = _attention(text_target_term, frame_source_term, is_frame, slope)
         total = tl.sum(edge, axis=1)
         cross_total = tl.sum(cross, axis=1)
         if JOINT:
@@ -210,7 +210,7 @@ def graph_weights(
             columns = head * HEAD + block + tl.arange(0, BLOCK)
             positions = row[:, None] * WIDTH + columns[None, :]
             frame_positions = frame_row[:, None] * INNER + columns[None, :]
-            projected = tl.load(projections + positions, mask=is_drawn[:, None], other=0.0)
+            text_projection = tl.load(projections + positions, mask=is_drawn[:, None], other=0.0)
             values = tl.load(frame_values + frame_positions)
             base = tl.load(text_base + columns)[None, :]
             if JOINT:
@@ -222,7 +222,7 @@ def graph_weights(
                 base = base + residual.to(tl.float32)
             # Added last: as a start of the products it would change its layout in float32.
             text_out = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-            text_out = _dot(edge, projected, text_out, PRECISE, OPERAND)
+            text_out = _dot(edge, text_projection, text_out, PRECISE, OPERAND)
             text_out = _dot(cross, values, text_out, PRECISE, OPERAND)
             vectors = tl.load(text_vectors + columns[:, None] * VECTORS + vector_range[None, :])
             text_terms = _dot(_relu(text_out + base), vectors, text_terms, PRECISE, OPERAND)
@@ -248,7 +248,7 @@ def graph_weights(
                     rest = tl.exp(rest - summit)
                     joint = total * back_scale + rest
                     base_part = (rest / joint)[:, None]
-                    moved_part = (total * back_scale / joint)[:, None]
+                    text_message_part = (total * back_scale / joint)[:, None]
                     back *= (back_scale / joint)[:, None]
                 else:
                     back *= (1.0 / total)[:, None]
@@ -258,18 +258,22 @@ def graph_weights(
                     positions = row[:, None] * WIDTH + columns[None, :]
                     if not JOINT:
                         positions += INNER
-                    crossed = tl.load(projections + positions, mask=is_drawn[:, None], other=0.0)
+                    text_values = tl.load(
+                        projections + positions, mask=is_drawn[:, None], other=0.0
+                    )
+                        projections + positions, mask=is_drawn[:, None], other=0.0
+                    )
                     base = tl.load(frame_base + here_row[:, None] * INNER + columns[None, :])
                     base = base.to(tl.float32)
-                    moved = tl.load(text_crossed + columns)[None, :]
+                    text_message = tl.load(text_messages + columns)[None, :]
                     if JOINT:
                         base = base * base_part
-                        moved = moved * moved_part
+                        text_message = text_message * text_message_part
                     frame_out = tl.zeros([FRAME_TILE, FRAME_BLOCK], dtype=tl.float32)
-                    frame_out = _dot(back, crossed, frame_out, PRECISE, OPERAND)
+                    frame_out = _dot(back, text_values, frame_out, PRECISE, OPERAND)
                     vectors = columns[:, None] * VECTORS + vector_range[None, :]
                     frame_terms = _dot(
-                        _relu(frame_out + (base + moved)), tl.load(frame_vectors + vectors),
+                        _relu(frame_out + (base + text_message)), tl.load(frame_vectors + vectors),
                         frame_terms, PRECISE, OPERAND,
                     )  # fmt: skip
             for head in range(0, HEADS):
@@ -327,23 +331,23 @@ def enrich(
 
 @triton.jit
 def finish(
-    attended, moved, bias, scale, offset, enriched, output,
+    attended, product, bias, scale, offset, enriched, output,
     epsilon,
     DIM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Cosine of the enriched text and LayerNorm(attended + moved + bias) of one pair."""
+    """Cosine of the enriched text and LayerNorm(attended + product + bias) of one pair."""
     pair = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDE)
     inside = columns < DIM
-    places = pair * DIM + columns
-    value = tl.load(attended + places, mask=inside, other=0.0).to(tl.float32)
-    value += tl.load(moved + places, mask=inside, other=0.0).to(tl.float32)
+    positions = pair * DIM + columns
+    value = tl.load(attended + positions, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(product + positions, mask=inside, other=0.0).to(tl.float32)
     value += tl.load(bias + columns, mask=inside, other=0.0)
     away = tl.where(inside, value - tl.sum(value, axis=0) / DIM, 0.0)
     pooled = away * tl.rsqrt(tl.sum(away * away, axis=0) / DIM + epsilon)
     pooled = pooled * tl.load(scale + columns, mask=inside, other=0.0)
     pooled += tl.load(offset + columns, mask=inside, other=0.0)
-    text = tl.load(enriched + places, mask=inside, other=0.0).to(tl.float32)
+    text = tl.load(enriched + positions, mask=inside, other=0.0).to(tl.float32)
     lengths = tl.sqrt(tl.sum(pooled * pooled, axis=0)) * tl.sqrt(tl.sum(text * text, axis=0))
     tl.store(output + pair, tl.sum(pooled * text, axis=0) / tl.maximum(lengths, 1e-12))
 

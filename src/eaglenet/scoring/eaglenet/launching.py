@@ -1,4 +1,4 @@
-"""The scorer around the Triton kernels: arranged weights, launches, products in between."""
+"""Launches of the Triton kernels, with prepared weights and the products in between."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eaglenet.core.types import MIN_NORM
-from eaglenet.scoring.eaglenet.factorised import Prepared
+from eaglenet.scoring.eaglenet.factorised import PreparedVideos
 from eaglenet.scoring.eaglenet.plan import Plan
 
 MAX_NODES = 64
 MAX_FRAMES = 64
-"""More have not been run on a GPU; the factorised scorer takes any number."""
+"""Largest size run on a GPU; the factorised scorer takes any number."""
 CROWDED = 32
 """Above this many text nodes or frames, their tiles crowd a program's registers."""
 NARROW = 128
-"""Below this width rounding errors of a cosine do not average out, and float32 costs nothing."""
+"""Below this width, rounding errors of a cosine do not average out and float32 is cheap."""
 TOGETHER = 16
 """Pairs of one program of ``enrich``: the rows of a matrix unit's tile."""
 SPREAD_TOGETHER = 4
 """Pairs of one program of ``spread``."""
 SAMPLE = 64
-"""Texts, and videos, whose radii a basis is made from."""
+"""Number of texts and of videos whose radii a basis is made from."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class RadiusBasis:
     bfloat16 two parts side by side."""
     columns: Tensor
     projection: Tensor
-    """Centre and vectors times what radii are multiplied with; see ``KernelLauncher._drawn``."""
+    """Centre and vectors times the factors of radii; see ``KernelLauncher._noise_scaled``."""
 
 
 def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
-    """The fastest of several shapes on an H200 for the released preset; for others it is near.
+    """Return the fastest of several shapes on an H200 for the released preset.
 
     After a change here, run ``tests/scoring/kernel_on_device.py``.
     """
@@ -75,7 +75,7 @@ def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
 
 
 def why_not(plan: Plan, num_frames: int) -> str | None:
-    """The reason why the kernels cannot score this plan, or None."""
+    """Return why the kernels cannot score this plan, or None."""
     graph = plan.graph
     nodes = plan.noise.shape[0]
     if len(graph.layers) != 1:
@@ -97,7 +97,7 @@ def _power_of_two(value: int) -> int:
     return max(16, 1 << (value - 1).bit_length())
 
 
-def _padded(columns: Tensor, width: int) -> Tensor:
+def _pad_columns(columns: Tensor, width: int) -> Tensor:
     return F.pad(columns, (0, width - columns.shape[1])).contiguous()
 
 
@@ -118,7 +118,7 @@ def _leading_directions(rows: Tensor, count: int) -> Tensor:
 
 
 class KernelLauncher:
-    """Scores tiles of pairs with the kernels. Built once per plan; holds its arranged weights.
+    """Scores tiles of pairs with the kernels. Built once per plan; holds its rearranged weights.
 
     precise: products of two bfloat16 parts each, accumulated in float32 (about 1e-6 of the exact
     score) instead of plain bfloat16.
@@ -135,7 +135,7 @@ class KernelLauncher:
         self.score_width = _power_of_two(4 * self.heads)
         self.vector_width = _power_of_two(self.heads)
         self.dtype = torch.float32 if precise else torch.bfloat16
-        # Of everything outside the graph: radius, enriched text and pooling.
+        # Type of everything outside the graph: radius, enriched text and pooling.
         self.outer = torch.float32 if plan.noise.shape[1] < NARROW else self.dtype
         columns = torch.cat(
             [
@@ -146,9 +146,9 @@ class KernelLauncher:
             ],
             dim=1,
         )
-        columns = _padded(columns, self.score_width)
+        columns = _pad_columns(columns, self.score_width)
         self.columns = columns
-        self.drawn_columns = self._arranged(self._drawn(columns))
+        self.drawn_columns = self._split(self._noise_scaled(columns))
         weights = [layer.text_text]
         if graph.frame_vectors is not None and not graph.joint:
             weights.append(layer.text_frame)
@@ -156,19 +156,19 @@ class KernelLauncher:
             weights.append(layer.residual)
         self.width = sum(weight.shape[1] for weight in weights)
         self.projection = torch.cat(weights, dim=1)
-        self.drawn_projection = self._arranged(self._drawn(self.projection))
+        self.drawn_projection = self._split(self._noise_scaled(self.projection))
         self.basis: RadiusBasis | None = None
-        # Sharp edge weights magnify what a basis leaves out: 3e-4 gave errors of 1.5e-5.
+        # Sharp edge weights magnify the error of a basis: 3e-4 gave errors of 1.5e-5.
         self.tolerance = 1e-4 if precise else 1e-3
         base = layer.text_text
         if layer.residual is not None:
             base = base + layer.residual.repeat(1, self.inner // self.residual_width)
         self.text_side = torch.cat([base, layer.text_frame, columns], dim=1)
-        self.text_vectors = _padded(graph.text_vectors, self.vector_width).to(self.dtype)
+        self.text_vectors = _pad_columns(graph.text_vectors, self.vector_width).to(self.dtype)
         self.frame_vectors = (
             self.text_vectors
             if graph.frame_vectors is None
-            else _padded(graph.frame_vectors, self.vector_width).to(self.dtype)
+            else _pad_columns(graph.frame_vectors, self.vector_width).to(self.dtype)
         )
         self.noise = plan.noise.to(self.outer).contiguous()
         self.radius = plan.radius.contiguous()
@@ -177,24 +177,24 @@ class KernelLauncher:
         self.linear = pooling.linear.to(self.outer).contiguous()
         self.middle = (pooling.middle_weight.to(self.outer), pooling.middle_bias.to(self.outer))
 
-    def _drawn(self, weight: Tensor) -> Tensor:
+    def _noise_scaled(self, weight: Tensor) -> Tensor:
         """``diag(noise_i) W`` of every candidate, side by side: the factor of a radius."""
         return (self.plan.noise[1:].T[:, :, None] * weight[:, None]).flatten(1)
 
-    def _arranged(self, drawn: Tensor) -> Tensor:
+    def _split(self, values: Tensor) -> Tensor:
         """In bfloat16. Precise: ``[w_high; w_high; w_low]`` for ``[r_high | r_low | r_high]``."""
-        high, low = _parts(drawn)
+        high, low = _parts(values)
         return torch.cat([high, high, low]) if self.precise else high
 
-    def calibrate(self, text: Tensor, prepared: Prepared) -> None:
+    def calibrate(self, text: Tensor, prepared_videos: PreparedVideos) -> None:
         """Find a basis of the radii of these pairs, if one of few vectors is enough."""
-        cosine = self.cosines(text, prepared).flatten(0, 1)
+        cosine = self.cosines(text, prepared_videos).flatten(0, 1)
         frames = cosine.shape[1]
         radii = torch.addmm(self.radius_bias, cosine, self.radius[:frames]).exp_()
         centre = radii.mean(dim=0)
         offsets = radii - centre
         squares = offsets.square().sum(dim=1)
-        # Half of what is tolerated, because other pairs differ from those of the sample.
+        # Half of the tolerance, because other pairs differ from the sample.
         limits = (self.tolerance / 2) ** 2 * radii.square().sum(dim=1)
         size = _power_of_two(4 * frames)
         for rows in (size, 2 * size, 4 * size):
@@ -213,42 +213,42 @@ class KernelLauncher:
         return RadiusBasis(
             centre,
             vectors if self.outer == torch.float32 else torch.cat(_parts(vectors), dim=1),
-            columns=self._arranged(rows @ self._drawn(self.columns)),
-            projection=self._arranged(rows @ self._drawn(self.projection)),
+            columns=self._split(rows @ self._noise_scaled(self.columns)),
+            projection=self._split(rows @ self._noise_scaled(self.projection)),
         )
 
-    def bytes_a_pair(self) -> int:
-        """Of its projections, which are nearly all that a tile holds."""
+    def bytes_per_pair(self) -> int:
+        """Bytes of the projections of a pair, which are nearly all of a tile."""
         return (self.noise.shape[0] - 1) * self.width * self.dtype.itemsize
 
-    def prepare(self, prepared: Prepared) -> Prepared:
-        """A video's part of ``factorised.prepare`` in the kernels' types."""
-        arranged = {
-            "unit": prepared["unit"].float().contiguous(),
-            "mask": prepared["mask"].contiguous(),
+    def prepare(self, prepared_videos: PreparedVideos) -> PreparedVideos:
+        """Convert the output of ``factorised.prepare`` to the kernels' types."""
+        converted_parts = {
+            "unit": prepared_videos["unit"].float().contiguous(),
+            "mask": prepared_videos["mask"].contiguous(),
             # The kernel multiplies all frames with their attention, which is 0 for masked ones.
-            "message": prepared["message"]
-            .masked_fill(~prepared["mask"][..., None], 0.0)
+            "message": prepared_videos["message"]
+            .masked_fill(~prepared_videos["mask"][..., None], 0.0)
             .to(self.dtype)
             .contiguous(),
-            "source": prepared["source"].float().contiguous(),
-            "key": prepared["key"].to(self.outer).contiguous(),
-            "key_bias": prepared["key_bias"].float().contiguous(),
-            "value": prepared["value"].to(self.outer).contiguous(),
+            "source": prepared_videos["source"].float().contiguous(),
+            "key": prepared_videos["key"].to(self.outer).contiguous(),
+            "key_bias": prepared_videos["key_bias"].float().contiguous(),
+            "value": prepared_videos["value"].to(self.outer).contiguous(),
         }
-        if "base" in prepared:
-            arranged["base"] = prepared["base"].to(self.dtype).contiguous()
-            arranged["target"] = prepared["target"].float().contiguous()
-        if "normaliser" in prepared:
-            arranged["normaliser"] = prepared["normaliser"].float().contiguous()
-        return arranged
+        if "base" in prepared_videos:
+            converted_parts["base"] = prepared_videos["base"].to(self.dtype).contiguous()
+            converted_parts["target"] = prepared_videos["target"].float().contiguous()
+        if "normaliser" in prepared_videos:
+            converted_parts["normaliser"] = prepared_videos["normaliser"].float().contiguous()
+        return converted_parts
 
-    def score_tile(self, sentence: Tensor, prepared: Prepared) -> Tensor:
+    def score_tile(self, sentence: Tensor, prepared_videos: PreparedVideos) -> Tensor:
         """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
         text = sentence.float().contiguous()
-        # Rows may be any selection; the kernels know no strides.
-        prepared = {name: value.contiguous() for name, value in prepared.items()}
-        cosine = self.cosines(text, prepared)
+        # Rows may be any selection; the kernels need contiguous tensors.
+        prepared_videos = {name: value.contiguous() for name, value in prepared_videos.items()}
+        cosine = self.cosines(text, prepared_videos)
         basis = self.basis
         offsets, squares = self._spread(cosine, basis)
         coefficients = None if basis is None else self._coefficients(offsets, squares, basis)
@@ -262,14 +262,14 @@ class KernelLauncher:
             columns, projection = basis.columns, basis.projection
         scores = self._product(rows, columns, torch.float32)
         projections = self._product(rows, projection, self.dtype)
-        weights = self.attend(text, projections, scores, prepared)
-        return self.pool(text, offsets, centre, weights, prepared).T
+        weights = self.attend(text, projections, scores, prepared_videos)
+        return self.pool(text, offsets, centre, weights, prepared_videos).T
 
-    def cosines(self, text: Tensor, prepared: Prepared) -> Tensor:
-        """Of every text with every frame: ``[videos, texts, frames]``; 0 for masked frames."""
+    def cosines(self, text: Tensor, prepared_videos: PreparedVideos) -> Tensor:
+        """Cosines of texts with frames: ``[videos, texts, frames]``; 0 for masked frames."""
         unit = F.normalize(text, dim=-1, eps=MIN_NORM)
-        cosine = torch.matmul(unit, prepared["unit"].transpose(1, 2))
-        return cosine.masked_fill(~prepared["mask"][:, None], 0.0)
+        cosine = torch.matmul(unit, prepared_videos["unit"].transpose(1, 2))
+        return cosine.masked_fill(~prepared_videos["mask"][:, None], 0.0)
 
     def _spread(self, cosine: Tensor, basis: RadiusBasis | None) -> tuple[Tensor, Tensor]:
         """Radii minus the centre ``[videos, texts, dim]``; squared lengths of both."""
@@ -297,7 +297,7 @@ class KernelLauncher:
         return offsets, squares
 
     def _coefficients(self, offsets: Tensor, squares: Tensor, basis: RadiusBasis) -> Tensor | None:
-        """Of the centre and the vectors, ``[pairs, k]``; None if a radius needs other vectors."""
+        """Coefficients of centre and vectors ``[pairs, k]``; None if a radius does not fit."""
         flat = offsets.flatten(0, 1)
         if self.outer == torch.bfloat16:
             high, low = self._product(flat, basis.vectors, torch.float32).chunk(2, dim=1)
@@ -326,29 +326,29 @@ class KernelLauncher:
         return rows.float() @ weight.float()
 
     def attend(
-        self, text: Tensor, projections: Tensor, scores: Tensor, prepared: Prepared
+        self, text: Tensor, projections: Tensor, scores: Tensor, prepared_videos: PreparedVideos
     ) -> Tensor:
         """Softmax weights of the text nodes: ``[videos, texts, 1 + candidates]`` float32."""
         from eaglenet.scoring.eaglenet.kernel import graph_weights, operand_type
 
         texts, nodes = len(text), self.noise.shape[0]
-        videos, frames = prepared["mask"].shape
+        videos, frames = prepared_videos["mask"].shape
         tuning = tuning_for(nodes, frames, precise=self.precise)
         widths = [self.inner, self.inner, self.score_width]
         own = (part.contiguous() for part in (text @ self.text_side).split(widths, dim=1))
         output = torch.empty(videos, texts, nodes, device=scores.device)
         head = self.inner // self.heads
-        blank = prepared["source"]
+        blank = prepared_videos["source"]
         graph_weights[(texts * videos,)](
             projections,
             scores,
             *own,
-            prepared["message"],
-            prepared.get("base", prepared["message"]),
-            prepared["source"],
-            prepared.get("target", blank),
-            prepared.get("normaliser", blank),
-            prepared["mask"],
+            prepared_videos["message"],
+            prepared_videos.get("base", prepared_videos["message"]),
+            prepared_videos["source"],
+            prepared_videos.get("target", blank),
+            prepared_videos.get("normaliser", blank),
+            prepared_videos["mask"],
             self.text_vectors,
             self.frame_vectors,
             output,
@@ -379,7 +379,12 @@ class KernelLauncher:
         return output
 
     def pool(
-        self, text: Tensor, offsets: Tensor, centre: Tensor, weights: Tensor, prepared: Prepared
+        self,
+        text: Tensor,
+        offsets: Tensor,
+        centre: Tensor,
+        weights: Tensor,
+        prepared_videos: PreparedVideos,
     ) -> Tensor:
         """Cosine of enriched text and pooled video: ``[videos, texts]`` float32."""
         from eaglenet.scoring.eaglenet.kernel import enrich, finish, operand_type
@@ -409,16 +414,16 @@ class KernelLauncher:
             OPERAND=operand_type(),
             num_warps=4,
         )
-        logits = torch.bmm(query, prepared["key"].transpose(1, 2)).float()
-        logits += prepared["key_bias"][:, None]
-        logits = logits.masked_fill(~prepared["mask"][:, None], -1.0e30)
-        attended = torch.bmm(logits.softmax(dim=-1).to(self.outer), prepared["value"])
+        logits = torch.bmm(query, prepared_videos["key"].transpose(1, 2)).float()
+        logits += prepared_videos["key_bias"][:, None]
+        logits = logits.masked_fill(~prepared_videos["mask"][:, None], -1.0e30)
+        attended = torch.bmm(logits.softmax(dim=-1).to(self.outer), prepared_videos["value"])
         attended = F.layer_norm(attended, (dim,), *self.middle, pooling.epsilon)
-        moved = torch.matmul(attended, self.linear)
+        output_product = torch.matmul(attended, self.linear)
         output = torch.empty(videos, texts, device=offsets.device)
         finish[(videos * texts,)](
             attended,
-            moved,
+            output_product,
             pooling.linear_bias,
             pooling.final_weight,
             pooling.final_bias,

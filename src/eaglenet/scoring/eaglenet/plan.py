@@ -1,6 +1,6 @@
-"""EagleNet's weights arranged for scoring: matrices that multiply from the right, vectors folded.
+"""EagleNet's weights rearranged for scoring: transposed matrices, folded vectors.
 
-Nothing here is learnt; a plan is read off a method and is as exact as its own ``score``.
+Nothing here is learned; a plan is derived from a method and is as exact as its own ``score``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eaglenet.methods.eaglenet import EagleNet
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A graph layer that passes messages. Heads stand side by side in the last axis.
+    """A graph layer that passes messages. Heads are concatenated in the last axis.
 
     ``*_target`` and ``*_source`` are ``[in, heads]``: the attention vectors folded into the
     projections, ``e_ij = target(h_i) + source(h_j)``.
@@ -37,13 +37,13 @@ class LayerPlan:
     frame_frame_target: Tensor | None
     frame_frame_source: Tensor | None
     residual: Tensor | None
-    """``[in, head]`` where all heads share it (released), else ``[in, heads * head]``."""
+    """``[in, head]`` if all heads share it (released), else ``[in, heads * head]``."""
     frames_needed: bool
-    """False where no later layer reads what this layer gives to frames."""
+    """False if no later layer reads the frames of this layer."""
 
     @cached_property
     def joined(self) -> Tensor:
-        """All that text nodes are multiplied with, side by side; see :meth:`parts_of`."""
+        """All matrices that multiply text nodes, concatenated; see :meth:`parts_of`."""
         parts = [self.text_text]
         if self._crosses_apart:
             parts.append(self.text_frame)
@@ -54,14 +54,14 @@ class LayerPlan:
         return torch.cat(parts, dim=1)
 
     def parts_of(self, product: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """``text @ joined`` cut in messages to texts, to frames, residual, ``4 * heads`` terms."""
+        """Split ``text @ joined``: messages to texts, to frames, residual, ``4 * heads`` terms."""
         inner = self.text_text.shape[1]
         own = inner * 2 if self._crosses_apart else inner
         last = own + (0 if self.residual is None else self.residual.shape[1])
         projected = product[..., :inner]
-        crossed = product[..., inner:own] if self._crosses_apart else projected
+        frame_values = product[..., inner:own] if self._crosses_apart else projected
         residual = None if self.residual is None else product[..., own:last]
-        return projected, crossed, residual, product[..., last:]
+        return projected, frame_values, residual, product[..., last:]
 
     @property
     def _crosses_apart(self) -> bool:
@@ -76,7 +76,7 @@ class GraphPlan:
     text_vectors: Tensor
     """``[in, heads]``: the last layer's term of a text node."""
     frame_vectors: Tensor | None
-    """``[in, heads]``; None where edge weights are read before LeakyReLU and frames cancel."""
+    """``[in, heads]``; None if edge weights are read before LeakyReLU, where frames cancel."""
     frame_position: Tensor | None
     num_heads: int
     negative_slope: float
@@ -108,7 +108,7 @@ class PoolingPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a score of a pair depends on besides its features."""
+    """Everything that a score depends on besides the features."""
 
     radius: Tensor
     """``[frames, dim]``."""
@@ -118,11 +118,11 @@ class Plan:
     graph: GraphPlan
     pooling: PoolingPlan
     masked: bool
-    """Padded frames are left out (the released code counts them)."""
+    """Padded frames are masked (the released code counts them)."""
 
 
 def plan_of(method: EagleNet, device: torch.device | None = None) -> Plan | None:
-    """The plan of a model in float32, or None where it has no graph."""
+    """Return the plan of a model in float32; None if it has no graph."""
     if method.graph is None:
         return None
     if device is not None and method.noise.device != device:
@@ -142,7 +142,7 @@ def plan_of(method: EagleNet, device: torch.device | None = None) -> Plan | None
 
 
 def _right(weight: Tensor) -> Tensor:
-    """A linear layer's weight as the matrix that multiplies from the right."""
+    """Return the transposed weight of a linear layer, for products from the right."""
     return weight.detach().float().T.contiguous()
 
 
@@ -164,10 +164,8 @@ def _graph_plan(graph: TextFrameGraph) -> GraphPlan:
             raise TypeError(f"a graph layer of type {type(layer).__name__} has no plan")
     return GraphPlan(
         layers=tuple(layers),
-        text_vectors=_folded(relation, text_vector),
-        frame_vectors=_folded(relation, frame_vector)
-        if edges.edge_weights == "activated"
-        else None,
+        text_vectors=_fold(relation, text_vector),
+        frame_vectors=_fold(relation, frame_vector) if edges.edge_weights == "activated" else None,
         frame_position=None if graph.position is None else graph.position.detach().float(),
         num_heads=relation.num_heads,
         negative_slope=edges.negative_slope,
@@ -175,7 +173,7 @@ def _graph_plan(graph: TextFrameGraph) -> GraphPlan:
     )
 
 
-def _folded(relation: Relation, vector: Tensor | None) -> Tensor:
+def _fold(relation: Relation, vector: Tensor | None) -> Tensor:
     """``[in, heads]``: an attention vector folded into its projection."""
     if vector is None:
         raise ValueError("this relation was built without the attention vector that scoring needs")
@@ -186,14 +184,14 @@ def _relational_plan(layer: RelationalAttention) -> LayerPlan:
     within, across, frames = layer.text_text, layer.text_frame, layer.frame_frame
     return LayerPlan(
         text_text=_right(within.projection.weight),
-        text_text_target=_folded(within, within.query),
-        text_text_source=_folded(within, within.key),
+        text_text_target=_fold(within, within.query),
+        text_text_source=_fold(within, within.key),
         text_frame=_right(across.projection.weight),
-        text_frame_target=_folded(across, across.query),
-        text_frame_source=_folded(across, across.key),
+        text_frame_target=_fold(across, across.query),
+        text_frame_source=_fold(across, across.key),
         frame_frame=None if frames is None else _right(frames.projection.weight),
-        frame_frame_target=None if frames is None else _folded(frames, frames.query),
-        frame_frame_source=None if frames is None else _folded(frames, frames.key),
+        frame_frame_target=None if frames is None else _fold(frames, frames.query),
+        frame_frame_source=None if frames is None else _fold(frames, frames.key),
         residual=_right(layer.residual.weight),
         frames_needed=layer.update_frames,
     )
@@ -201,8 +199,8 @@ def _relational_plan(layer: RelationalAttention) -> LayerPlan:
 
 def _plain_plan(layer: PlainAttention) -> LayerPlan:
     weight = _right(layer.relation.projection.weight)
-    target = _folded(layer.relation, layer.relation.query)
-    source = _folded(layer.relation, layer.relation.key)
+    target = _fold(layer.relation, layer.relation.query)
+    source = _fold(layer.relation, layer.relation.key)
     among_frames = layer.update_frames and layer.frame_edges
     return LayerPlan(
         text_text=weight,
@@ -224,7 +222,7 @@ def _pooling_plan(pooling: FramePooling) -> PoolingPlan:
         return value.detach().float()
 
     scale, offset = pooling.input_norm.weight.double(), pooling.input_norm.bias.double()
-    # Folded in float64, so that a folded product is as exact as the two it replaces.
+    # Folded in float64, so that the product is as exact as the two it replaces.
     key = pooling.key.weight.double().T / math.sqrt(len(scale))
     folded = key @ pooling.query.weight.double()
     constant = folded @ offset + key @ pooling.query.bias.double()

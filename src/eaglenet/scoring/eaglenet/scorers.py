@@ -1,4 +1,4 @@
-"""EagleNet's fast scorers, and their place in the table of them."""
+"""EagleNet's fast scorers and their registration."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from torch import Tensor
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring.eaglenet import factorised
-from eaglenet.scoring.eaglenet.factorised import Prepared
+from eaglenet.scoring.eaglenet.factorised import PreparedVideos
 from eaglenet.scoring.eaglenet.plan import Plan, plan_of
 from eaglenet.scoring.eaglenet.subspace import RadiusSubspace
-from eaglenet.scoring.fast import FAST_FORMS
-from eaglenet.scoring.scorer import Precision, Scorer, alone
+from eaglenet.scoring.scorer import FAST_FORMS, Precision, Scorer, fixed_precision
 
 KERNEL_TILE_BYTES = 2 * 2**30
-"""A tile's projections at most, or a twentieth of a larger GPU's memory."""
+"""Maximum size of a tile's projections, or a twentieth of a larger GPU's memory."""
 
 
 class FactorisedScorer(Scorer):
-    """Plain PyTorch on what is left of a pair; EagleNet, any device."""
+    """Factorised scorer of EagleNet in plain PyTorch, for any device."""
 
     def __init__(self, plan: Plan, precision: Precision) -> None:
         self.precision = precision
@@ -35,24 +34,24 @@ class FactorisedScorer(Scorer):
         self.tile_texts = 32 if on_device else 8
         self.tile_videos = 256 if on_device else 128
 
-    def _prepare(self, video: VideoFeatures) -> Prepared:
+    def _prepare(self, video: VideoFeatures) -> PreparedVideos:
         full = video.to(video.frames.device, torch.float32)
-        return factorised.rounded(factorised.prepare(self.plan, full), self.dtype)
+        return factorised.round_messages(factorised.prepare(self.plan, full), self.dtype)
 
-    def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
+    def _score(self, text: TextFeatures, prepared_videos: PreparedVideos) -> Tensor:
         project = None if self.subspace is None else self.subspace.project
-        return factorised.score_tile(self.fast, text.sentence.float(), prepared, project)
+        return factorised.score_tile(self.fast, text.sentence.float(), prepared_videos, project)
 
     def hurry(self) -> None:
-        """Score with :class:`RadiusSubspace`: within 1e-5, and a last digit may depend on what was
-        scored before. For searches on a CPU; nothing changes elsewhere."""
+        """Score with :class:`RadiusSubspace`: within 1e-5; the last digit may depend on earlier
+        calls. For searches on a CPU; no effect elsewhere."""
         super().hurry()
         if self.precision == "fp32" and not self.plan.noise.is_cuda and self.plan.graph.layers:
             self.subspace = RadiusSubspace(self.plan)
 
 
 class KernelScorer(Scorer):
-    """The Triton kernels; EagleNet with two graph layers on a CUDA device."""
+    """Scorer with Triton kernels, for an EagleNet of two graph layers on a CUDA device."""
 
     tile_texts = 256
 
@@ -62,41 +61,43 @@ class KernelScorer(Scorer):
         self.precision = precision
         self.plan = plan
         self.launcher = KernelLauncher(plan, precise=precision == "fp32")
-        row = self.tile_texts * self.launcher.bytes_a_pair()
-        room = KERNEL_TILE_BYTES
+        row = self.tile_texts * self.launcher.bytes_per_pair()
+        tile_bytes = KERNEL_TILE_BYTES
         if plan.noise.is_cuda:
-            room = max(room, torch.cuda.get_device_properties(plan.noise.device).total_memory // 20)
-        self.tile_videos = min(max(room // row, 1), 512)
+            tile_bytes = max(
+                tile_bytes, torch.cuda.get_device_properties(plan.noise.device).total_memory // 20
+            )
+        self.tile_videos = min(max(tile_bytes // row, 1), 512)
 
     def calibrate(self, text: TextFeatures, video: VideoFeatures) -> None:
         from eaglenet.scoring.eaglenet.launching import SAMPLE
 
-        with alone(video.frames.device, "fp32"):
+        with fixed_precision(video.frames.device, "fp32"):
             sample = self._prepare(video[_evenly(len(video), SAMPLE)])
             self.launcher.calibrate(text.sentence[_evenly(len(text), SAMPLE)].float(), sample)
 
-    def _prepare(self, video: VideoFeatures) -> Prepared:
+    def _prepare(self, video: VideoFeatures) -> PreparedVideos:
         full = video.to(video.frames.device, torch.float32)
         return self.launcher.prepare(factorised.prepare(self.plan, full))
 
-    def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
-        return self.launcher.score_tile(text.sentence, prepared)
+    def _score(self, text: TextFeatures, prepared_videos: PreparedVideos) -> Tensor:
+        return self.launcher.score_tile(text.sentence, prepared_videos)
 
 
-def _evenly(count: int, wanted: int) -> slice:
-    """Fewer than twice the wanted rows, evenly spaced."""
-    return slice(None, None, max(1, count // wanted))
+def _evenly(count: int, size: int) -> slice:
+    """Slice of evenly spaced rows, fewer than ``2 * size``."""
+    return slice(None, None, max(1, count // size))
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """A plan with its floating-point tensors in another type."""
+    """Return a plan with its floating-point tensors in another type."""
     if isinstance(value, Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, tuple):
         return tuple(_cast(item, dtype) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
         parts = {spec.name: _cast(getattr(value, spec.name), dtype) for spec in fields(value)}
-        # One projection for all edges stays one object: the scorer then multiplies it once.
+        # A projection shared by all edges stays one object, so that it is multiplied once.
         if parts.get("text_frame") is not None and value.text_frame is value.text_text:  # type: ignore[attr-defined]
             parts["text_frame"] = parts["text_text"]
         return replace(value, **parts)
@@ -105,7 +106,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 @dataclass(frozen=True)
 class EagleNetForm:
-    """See :class:`eaglenet.scoring.fast.FastForm`."""
+    """See :class:`eaglenet.scoring.scorer.FastForm`."""
 
     plan: Plan
 
@@ -127,7 +128,7 @@ class EagleNetForm:
 
 
 def arrange(method: EagleNet, device: torch.device) -> EagleNetForm | None:
-    """None for an EagleNet without a graph."""
+    """Return the fast form; None for an EagleNet without a graph."""
     plan = plan_of(method, device)
     return None if plan is None else EagleNetForm(plan)
 
