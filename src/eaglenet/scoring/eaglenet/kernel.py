@@ -261,8 +261,6 @@ def graph_weights(
                     text_values = tl.load(
                         projections + positions, mask=is_drawn[:, None], other=0.0
                     )
-                        projections + positions, mask=is_drawn[:, None], other=0.0
-                    )
                     base = tl.load(frame_base + here_row[:, None] * INNER + columns[None, :])
                     base = base.to(tl.float32)
                     text_message = tl.load(text_messages + columns)[None, :]
