@@ -444,7 +444,7 @@ def _csv(timeline: _Timeline) -> str:
         confidence = "" if cut.confidence is None else f"{cut.confidence:.4f}"
         writer.writerow(
             [
-                rank, _cell(timeline.title), _cell(media.path), *codes, *seconds,
+                rank, _cell(cut.title or timeline.title), _cell(media.path), *codes, *seconds,
                 f"{float(media.rate):.6f}", f"{cut.score:.6f}", confidence,
             ]
         )  # fmt: skip
@@ -481,7 +481,7 @@ def _srt(timeline: _Timeline) -> str:
         lines += [
             str(number),
             f"{_srt_time(start)} --> {_srt_time(end)}",
-            _one_line(timeline.title),
+            _one_line(cut.title or timeline.title),
             _one_line(f"{media.name}  {code}"),
             "",
         ]
