@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -351,3 +352,12 @@ def test_files_that_were_swapped_are_not_shown(own_demo: DemoStore) -> None:
     with service(engine) as url:
         text = over_http(url, lambda client: refusal(client, "look", clip_id=hit.clip_id))
     assert "no longer in the indexed folders" in text
+
+
+def test_the_page_and_the_skill_name_every_tool_and_no_other() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "agents.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == TOOLS | {"save_clip"}
+    skill = (root / "skills" / "eaglenet" / "SKILL.md").read_text()
+    assert skill.startswith("---\nname: eaglenet\ndescription: ")
+    assert set(re.findall(r"`(\w+_\w+|look|similar)`", skill)) >= TOOLS | {"save_clip"}

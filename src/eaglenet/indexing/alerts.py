@@ -46,7 +46,6 @@ from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, clean_text
 from eaglenet.store.kinds import kind_of
 from eaglenet.store.records import FileTable
-from eaglenet.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +160,7 @@ def make_webhook(url: str) -> Act:
     opener = urllib.request.build_opener(_NoRedirects)
 
     def act(moment: Mapping[str, Any]) -> None:
-        headers = {"Content-Type": "application/json", "User-Agent": f"eaglenet/{__version__}"}
+        headers = {"Content-Type": "application/json", "User-Agent": "eaglenet"}
         request = urllib.request.Request(url, as_json(moment), headers)
         try:
             with opener.open(request, timeout=WEBHOOK_SECONDS):
