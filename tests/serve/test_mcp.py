@@ -19,12 +19,16 @@ import av
 import pytest
 from demo_store import HOSTILE_NAME, DemoStore
 from PIL import Image
+from slow_decoding import read_slowly
 
 from eaglenet.core.errors import UsageError
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
 from eaglenet.serve.server import run
 from eaglenet.serve.settings import Settings
 from processes import descendants
+from subtitled import write_with_subtitles
+from synthetic_store import BagMethod
 
 pytest.importorskip("mcp")
 import httpx2
@@ -281,6 +285,28 @@ def test_a_cancelled_call_ends_its_process_and_leaves_no_file(
         over_http(url, work)
 
 
+def test_looking_is_cancelled_with_its_decoder(
+    engine: Engine, clip_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(descendants(os.getpid()))
+    monkeypatch.setattr("eaglenet.serve.mcp.read_frame_images", read_slowly)
+
+    async def work(client: Client) -> None:
+        with anyio.move_on_after(3.0) as scope:
+            await client.call_tool("look", {"clip_id": clip_id})
+        assert scope.cancelled_caught
+        for _ in range(200):
+            if not set(descendants(os.getpid())) - before:
+                break
+            await anyio.sleep(0.05)
+        assert not set(descendants(os.getpid())) - before
+        monkeypatch.undo()
+        assert len(await call(client, "look", clip_id=clip_id, frames=1)) == 2
+
+    with service(engine, token=TOKEN) as url:
+        over_http(url, work)
+
+
 def test_a_slow_tool_ends_with_an_error(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +378,48 @@ def test_files_that_were_swapped_are_not_shown(own_demo: DemoStore) -> None:
     with service(engine) as url:
         text = over_http(url, lambda client: refusal(client, "look", clip_id=hit.clip_id))
     assert "no longer in the indexed folders" in text
+
+
+def test_transcripts_are_read_in_parts_and_images_are_shown(tmp_path: Path) -> None:
+    """Without a transport, on a film with 700 lines and an image."""
+    from eaglenet.serve.mcp import Agents
+    from eaglenet.serve.state import State
+
+    folder, bag = tmp_path / "films", BagMethod()
+    folder.mkdir()
+    Image.new("RGB", (300, 150), "blue").save(folder / "image.png")
+    said = [(number / 100, number / 100 + 0.005, f"line {number}\x1b") for number in range(700)]
+    write_with_subtitles(folder / "film.mkv", said)
+    options = IndexOptions(workers=0)
+    index_videos([folder], tmp_path / "store", "bag", method=bag, options=options)
+
+    async def main() -> None:
+        state = State.make(Engine.open(tmp_path / "store", bag), Settings())
+        state.start()
+        agents = Agents(state)
+        async with Client(agents.server) as client:
+            files = (await call(client, "list_files", order="name"))["files"]
+            film, image = (file["clip_id"] for file in files)
+            texts: list[str] = []
+            start: float | None = 0.0
+            while start is not None:
+                part = await call(client, "read_transcript", clip_id=film, start=start)
+                texts += [line["text"] for line in part["lines"]]
+                assert len(part["lines"]) <= 300
+                start = part["next_start"]
+            assert [text.rstrip("?") for text in texts] == [f"line {n}" for n in range(700)]
+            part = await call(client, "read_transcript", clip_id=film, start=1.0, end=1.1)
+            assert len(part["lines"]) == 10
+            part = await call(client, "read_transcript", clip_id=film, kinds=["speech"])
+            assert part["lines"] == []
+            _, shown = await call(client, "look", clip_id=image, frames=5, side=100)
+            with Image.open(io.BytesIO(base64.b64decode(shown.data))) as picture:
+                assert picture.size == (100, 50)
+            assert "save_clip" not in {each.name for each in (await client.list_tools()).tools}
+        agents.close()
+        await state.stop()
+
+    anyio.run(main)
 
 
 def test_the_page_and_the_skill_name_every_tool_and_no_other() -> None:

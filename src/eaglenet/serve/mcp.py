@@ -185,7 +185,7 @@ class Agents:
             log_level="WARNING",
             subscriptions=False,
         )
-        tools = [
+        tools: list[Callable[..., Awaitable[Any]]] = [
             self.search_moments,
             self.similar,
             self.look,
@@ -346,11 +346,12 @@ class Agents:
 
         lines = await anyio.to_thread.run_sync(self.state.engine.read, read)
         lines.sort(key=lambda line: (line.start, line.kind))
-        rest = lines[MAX_LINES:]
+        # Always later, so that a client that continues comes to an end.
+        later = [line.start for line in lines[MAX_LINES:] if line.start > start]
         return TranscriptBody(
             path=visible_text(shown_path(self.state, files.paths[0][0])),
             lines=lines[:MAX_LINES],
-            next_start=rest[0].start if rest else None,
+            next_start=later[0] if later else None,
             note="" if lines else "no transcript here",
         )
 
