@@ -117,7 +117,7 @@ def transcript(
             print_line(f"{format_time(line.start):>8}  {line.text}")
     for number, other in enumerate(transcripts, 1):
         if number != source:
-            print_line(f"also: --source {number} ({other.title})", is_error=True)
+            print_line(f"also: --source {number:d} ({other.title})", is_error=True)
 
 
 @commands.command()

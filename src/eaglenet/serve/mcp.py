@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from eaglenet.core.errors import EagleNetError, UsageError
+from eaglenet.core.errors import EagleNetError, UsageError, shell_quote
 from eaglenet.core.hits import Hit, Modality, TranscriptKind
 from eaglenet.search.confidence import Label, fits_nothing, label
 from eaglenet.search.engine import Engine
@@ -514,7 +514,7 @@ def _span(
 def _existing_folder(folder: Path) -> Path:
     folder = folder.expanduser()
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; make it with: mkdir -p {folder}")
+        raise UsageError(f"{folder}: no such folder; make it with: mkdir -p {shell_quote(folder)}")
     return folder.resolve()
 
 
