@@ -110,6 +110,8 @@ async def use_every_tool(client: Client, saved: Path) -> None:
     moment = found["moments"][0]
     assert moment["match"] == "not measured"
     assert moment["start"] <= moment["best"] <= moment["end"]
+    none = await call(client, "search_moments", query="a red ball", before="2001-01-01")
+    assert (none["moments"], "none of the 11 files" in none["note"]) == ([], True)
     composed = '"a red ball" then "a blue ball" within 30s'
     steps = (await call(client, "search_moments", query=composed, k=1))["moments"][0]["steps"]
     assert len(steps) == 2
@@ -170,6 +172,8 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("search_moments", {"query": '"a dog" + /etc/passwd.jpg'}),
     ("search_moments", {"query": 'clip:0000 + "a dog"'}),
     ("search_moments", {"query": 7}),
+    ("search_moments", {"query": "a dog", "after": "yesterday; rm -rf /"}),
+    ("search_moments", {"query": "a dog", "after": "2026-01-01", "before": "2020-01-01"}),
     ("read_transcript", {"clip_id": "CLIP", "kinds": ["all"]}),
     ("list_files", {"first": -1}),
     ("list_files", {"k": 100_000}),

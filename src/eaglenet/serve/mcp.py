@@ -262,13 +262,15 @@ class Agents:
             float, Field(ge=0, le=1, description="Leave out less likely moments")
         ] = 0.0,
         one_per_file: bool = False,
+        after: Annotated[Filter, Field(description="Only files since a date: 2026-05-31")] = "",
+        before: Annotated[Filter, Field(description="Only files before a date")] = "",
     ) -> MomentsBody:
         """Find the moments of videos and images that match a text, best first."""
         options = SearchOptions(
             group_files=one_per_file,
             modalities=tuple(search_in),
             min_confidence=min_confidence,
-        ).replace({"path": path or None})
+        ).replace({"path": path or None, "after": after or None, "before": before or None})
         parsed = parse(query)
         result = await self.state.batcher.search([parsed], k, options)
         hits = result.hits[0]
