@@ -354,7 +354,8 @@ class Alerts(AbstractContextManager["Alerts"]):
         """Without ``act``, moments are only returned by :meth:`check`."""
         if not 0 <= min_confidence <= 1:
             raise UsageError(f"--min-confidence {min_confidence}: give a number from 0 to 1")
-        self.store = store
+        is_local = "://" not in str(store)
+        self.store = str(Path(store).expanduser().absolute()) if is_local else str(store)
         self.queries = list(dict.fromkeys(map(_plain_text, queries)))
         self.min_confidence = min_confidence
         self.act = act
@@ -411,7 +412,7 @@ class Alerts(AbstractContextManager["Alerts"]):
     def _contents(self) -> list[str]:
         """Contents of the files in the store, if there is one."""
         if self._engine is None:
-            if not kind_of(self.store).exists(str(self.store)):
+            if not kind_of(self.store).exists(self.store):
                 return []
             self._engine = Engine.open(self.store, self.model)
             if not self._engine.has_confidence:
@@ -435,7 +436,7 @@ class Alerts(AbstractContextManager["Alerts"]):
             raise _not_measured(self._engine)
         likely = [hit for hit in own if (hit.confidence or 0.0) >= self.min_confidence]
         likely.sort(key=lambda hit: -(hit.confidence or 0.0))
-        return [describe(hit, query, str(self.store)) for hit in _apart(likely)]
+        return [describe(hit, query, self.store) for hit in _apart(likely)]
 
 
 def _plain_text(text: str) -> str:
