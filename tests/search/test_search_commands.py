@@ -138,6 +138,25 @@ def test_hits_are_saved_as_clips_and_as_a_page(world: Path, tmp_path: Path) -> N
     assert "red%20%26%20green.mp4" in html
 
 
+def test_all_hits_are_saved_as_one_reel_and_as_a_timeline(world: Path, tmp_path: Path) -> None:
+    import av
+
+    reel, timeline = tmp_path / "reel.mp4", tmp_path / "hits.edl"
+    text = search(
+        world, "a red car", "--save-reel", str(reel), "--save-timeline", str(timeline),
+        "--padding", "0.5",
+    )  # fmt: skip
+    assert f"wrote {reel}" in text
+    hits = json.loads(search(world, "a red car", "--json"))["hits"]
+    seconds = sum(
+        min(hit["moment"]["end"] + 0.5, hit["duration"]) - max(hit["moment"]["start"] - 0.5, 0)
+        for hit in hits
+    )
+    with av.open(str(reel)) as container:
+        assert container.duration / av.time_base == pytest.approx(seconds, abs=0.3)
+    assert timeline.read_text().count("FROM CLIP NAME") == len(hits)
+
+
 def test_each_query_has_its_own_folder_of_clips(world: Path, tmp_path: Path) -> None:
     """A clip that is a hit of two queries is saved for both, at the moment of each."""
     (tmp_path / "queries.txt").write_text("red car\nblue / sky\n")

@@ -221,6 +221,31 @@ def test_xmeml_has_frames_of_the_source(tmp_path: Path) -> None:
     assert root.findtext(".//file/timecode/string") == "01:00:00;00"
 
 
+def test_files_with_audio_keep_it(tmp_path: Path) -> None:
+    """On a track of their own in xmeml, linked to the picture; by the channels of an EDL event."""
+    loud = Media("/videos/loud.mp4", PAL, 500, has_audio=True)
+    cuts = [Cut(loud, 25, 50), Cut(B, 0, 50), Cut(loud, 100, 150)]
+    root = ElementTree.fromstring(written(tmp_path, "xmeml", cuts))
+    spans = {
+        kind: [
+            (int(item.findtext("start") or -1), int(item.findtext("in") or -1))
+            for item in root.findall(f"sequence/media/{kind}/track/clipitem")
+        ]
+        for kind in ("video", "audio")
+    }
+    assert spans == {"video": [(0, 25), (25, 0), (75, 100)], "audio": [(0, 25), (75, 100)]}
+    items = {item.get("id"): item for item in root.iter("clipitem")}
+    for item in items.values():
+        assert all(link.text in items for link in item.iter("linkclipref"))
+    assert root.find(".//file[@id='file-1']/media/audio") is not None
+    events = [
+        line.split()[2]
+        for line in written(tmp_path, "edl", cuts).splitlines()
+        if line[:3].isdigit()
+    ]
+    assert events == ["AA/V", "V", "AA/V"]
+
+
 def test_csv_has_one_row_per_hit_and_no_formula(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(written(tmp_path, "csv", title="=HYPERLINK(1)"))))
     assert [row["start_timecode"] for row in rows] == ["01:00:01;00", "00:00:00:00", "01:01:00;02"]
@@ -249,6 +274,12 @@ def test_srt_is_read_by_pysubs2(tmp_path: Path) -> None:
         (5003, 6004),
     ]
     assert "01:01:00;02" in events[2].text
+    cuts = [Cut(B, 0, 50, "a dog"), Cut(B, 50, 75, "a cat")]
+    titles = [
+        event.text.split("\\N")[0]
+        for event in pysubs2.SSAFile.from_string(written(tmp_path, "srt", cuts))
+    ]
+    assert titles == ["a dog", "a cat"]
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -285,17 +316,22 @@ def read_with_otio(path: Path, **options: Any) -> list[tuple[float, float]]:
     """First frame and number of frames of each clip, as OpenTimelineIO reads them."""
     import opentimelineio
 
+    # Readers other than that of its own format are packages of their own.
+    if path.suffix[1:] not in opentimelineio.adapters.suffixes_with_defined_adapters(read=True):
+        pytest.skip(f"opentimelineio has no reader for {path.suffix}")
     result = opentimelineio.adapters.read_from_file(str(path), **options)
     timeline = result if hasattr(result, "find_clips") else result[0]
     if not hasattr(timeline, "find_clips"):
         pytest.skip("another kind of document")
-    return [
+    ranges = [
         (clip.source_range.start_time.value, clip.source_range.duration.value)
         for clip in timeline.find_clips()
     ]
+    return list(dict.fromkeys(ranges))  # Tracks of audio have the same ones.
 
 
 @needs_otio
+@pytest.mark.parametrize("has_audio", [False, True])
 @pytest.mark.parametrize(
     ("kind", "rate"),
     [
@@ -304,9 +340,11 @@ def read_with_otio(path: Path, **options: Any) -> list[tuple[float, float]]:
         ("fcpxml", PAL),
     ],
 )
-def test_opentimelineio_reads_the_same_frames(tmp_path: Path, kind: str, rate: Fraction) -> None:
+def test_opentimelineio_reads_the_same_frames(
+    tmp_path: Path, kind: str, rate: Fraction, has_audio: bool
+) -> None:
     hour = parse_timecode("01:00:00:00", rate)
-    media = Media("/videos/a.mov", rate, 30_000, hour)
+    media = Media("/videos/a.mov", rate, 30_000, hour, has_audio=has_audio)
     cuts = [Cut(media, 17, 117), Cut(media, 1_000, 1_001)]
     path = tmp_path / f"timeline.{'xml' if kind == 'xmeml' else kind}"
     write_timeline(path, cuts, "a red car", kind)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
+from eaglenet.video.frame_images import FramesRequest
 from eaglenet.video.input_file import open_input_file
+from eaglenet.video.pixels import Pixels
 
 
 def decode_slowly(request: QueryRequest) -> DecodedVideo:
@@ -14,3 +16,9 @@ def decode_slowly(request: QueryRequest) -> DecodedVideo:
         if file.read(4) == b"film":
             time.sleep(1000)
     return decode_query(request)
+
+
+def read_slowly(request: FramesRequest) -> list[Pixels]:
+    """Take for ever to read the frames of a file."""
+    time.sleep(1000)
+    return []

@@ -45,7 +45,7 @@ VALUE_NAMES = {
 }
 """Name of a value in the help, by its type in Typer."""
 COMMANDS = {
-    "Search": ("index", "search", "serve", "watch", "store", "models", "demo"),
+    "Search": ("index", "search", "highlights", "serve", "mcp", "watch", "store", "models", "demo"),
     "Train and compare": ("train", "evaluate", "recipes", "compare", "ablate", "report"),
     "Data and files": ("data", "metrics", "convert", "doctor"),
 }

@@ -109,6 +109,14 @@ class OutputOptions:
             "help": "Write results for editors: .edl, .fcpxml, .xml, .otio, .csv, .m3u8 or .srt.",
         },
     )
+    save_reel: Path | None = field(
+        default=None,
+        metadata={
+            "group": "Output",
+            "metavar": "FILE",
+            "help": "Write the moments of all results as one MP4, with sound.",
+        },
+    )
     padding: float = field(
         default=1.0,
         metadata={
@@ -361,7 +369,7 @@ def _report(
             _print_result(engine, result, options, draw)
         for path in saved.paths.values():
             print_line(f"saved {path}")
-        for file in (output.html, output.save_sheet, output.save_timeline):
+        for file in (output.html, output.save_sheet, output.save_timeline, output.save_reel):
             if file is not None:
                 print_line(f"wrote {file}")
     _print_notes(engine, store, results, options, output.as_json)
@@ -393,6 +401,11 @@ def _write_files(engine: Engine, results: list[SearchResult], output: OutputOpti
         ]
         title = ", ".join(result.query.title for result in results)
         write_timeline(output.save_timeline, cuts, title)
+    if output.save_reel is not None:
+        from eaglenet.search.export import write_reel
+
+        hits = [hit for result in results for hit in result.hits]
+        write_reel(output.save_reel, hits, output.padding)
 
 
 def _print_result(

@@ -50,6 +50,13 @@ def serve(
         bool,
         typer.Option("--allow-uploads", help="Allow searches with uploaded images and videos."),
     ] = False,
+    agents: Annotated[
+        bool, typer.Option("--agents", help="Answer assistants at /mcp (MCP over HTTP).")
+    ] = False,
+    save_folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="With --agents: let them save clips into a folder."),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Serve shard I of N of the store, without the page."),
@@ -68,6 +75,8 @@ def serve(
     from eaglenet.serve.settings import Settings, is_local_host
     from eaglenet.store.kinds import open_store
 
+    if save_folder is not None and not agents:
+        raise UsageError("--save-folder is for assistants; add --agents")
     token = read_token(token_file)
     settings = Settings(
         token=token,
@@ -76,6 +85,8 @@ def serve(
         search_rate=rate,
         timeout=timeout,
         allow_uploads=allow_uploads,
+        agents=agents,
+        save_folder=save_folder,
     )
     if not settings.local and len(token or "") < MIN_TOKEN:
         print(

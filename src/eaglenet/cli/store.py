@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglenet.cli.options import AsJson, StoreName
+from eaglenet.cli.results import format_time
 from eaglenet.cli.terminal import pluralize, print_json, print_line
-from eaglenet.core.errors import shell_join, shell_quote
+from eaglenet.core.errors import UsageError, shell_join, shell_quote
 
 if TYPE_CHECKING:
     from eaglenet.store.base import Store
@@ -76,6 +77,47 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
     for row in rows:
         clips = pluralize(row.num_clips, "clip")
         print_line(f"{row.status:<7} {clips:>11}  {row.path}  {row.reason}".rstrip())
+
+
+@commands.command()
+def transcript(
+    store: StoreName,
+    file: Annotated[str, typer.Argument(help="Path of an indexed video, or the id of a clip.")],
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the lines as .srt or .vtt.")
+    ] = None,
+    source: Annotated[
+        int, typer.Option(min=1, metavar="NUMBER", help="Use this one of several transcripts.")
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Show or save what is said in a video: subtitles, recognised speech, on-screen text."""
+    from eaglenet.search.engine import Engine
+    from eaglenet.search.export import read_transcripts, write_transcript
+
+    transcripts = read_transcripts(Engine.open(store), file)
+    if source > max(len(transcripts), 1):
+        raise UsageError(
+            f"--source {source}: {file} has {pluralize(len(transcripts), 'transcript')}"
+        )
+    if not transcripts:
+        raise UsageError(
+            f"{file} has no transcript; `eaglenet index --listen MODEL` recognises speech, "
+            "`--read-text` reads on-screen text"
+        )
+    chosen = transcripts[source - 1]
+    if save is not None:
+        write_transcript(save, chosen)
+        print_line(f"wrote {save}: {pluralize(len(chosen.lines), 'line')} ({chosen.title})")
+    elif as_json:
+        print_json([{**asdict(each), "number": n} for n, each in enumerate(transcripts, 1)])
+        return
+    else:
+        for line in chosen.lines:
+            print_line(f"{format_time(line.start):>8}  {line.text}")
+    for number, other in enumerate(transcripts, 1):
+        if number != source:
+            print_line(f"also: --source {number:d} ({other.title})", is_error=True)
 
 
 @commands.command()

@@ -1,24 +1,33 @@
-"""Search results as files: a contact sheet (PNG) or a web page."""
+"""Search results and transcripts as files: contact sheet, web page, reel, subtitles."""
 
 from __future__ import annotations
 
 import base64
 import io
+import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.hits import Hit
+from eaglenet.core.hits import Hit, TranscriptKind
 from eaglenet.search.engine import Engine
 from eaglenet.search.hits import SearchResult
+from eaglenet.search.retrieval import StoreView
+from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.subtitles import format_subtitles
+from eaglenet.video.reel import Segment, save_reel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
+CLIP = re.compile(r"[0-9a-f]{1,16}(-[0-9]{1,9})?")
 TILE = 96  # side of one frame, pixels
 FRAMES_PER_HIT = 4
 GAP, BORDER, LINE = 12, 4, 20
@@ -111,6 +120,79 @@ def _write(
 
     font: Any = ImageFont.load_default(size)
     ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
+
+
+def write_reel(path: Path, hits: Sequence[Hit], padding: float) -> None:
+    """Write the moments of hits one after the other as an MP4, with some seconds around each."""
+    segments = [
+        Segment(
+            hit.path,
+            max(0.0, hit.moment.start - padding),
+            min(hit.moment.end + padding, hit.duration),
+        )
+        for hit in hits
+    ]
+    save_reel(segments, path)
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Lines of one source of a file: a subtitle file or track, speech, or on-screen text."""
+
+    kind: TranscriptKind
+    language: str
+    path: str
+    lines: tuple[TranscriptLine, ...]
+
+    @property
+    def title(self) -> str:
+        parts = (self.kind, self.language, Path(self.path).name if self.path else "")
+        return ", ".join(part for part in parts if part)
+
+
+def read_transcripts(engine: Engine, file: str) -> list[Transcript]:
+    """Transcripts of an indexed file, which is named by path or by the id of a clip."""
+
+    def read(view: StoreView) -> list[Transcript]:
+        path = os.path.abspath(os.path.expanduser(file))
+        ids = [
+            number
+            for number, paths in zip(view.files.ids.tolist(), view.files.paths, strict=True)
+            if file in paths or path in paths
+        ]
+        if not ids:
+            if not CLIP.fullmatch(file):
+                raise UsageError(f"{file}: not in the store; list its files: eaglenet store files")
+            (clip,) = view.snapshot.clips([view.snapshot.row(view.snapshot.full_id(file))])
+            ids = [clip.content_id]
+        sources = sorted(
+            view.snapshot.transcripts(content_id=ids[0]),
+            key=lambda pair: (KINDS.index(pair[0].kind), pair[0].language, pair[0].path),
+        )
+        return [
+            Transcript(
+                source.kind,
+                source.language or next((line.language for line in lines if line.language), ""),
+                source.path,
+                tuple(TranscriptLine(line.start, line.end, line.text) for line in lines),
+            )
+            for source, lines in sources
+            if lines
+        ]
+
+    return engine.read(read)
+
+
+def write_transcript(path: Path, transcript: Transcript) -> None:
+    """Write a transcript as .srt or .vtt."""
+    suffix = path.suffix.lower()
+    if suffix not in (".srt", ".vtt"):
+        raise UsageError(f"{path}: unknown format; use a name that ends in .srt or .vtt")
+    text = format_subtitles(transcript.lines, is_webvtt=suffix == ".vtt")
+    try:
+        path.write_bytes(text.encode("utf-8", errors="replace"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def write_page(path: Path, engine: Engine, results: Sequence[SearchResult]) -> None:

@@ -259,7 +259,8 @@ def _edl(timeline: _Timeline) -> str:
         target = [
             format_timecode(frame, rate, drop_frame=is_drop) for frame in (record, record + length)
         ]
-        lines.append(f"{number:03d}  AX       V     C        {' '.join((*source, *target))}")
+        tracks = "AA/V" if media.has_audio else "V"
+        lines.append(f"{number:03d}  AX       {tracks:<5} C        {' '.join((*source, *target))}")
         lines.append(f"* FROM CLIP NAME: {_one_line(media.name)}")
         lines.append(f"* SOURCE FILE: {_one_line(media.path)}")
         if media.rate != rate:
@@ -347,44 +348,63 @@ def _xmeml(timeline: _Timeline) -> str:
     _add(sequence, "name", _xml_text(timeline.title))
     _add(sequence, "duration", sum(lengths))
     _add_rate(sequence, timeline.rate)
-    video = ElementTree.SubElement(ElementTree.SubElement(sequence, "media"), "video")
-    track = ElementTree.SubElement(video, "track")
+    media_element = ElementTree.SubElement(sequence, "media")
+    tracks = {"video": _xmeml_track(media_element, "video")}
+    if any(cut.media.has_audio for cut in timeline.cuts):
+        tracks["audio"] = _xmeml_track(media_element, "audio")
     files: dict[str, str] = {}
     record = 0
     for number, (cut, length) in enumerate(zip(timeline.cuts, lengths, strict=True), 1):
-        media = cut.media
-        item = ElementTree.SubElement(track, "clipitem", id=f"clipitem-{number}")
-        _add(item, "name", _xml_text(media.name))
-        _add(item, "duration", media.num_frames)
-        _add_rate(item, media.rate)
-        for name, value in (
-            ("start", record),
-            ("end", record + length),
-            ("in", cut.first),
-            ("out", cut.last),
-        ):
-            _add(item, name, value)
-        if media.path in files:
-            ElementTree.SubElement(item, "file", id=files[media.path])
-        else:
-            files[media.path] = f"file-{len(files) + 1}"
-            file = ElementTree.SubElement(item, "file", id=files[media.path])
-            _add(file, "name", _xml_text(media.name))
-            _add(file, "pathurl", _url(media.path))
-            _add(file, "duration", media.num_frames)
-            _add_rate(file, media.rate)
-            timecode = ElementTree.SubElement(file, "timecode")
-            _add_rate(timecode, media.rate)
-            _add(
-                timecode,
-                "string",
-                format_timecode(media.start, media.rate, drop_frame=media.is_drop_frame),
-            )
-            _add(timecode, "frame", media.start)
-            _add(timecode, "displayformat", "DF" if media.is_drop_frame else "NDF")
-            ElementTree.SubElement(ElementTree.SubElement(file, "media"), "video")
+        kinds = [kind for kind in tracks if kind == "video" or cut.media.has_audio]
+        for kind in kinds:
+            item = ElementTree.SubElement(tracks[kind], "clipitem", id=f"{kind}-{number}")
+            _add(item, "name", _xml_text(cut.media.name))
+            _add(item, "duration", cut.media.num_frames)
+            _add_rate(item, cut.media.rate)
+            for name, value in (
+                ("start", record),
+                ("end", record + length),
+                ("in", cut.first),
+                ("out", cut.last),
+            ):
+                _add(item, name, value)
+            _add_xmeml_file(item, cut.media, files)
+            if kind == "audio":
+                source = ElementTree.SubElement(item, "sourcetrack")
+                _add(source, "mediatype", "audio")
+                _add(source, "trackindex", 1)
+            for other in kinds if len(kinds) > 1 else ():
+                link = ElementTree.SubElement(item, "link")
+                _add(link, "linkclipref", f"{other}-{number}")
         record += length
     return _xml(root, "<!DOCTYPE xmeml>")
+
+
+def _xmeml_track(media: ElementTree.Element, kind: str) -> ElementTree.Element:
+    return ElementTree.SubElement(ElementTree.SubElement(media, kind), "track")
+
+
+def _add_xmeml_file(item: ElementTree.Element, media: Media, files: dict[str, str]) -> None:
+    """Describe a file where it is used first; later uses name its id."""
+    if media.path in files:
+        ElementTree.SubElement(item, "file", id=files[media.path])
+        return
+    files[media.path] = f"file-{len(files) + 1}"
+    file = ElementTree.SubElement(item, "file", id=files[media.path])
+    _add(file, "name", _xml_text(media.name))
+    _add(file, "pathurl", _url(media.path))
+    _add(file, "duration", media.num_frames)
+    _add_rate(file, media.rate)
+    timecode = ElementTree.SubElement(file, "timecode")
+    _add_rate(timecode, media.rate)
+    start = format_timecode(media.start, media.rate, drop_frame=media.is_drop_frame)
+    _add(timecode, "string", start)
+    _add(timecode, "frame", media.start)
+    _add(timecode, "displayformat", "DF" if media.is_drop_frame else "NDF")
+    kinds = ElementTree.SubElement(file, "media")
+    ElementTree.SubElement(kinds, "video")
+    if media.has_audio:
+        _add(ElementTree.SubElement(kinds, "audio"), "channelcount", 2)
 
 
 def _otio(timeline: _Timeline) -> str:
@@ -444,7 +464,7 @@ def _csv(timeline: _Timeline) -> str:
         confidence = "" if cut.confidence is None else f"{cut.confidence:.4f}"
         writer.writerow(
             [
-                rank, _cell(timeline.title), _cell(media.path), *codes, *seconds,
+                rank, _cell(cut.title or timeline.title), _cell(media.path), *codes, *seconds,
                 f"{float(media.rate):.6f}", f"{cut.score:.6f}", confidence,
             ]
         )  # fmt: skip
@@ -481,7 +501,7 @@ def _srt(timeline: _Timeline) -> str:
         lines += [
             str(number),
             f"{_srt_time(start)} --> {_srt_time(end)}",
-            _one_line(timeline.title),
+            _one_line(cut.title or timeline.title),
             _one_line(f"{media.name}  {code}"),
             "",
         ]

@@ -3,42 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from fastapi import FastAPI
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve import api, browsing, pages, uploads
-from eaglenet.serve.counters import ServiceMetrics
-from eaglenet.serve.library import Libraries
 from eaglenet.serve.limits import LimitMiddleware
-from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.problems import add_handlers
-from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
+from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware
 from eaglenet.serve.settings import Settings
 from eaglenet.serve.state import State
-from eaglenet.serve.streams import Streams
 from eaglenet.version import __version__
 
 
 def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     """Create an app that searches ``engine``. It answers searches after its lifespan is entered."""
     settings = settings or Settings()
-    state = State(
-        engine=engine,
-        settings=settings,
-        metrics=ServiceMetrics(),
-        tokens=TokenCheck(settings.token, settings.session) if settings.token is not None else None,
-        videos=VideoFiles(engine),
-        streams=Streams(settings.max_conversions, settings.timeout),
-        libraries=Libraries(),
-    )
+    state = State.make(engine, settings)
+    agents = None
+    if settings.agents:
+        from eaglenet.serve.mcp import Agents
+
+        agents = Agents(state, settings.save_folder)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.start()
         try:
-            yield
+            async with agents.running() if agents is not None else nullcontext():
+                yield
         finally:
             await state.stop()
 
@@ -59,6 +53,9 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     add_handlers(app)
     for router in routers:
         app.include_router(router)
+    if agents is not None:
+        app.router.routes.append(agents.route)
+        app.state.routes.append(agents.route)
     # The last one added is the outermost.
     app.add_middleware(LimitMiddleware, settings=settings, metrics=state.metrics)
     app.add_middleware(GuardMiddleware, settings=settings, tokens=state.tokens)

@@ -6,6 +6,7 @@ import ipaddress
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from eaglenet.core.errors import UsageError
 
@@ -62,6 +63,10 @@ class Settings:
     """Queries per batch; larger batches delay queries more than they save."""
     allow_uploads: bool = False
     max_upload_bytes: int = 64 * 2**20
+    agents: bool = False
+    """Answer assistants at ``/mcp``."""
+    save_folder: Path | None = None
+    """Folder into which assistants may save clips."""
 
     def __post_init__(self) -> None:
         if self.token is not None:

@@ -33,6 +33,19 @@ class State:
     uploads: UploadFolder | None = None
     _batcher: Batcher | None = field(default=None, repr=False)
 
+    @classmethod
+    def make(cls, engine: Engine, settings: Settings) -> State:
+        """State of a service that has not been started."""
+        return cls(
+            engine=engine,
+            settings=settings,
+            metrics=ServiceMetrics(),
+            tokens=None if settings.token is None else TokenCheck(settings.token, settings.session),
+            videos=VideoFiles(engine),
+            streams=Streams(settings.max_conversions, settings.timeout),
+            libraries=Libraries(),
+        )
+
     @property
     def batcher(self) -> Batcher:
         if self._batcher is None:

@@ -411,9 +411,11 @@ class Snapshot:
         self._check_text()
         return transcripts.similar_terms(self.database, term, limit)
 
-    def transcripts(self, kinds: Sequence[TranscriptKind]) -> Iterator[tuple[Source, list[Line]]]:
-        """All sources of some kinds with their lines."""
-        for source_id, source in transcripts.stored_sources(self.database, kinds):
+    def transcripts(
+        self, kinds: Sequence[TranscriptKind] | None = None, content_id: int | None = None
+    ) -> Iterator[tuple[Source, list[Line]]]:
+        """All sources of some kinds, or of one file, with their lines."""
+        for source_id, source in transcripts.stored_sources(self.database, kinds, content_id):
             yield source, transcripts.lines_of_source(self.database, source_id)
 
     def _check_text(self) -> None:

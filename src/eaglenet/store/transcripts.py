@@ -242,13 +242,22 @@ def edit_distance(one: str, other: str, largest: int) -> int:
 
 
 def stored_sources(
-    database: Database, kinds: Sequence[TranscriptKind] | None = None
+    database: Database,
+    kinds: Sequence[TranscriptKind] | None = None,
+    content_id: int | None = None,
 ) -> list[tuple[int, Source]]:
-    """All sources with their ids, or those of some kinds."""
-    marks = ", ".join("?" * len(kinds or ()))
-    where = f"WHERE kind IN ({marks})" if kinds is not None else ""
+    """All sources with their ids, or those of some kinds, or of one file."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    if kinds is not None:
+        conditions.append(f"kind IN ({', '.join('?' * len(kinds))})")
+        values += kinds
+    if content_id is not None:
+        conditions.append("content_id = ?")
+        values.append(content_id)
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     with database.reading():
-        rows = database.checked("sources", where, tuple(kinds or ()))
+        rows = database.checked("sources", where, tuple(values))
         contents = content_hashes(database, {row[1] for row in rows})
     return [(row[0], source_of(row[1:], contents[row[1]])) for row in rows]
 

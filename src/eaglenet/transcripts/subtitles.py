@@ -12,7 +12,7 @@ import html
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -28,6 +28,7 @@ MAX_CUE_LINES = 64
 SUFFIXES = frozenset({".srt", ".vtt", ".ass", ".ssa"})
 EVENT_COLUMNS = "Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text"
 """Columns of SubStation events without a ``Format:`` line."""
+_TIME = re.compile(r"(\d:\d{1,2})[.,](?=\d)")
 _TAG = re.compile(r"<[^<>]{0,200}>")
 _STYLE = re.compile(r"\{\\[^{}]{0,500}\}")
 _DRAWING = re.compile(r"\\p[1-9]")
@@ -84,6 +85,38 @@ def parse_subtitles(text: str, *, is_substation: bool = False) -> Iterator[Trans
         events = SSAFile.from_string("\n".join(bounded), format_=kind, keep_html_tags=True)
     for event in events:
         yield TranscriptLine(event.start / 1000, event.end / 1000, event_text(event.text))
+
+
+def format_subtitles(lines: Iterable[TranscriptLine], *, is_webvtt: bool = False) -> str:
+    """Write SubRip or WebVTT; no text can end its cue or begin another.
+
+    >>> print(format_subtitles([TranscriptLine(1, 2.5, "a --> b")]).strip())
+    1
+    00:00:01,000 --> 00:00:02,500
+    a -> b
+    """
+    parts = ["WEBVTT\n\n"] if is_webvtt else []
+    point = "." if is_webvtt else ","
+    for number, line in enumerate(lines, 1):
+        rows = (_cue_row(row) for row in line.text.splitlines())
+        text = "\n".join(row for row in rows if row)
+        if is_webvtt:
+            text = html.escape(text, quote=False)
+        times = (_cue_time(seconds, point) for seconds in (line.start, line.end))
+        parts.append(f"{number}\n{' --> '.join(times)}\n{text}\n\n")
+    return "".join(parts)
+
+
+def _cue_row(text: str) -> str:
+    """A row of text that no reader takes for the times of a cue: an arrow, or two times."""
+    row = " ".join(text.split()).replace("-->", "->")
+    return _TIME.sub(r"\1 ", row) if len(_TIME.findall(row)) > 1 else row
+
+
+def _cue_time(seconds: float, point: str) -> str:
+    total, milliseconds = divmod(round(max(seconds, 0.0) * 1000), 1000)
+    minutes, second = divmod(total, 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{point}{milliseconds:03}"
 
 
 def _bounded_cues(lines: list[str]) -> Iterator[str]:

@@ -1,0 +1,482 @@
+"""Saved searches: act once for every new moment that shows what was asked for.
+
+After each index run, every new file is searched for. A moment that is likely enough is stored in a
+small database beside the store, together with what was looked at, in one transaction; a thread
+then runs the command or calls the webhook, again and again with growing pauses if that fails. So a
+restart repeats nothing and loses nothing. If this program is killed while it acts, it acts again
+after the restart: the ``id`` of a moment tells a receiver that it is the same.
+
+Names of files are chosen by others. A command is started without a shell, its arguments are those
+of the command line alone, and it gets the moment as JSON on standard input and in its environment.
+A webhook gets the same JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import EagleNetError, UsageError
+from eaglenet.core.files import LockHeldError, hold_lock
+from eaglenet.core.hits import Hit
+from eaglenet.core.platform import data_folder
+from eaglenet.search.engine import Engine
+from eaglenet.search.grammar import parse
+from eaglenet.search.options import Filters, SearchOptions
+from eaglenet.search.query import Query, clean_text
+from eaglenet.store.kinds import kind_of
+from eaglenet.store.records import FileTable
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = (2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0)
+"""Pauses after failures; then a moment is given up."""
+MAX_PAUSE = 60.0
+COMMAND_SECONDS, WEBHOOK_SECONDS = 60.0, 15.0
+MAX_RIVALS = 300
+"""Other files that a new one is compared with: a size for which confidence was measured."""
+MAX_HITS = 50
+"""Clips of a new file and its rivals; one that is not among them is not likely."""
+APART = 10.0
+"""Seconds between two moments of a file; nearer ones are the same."""
+SECRETS = ("EAGLENET_TOKEN", "EAGLENET_SESSION")
+"""Variables that a command does not get."""
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS alerts (id INTEGER PRIMARY KEY, query TEXT UNIQUE NOT NULL);
+CREATE TABLE IF NOT EXISTS files (
+  alert INTEGER NOT NULL, content TEXT NOT NULL, PRIMARY KEY (alert, content)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS moments (
+  id TEXT PRIMARY KEY, alert INTEGER NOT NULL, content TEXT NOT NULL, moment TEXT NOT NULL,
+  state TEXT NOT NULL, attempts INTEGER NOT NULL, next_attempt REAL NOT NULL
+);
+"""
+Act = Callable[[Mapping[str, Any]], None]
+"""Acts on a moment; raises :class:`ActionError` if that fails."""
+
+
+class ActionError(EagleNetError):
+    """A command or a webhook failed."""
+
+
+def make_command(text: str) -> Act:
+    """Return an action that runs a command; the text is split once, here, and no shell runs it."""
+    try:
+        arguments = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--command {text!r}: {error}") from None
+    if not arguments or shutil.which(arguments[0]) is None:
+        name = arguments[0] if arguments else text
+        raise UsageError(f"--command: no program {name!r}; give its path")
+
+    def run(moment: Mapping[str, Any]) -> None:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=command_environment(moment),
+            start_new_session=True,
+        )
+        try:
+            process.communicate(as_json(moment), timeout=COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise ActionError(f"the command took longer than {COMMAND_SECONDS:.0f} s") from None
+        finally:
+            if process.poll() is None:
+                _kill_group(process)
+        if process.returncode:
+            raise ActionError(f"the command ended with code {process.returncode}")
+
+    def act(moment: Mapping[str, Any]) -> None:
+        try:
+            run(moment)
+        except OSError as error:
+            raise ActionError(f"the command cannot be run: {error.strerror}") from error
+
+    return act
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command with everything that it started."""
+    if os.name == "posix":
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
+
+
+def command_environment(moment: Mapping[str, Any]) -> dict[str, str]:
+    """Environment of a command: this process's, and ``EAGLENET_`` with the name of each value."""
+    own = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    values = {f"EAGLENET_{name.upper()}": str(value) for name, value in moment.items()}
+    return {**own, **values}
+
+
+def as_json(moment: Mapping[str, Any]) -> bytes:
+    """JSON that every reader accepts: a name that is not Unicode gets question marks."""
+    texts = {
+        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for name, value in moment.items()
+    }
+    return json.dumps(texts).encode()
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *arguments: Any) -> None:
+        """Refuse: another address was not named by the user."""
+        return
+
+
+def make_webhook(url: str) -> Act:
+    """Return an action that posts a moment as JSON; any answer but 2xx is a failure."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid or not url.isascii() or not url.isprintable() or " " in url:
+        raise UsageError(f"--webhook {url!r:.80}: give an address such as https://host/path")
+    opener = urllib.request.build_opener(_NoRedirects)
+
+    def act(moment: Mapping[str, Any]) -> None:
+        headers = {"Content-Type": "application/json", "User-Agent": "eaglenet"}
+        request = urllib.request.Request(url, as_json(moment), headers)
+        try:
+            with opener.open(request, timeout=WEBHOOK_SECONDS):
+                return
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise ActionError(f"the webhook answered {error.code}") from None
+        except (OSError, ValueError) as error:
+            raise ActionError(f"the webhook cannot be reached: {error}") from error
+        except Exception as error:  # http.client has errors of its own kind.
+            raise ActionError(f"the webhook gave no valid answer: {error!r:.100}") from error
+
+    return act
+
+
+def memory_path(store: str | Path) -> Path:
+    """Database of alerts: beside a local store, or in the data folder for one at a URL."""
+    text = str(store)
+    if "://" in text:
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return data_folder() / f"{name}.alerts.db"
+    path = Path(text).expanduser().absolute()
+    return path.with_name(f"{path.name}.alerts.db")
+
+
+class Memory:
+    """Files that were looked at, and moments with their state: pending, done or given up."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._connection = sqlite3.connect(path, check_same_thread=False)
+            self._connection.executescript(SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise UsageError(
+                f"{path}: cannot be used to remember alerts ({error}); remove it to start anew"
+            ) from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._connection:
+            yield self._connection
+
+    def begin(self, query: str, contents: Sequence[str]) -> int:
+        """Id of an alert. If it is new, files with these contents count as looked at."""
+        with self._transaction() as connection:
+            row = connection.execute("SELECT id FROM alerts WHERE query = ?", (query,)).fetchone()
+            if row is not None:
+                return int(row[0])
+            alert = connection.execute("INSERT INTO alerts (query) VALUES (?)", (query,)).lastrowid
+            assert alert is not None
+            rows = [(alert, content) for content in contents]
+            connection.executemany("INSERT INTO files VALUES (?, ?)", rows)
+            return alert
+
+    def known(self, alert: int) -> set[str]:
+        """Contents that were looked at."""
+        return self._contents("SELECT content FROM files WHERE alert = ?", alert)
+
+    def reported(self, alert: int) -> set[str]:
+        """Contents with a moment."""
+        return self._contents("SELECT DISTINCT content FROM moments WHERE alert = ?", alert)
+
+    def _contents(self, statement: str, alert: int) -> set[str]:
+        with self._transaction() as connection:
+            return {content for (content,) in connection.execute(statement, (alert,))}
+
+    def add(self, alert: int, content: str, moments: Sequence[Mapping[str, Any]]) -> None:
+        """Remember that a file was looked at, and its moments, which become pending."""
+        rows = [
+            (moment["id"], alert, content, json.dumps(moment), "pending", 0, 0.0)
+            for moment in moments
+        ]
+        with self._transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO files VALUES (?, ?)", (alert, content))
+            connection.executemany(
+                "INSERT OR IGNORE INTO moments VALUES (?, ?, ?, ?, ?, ?, ?)", rows
+            )
+
+    def next_pending(self) -> tuple[str, dict[str, Any], int, float] | None:
+        """Id, moment, number of attempts and time of the moment that is due first."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                "SELECT id, moment, attempts, next_attempt FROM moments WHERE state = 'pending' "
+                "ORDER BY next_attempt, rowid LIMIT 1"
+            ).fetchone()
+        return None if row is None else (row[0], json.loads(row[1]), row[2], row[3])
+
+    def update(self, name: str, state: str, attempts: int, next_attempt: float) -> None:
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE moments SET state = ?, attempts = ?, next_attempt = ? WHERE id = ?",
+                (state, attempts, next_attempt, name),
+            )
+
+
+class Sender(AbstractContextManager["Sender"]):
+    """Thread that acts on pending moments, with growing pauses after failures."""
+
+    def __init__(
+        self, memory: Memory, act: Act | None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.memory = memory
+        self.act = act
+        self.clock = clock
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Finish what is being done; the rest stays pending for the next start."""
+        self._is_stopping = True
+        self._wake.set()
+        self._thread.join(COMMAND_SECONDS + 5)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._wake.clear()
+            try:
+                pause = self.send_next()
+            except sqlite3.Error as error:
+                logger.error("%s: %s; trying again later", self.memory.path, error)
+                pause = MAX_PAUSE
+            if pause:
+                self._wake.wait(pause)
+
+    def send_next(self) -> float:
+        """Act on the moment that is due first; return the seconds to wait if none is due."""
+        row = self.memory.next_pending()
+        if row is None:
+            return MAX_PAUSE
+        name, moment, attempts, due = row
+        if due > self.clock():
+            return min(due - self.clock(), MAX_PAUSE)
+        self._send(name, moment, attempts)
+        return 0.0
+
+    def _send(self, name: str, moment: Mapping[str, Any], attempts: int) -> None:
+        is_last = attempts >= len(RETRY_SECONDS)
+        pause = 0.0 if is_last else RETRY_SECONDS[attempts]
+        # Before it acts, so that an action that ends this program does not do so for ever.
+        self.memory.update(name, "pending", attempts + 1, self.clock() + pause)
+        try:
+            if self.act is not None:
+                self.act(moment)
+        except ActionError as error:
+            state = "given up" if is_last else "pending"
+            self.memory.update(name, state, attempts + 1, self.clock() + pause)
+            outlook = "given up" if is_last else f"trying again in {pause:.0f} s"
+            logger.warning("alert %s: %s; %s", name, error, outlook)
+        else:
+            self.memory.update(name, "done", attempts + 1, self.clock())
+
+
+@dataclass(frozen=True)
+class ContentFilter(Filters):
+    """Files with some contents."""
+
+    contents: frozenset[str] = frozenset()
+
+    def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        is_allowed = (content in self.contents for content in files.contents)
+        yield "one of the contents", np.fromiter(is_allowed, bool, len(files))
+
+
+class Alerts(AbstractContextManager["Alerts"]):
+    """The alerts of one watched store. Use it in a ``with`` statement, one process per store."""
+
+    def __init__(
+        self,
+        store: str | Path,
+        queries: Sequence[str],
+        *,
+        min_confidence: float,
+        act: Act | None = None,
+        model: str | None = None,
+    ) -> None:
+        """Without ``act``, moments are only returned by :meth:`check`."""
+        if not 0 <= min_confidence <= 1:
+            raise UsageError(f"--min-confidence {min_confidence}: give a number from 0 to 1")
+        is_local = "://" not in str(store)
+        self.store = str(Path(store).expanduser().absolute()) if is_local else str(store)
+        self.queries = list(dict.fromkeys(map(_plain_text, queries)))
+        self.min_confidence = min_confidence
+        self.act = act
+        self.model = model
+        self._engine: Engine | None = None
+        self._ids: dict[str, int] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        path = memory_path(self.store)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(hold_lock(path.with_suffix(".lock")))
+            except LockHeldError as error:
+                raise UsageError(
+                    f"{error} already sends alerts for {self.store}; give all --alert options to it"
+                ) from None
+            self.memory = Memory(path)
+            stack.callback(self.memory.close)
+            contents = self._contents()
+            self._ids = {query: self.memory.begin(query, contents) for query in self.queries}
+            self.sender = stack.enter_context(Sender(self.memory, self.act))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+        if self._engine is not None:
+            self._engine.close()
+
+    def finish(self) -> None:
+        """Act on every moment that is due, once; failures stay pending."""
+        self.sender.__exit__()
+        while not self.sender.send_next():
+            pass
+
+    def check(self) -> list[dict[str, Any]]:
+        """Look at files that are new since the last call; return their moments."""
+        contents = self._contents()
+        found = []
+        for query, alert in self._ids.items():
+            known = self.memory.known(alert)
+            new = [content for content in contents if content not in known]
+            rivals = sorted(set(contents) - set(new) - self.memory.reported(alert))
+            for content in new:
+                moments = self._search(query, content, rivals)
+                self.memory.add(alert, content, moments)
+                found += moments
+        if found:
+            self.sender.wake()
+        return found
+
+    def _contents(self) -> list[str]:
+        """Contents of the files in the store, if there is one."""
+        if self._engine is None:
+            if not kind_of(self.store).exists(self.store):
+                return []
+            self._engine = Engine.open(self.store, self.model)
+            if not self._engine.has_confidence:
+                raise _not_measured(self._engine)
+        return self._engine.read(lambda view: list(view.files.contents))
+
+    def _search(self, query: str, content: str, rivals: Sequence[str]) -> list[dict[str, Any]]:
+        """Moments of one file, compared with others of the store."""
+        assert self._engine is not None
+        # Evenly spaced, so that the number does not depend on how much is stored.
+        step = max(1, -(-len(rivals) // MAX_RIVALS))
+        gallery = frozenset([content, *rivals[::step]])
+        options = SearchOptions(
+            filters=ContentFilter(contents=gallery),
+            modalities=("visual",),
+            keep_duplicates=True,
+        )
+        hits = self._engine.search(Query(query), MAX_HITS, options=options)
+        own = [hit for hit in hits if hit.clip_id.startswith(f"{content[:16]}-")]
+        if any(hit.confidence is None for hit in own):
+            raise _not_measured(self._engine)
+        likely = [hit for hit in own if (hit.confidence or 0.0) >= self.min_confidence]
+        likely.sort(key=lambda hit: -(hit.confidence or 0.0))
+        return [describe(hit, query, self.store) for hit in _apart(likely)]
+
+
+def _plain_text(text: str) -> str:
+    query = parse(clean_text(text))
+    if not isinstance(query, Query) or query.text is None:
+        raise UsageError(f"--alert {text!r:.80}: confidence is measured for plain texts only")
+    return query.text
+
+
+def _not_measured(engine: Engine) -> UsageError:
+    return UsageError(
+        f"confidence was not measured for {engine.manifest.model!r} and the hubness bank of "
+        f"{engine.location}; alerts need a store made with --model small"
+    )
+
+
+def _apart(hits: Sequence[Hit]) -> list[Hit]:
+    """Hits of one file, best first, without those that nearly touch a better one."""
+    chosen: list[Hit] = []
+    for hit in hits:
+        moment = hit.moment
+        if all(
+            moment.start > other.moment.end + APART or moment.end < other.moment.start - APART
+            for other in chosen
+        ):
+            chosen.append(hit)
+    return chosen
+
+
+def describe(hit: Hit, query: str, store: str) -> dict[str, Any]:
+    """A moment as commands and webhooks get it; equal moments have equal ids."""
+    name = hashlib.sha256(f"{query}\n{hit.clip_id}".encode()).hexdigest()[:32]
+    return {
+        "id": name,
+        "alert": query,
+        "path": hit.path,
+        "clip_id": hit.clip_id,
+        "start": round(hit.moment.start, 3),
+        "end": round(hit.moment.end, 3),
+        "best": round(hit.moment.best, 3),
+        "confidence": round(hit.confidence or 0.0, 4),
+        "store": store,
+    }

@@ -1,0 +1,121 @@
+"""Transcripts of a store as subtitle files, read back by other readers."""
+
+import json
+from pathlib import Path
+
+import pysubs2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.core.errors import UsageError
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.search.engine import Engine
+from eaglenet.search.export import Transcript, read_transcripts, write_transcript
+from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.subtitles import format_subtitles, read_subtitles
+from subtitled import write_with_subtitles
+from synthetic_store import BagMethod
+
+SAID = [
+    (0.5, 2.0, "Who took my umbrella?"),
+    (2.5, 3.25, "00:00:09,000 --> 00:00:10,000"),
+    (4.0, 6.0, "Tom & <Jerry>"),
+]
+
+
+@pytest.fixture(scope="module")
+def store(bag: BagMethod, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A film with German subtitles inside and English ones beside it, and one without any."""
+    folder = tmp_path_factory.mktemp("transcripts") / "films"
+    folder.mkdir()
+    write_with_subtitles(folder / "film.mkv", [(1.0, 2.0, "Guten Tag")])
+    (folder / "film.en.srt").write_text(
+        "\n".join(
+            f"{number}\n00:00:0{start:.3f} --> 00:00:0{end:.3f}\n{text}\n".replace(".", ",")
+            for number, (start, end, text) in enumerate([(0.5, 2.0, "Hello"), (2.5, 3.5, "Bye")], 1)
+        )
+    )
+    write_with_subtitles(folder / "silent.mkv", [])
+    store = folder.parent / "store"
+    index_videos([folder], store, "bag", method=bag, options=IndexOptions(workers=0))
+    return store
+
+
+def test_command_shows_and_saves_a_transcript(store: Path, tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    film = str(store.parent / "films" / "film.mkv")
+    command = ["store", "transcript", film, "--store", str(store)]
+    result = run(app, command)
+    assert result.exit_code == 0, result.output
+    titles = [each["language"] for each in json.loads(run(app, [*command, "--json"]).stdout)]
+    assert sorted(titles) == ["de", "en"]
+    english = str(titles.index("en") + 1)
+    for name in ("out.srt", "out.vtt"):
+        target = tmp_path / name
+        result = run(app, [*command, "--source", english, "--save", str(target)])
+        assert result.exit_code == 0, result.output
+        assert "2 lines" in result.output
+        events = pysubs2.load(str(target))
+        assert [(event.start, event.end, event.plaintext) for event in events] == [
+            (500, 2000, "Hello"),
+            (2500, 3500, "Bye"),
+        ]
+    clip_id = read_clip_id(store, film)
+    assert run(app, ["store", "transcript", clip_id, "--store", str(store)]).exit_code == 0
+
+
+def read_clip_id(store: Path, path: str) -> str:
+    snapshot = Engine.open(store).snapshot
+    return next(
+        clip.id
+        for clip in snapshot.clips(range(len(snapshot)))
+        if path in snapshot.files([clip.content_id]).paths[0]
+    )
+
+
+def test_files_without_transcripts_and_wrong_names_are_refused(store: Path, tmp_path: Path) -> None:
+    engine = Engine.open(store)
+    assert read_transcripts(engine, str(store.parent / "films" / "silent.mkv")) == []
+    for name in ("/etc/passwd", "../film.mkv", "\x00", "0123456789abcdef-0"):
+        with pytest.raises(UsageError):
+            read_transcripts(engine, name)
+    transcript = Transcript("speech", "en", "", (TranscriptLine(0, 1, "a"),))
+    with pytest.raises(UsageError, match=r"\.srt or \.vtt"):
+        write_transcript(tmp_path / "a.txt", transcript)
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_transcript(tmp_path / "none" / "a.srt", transcript)
+    run = CliRunner().invoke
+    silent = ["store", "transcript", str(store.parent / "films" / "silent.mkv")]
+    result = run(app, [*silent, "--store", str(store)])
+    assert "has no transcript" in str(result.exception)
+    result = run(app, [*silent, "--store", str(store), "--source", "7"])
+    assert "--source 7" in str(result.exception)
+
+
+@pytest.mark.parametrize("suffix", [".srt", ".vtt"])
+def test_texts_cannot_forge_cues(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    write_transcript(path, Transcript("speech", "", "", tuple(TranscriptLine(*x) for x in SAID)))
+    assert [(line.start, line.end) for line in read_subtitles(path)] == [
+        (start, end) for start, end, _ in SAID
+    ]
+    assert len(pysubs2.load(str(path))) == len(SAID)
+    if suffix == ".vtt":
+        assert read_subtitles(path)[2].text == "Tom & <Jerry>"
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**8), st.integers(1, 10**6), st.text(max_size=40)), max_size=9
+    ),
+    st.booleans(),
+)
+def test_every_text_makes_one_cue(rows: list[tuple[int, int, str]], is_webvtt: bool) -> None:
+    lines = [TranscriptLine(a / 1000, (a + b) / 1000, text or "x") for a, b, text in rows]
+    text = format_subtitles(lines, is_webvtt=is_webvtt)
+    assert text.count(" --> ") == len(lines)
+    assert all("-->" not in row or row.count(":") >= 4 for row in text.split("\n"))

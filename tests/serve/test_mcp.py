@@ -1,0 +1,435 @@
+"""Tools for assistants, used with the official client over both transports."""
+
+import base64
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import av
+import pytest
+from demo_store import HOSTILE_NAME, DemoStore
+from PIL import Image
+from slow_decoding import read_slowly
+
+from eaglenet.core.errors import UsageError
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.search.engine import Engine
+from eaglenet.serve.server import run
+from eaglenet.serve.settings import Settings
+from processes import descendants
+from subtitled import write_with_subtitles
+from synthetic_store import BagMethod
+
+pytest.importorskip("mcp")
+import httpx2
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+TOKEN = "a-token-of-some-length"
+TOOLS = {"search_moments", "similar", "look", "read_transcript", "list_files", "store_status"}
+
+
+def stdio(demo: DemoStore, *options: str) -> StdioServerParameters:
+    arguments = ["-m", "eaglenet", "mcp", "--store", str(demo.folder), *options]
+    return StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
+
+
+@contextmanager
+def service(engine: Engine, **settings: Any) -> Iterator[str]:
+    """A real server in a thread; yields the address of the tools."""
+    ready, until = threading.Event(), threading.Event()
+    addresses: list[str] = []
+
+    def on_ready(address: str) -> None:
+        addresses.append(address)
+        ready.set()
+
+    options = Settings(agents=True, **settings)
+    thread = threading.Thread(
+        target=run,
+        args=(engine, options),
+        kwargs={"port": 0, "on_ready": on_ready, "until": until},
+    )
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield f"{addresses[0]}mcp"
+    finally:
+        until.set()
+        thread.join(30)
+
+
+def over_http(
+    url: str, work: Callable[[Client], Awaitable[Any]], token: str = TOKEN, mode: str = "auto"
+) -> Any:
+    async def main() -> Any:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=60) as http,
+            Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+        ):
+            return await work(client)
+
+    return anyio.run(main)
+
+
+def over_stdio(server: StdioServerParameters, work: Callable[[Client], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with Client(server) as client:
+            return await work(client)
+
+    return anyio.run(main)
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return result.structured_content if result.structured_content is not None else result.content
+
+
+async def refusal(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error, (tool, arguments, result)
+    return str(result.content[0].text)
+
+
+async def use_every_tool(client: Client, saved: Path) -> None:
+    """What an assistant does: search, look, read, list, save."""
+    found = await call(client, "search_moments", query="a red ball", k=3)
+    assert len(found["moments"]) == 3
+    moment = found["moments"][0]
+    assert moment["match"] == "not measured"
+    assert moment["start"] <= moment["best"] <= moment["end"]
+    none = await call(client, "search_moments", query="a red ball", before="2001-01-01")
+    assert (none["moments"], "none of the 11 files" in none["note"]) == ([], True)
+    composed = '"a red ball" then "a blue ball" within 30s'
+    steps = (await call(client, "search_moments", query=composed, k=1))["moments"][0]["steps"]
+    assert len(steps) == 2
+    others = await call(client, "similar", clip_id=moment["clip_id"], k=2)
+    assert moment["clip_id"] not in [each["clip_id"] for each in others["moments"]]
+    await use_tools_without_a_model(client, saved)
+
+
+async def use_tools_without_a_model(client: Client, saved: Path) -> None:
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(tools) == TOOLS | {"save_clip"}
+    assert tools["look"].annotations.read_only_hint
+    assert not tools["save_clip"].annotations.read_only_hint
+    status = await call(client, "store_status")
+    assert (status["files"], status["can_save_clips"]) == (11, True)
+    files = await call(client, "list_files", name="beach", k=2, order="name")
+    assert (len(files["files"]), files["total"]) == (2, 5)
+    clip_id = files["files"][0]["clip_id"]
+    frames = await call(client, "look", clip_id=clip_id, frames=3, side=64)
+    assert [block.type for block in frames] == ["text", "image", "image", "image"]
+    for block in frames[1:]:
+        with Image.open(io.BytesIO(base64.b64decode(block.data))) as image:
+            assert (image.format, max(image.size)) == ("JPEG", 64)
+    transcript = await call(client, "read_transcript", clip_id=clip_id)
+    assert (transcript["lines"], transcript["note"]) == ([], "no transcript here")
+    clip = {"clip_id": clip_id, "start": 0.5, "end": 1.5}
+    for expected in ("my clip.mp4", "my clip (2).mp4"):
+        answer = await call(client, "save_clip", **clip, name="my clip.mp4")
+        assert Path(answer["path"]) == saved / expected
+        with av.open(answer["path"]) as container:
+            assert container.duration / av.time_base == pytest.approx(1.0, abs=0.2)
+    assert sorted(os.listdir(saved)) == ["my clip (2).mp4", "my clip.mp4"]
+
+
+HOSTILE: list[tuple[str, dict[str, Any]]] = [
+    ("look", {"clip_id": "../../etc/passwd"}),
+    ("look", {"clip_id": "/etc/passwd"}),
+    ("look", {"clip_id": "0000000000000000-0"}),
+    ("look", {"clip_id": "\x00\x1b[31m"}),
+    ("look", {"clip_id": "CLIP", "frames": 13}),
+    ("look", {"clip_id": "CLIP", "frames": 10**30}),
+    ("look", {"clip_id": "CLIP", "side": 10**9}),
+    ("look", {"clip_id": "CLIP", "start": -1}),
+    ("look", {"clip_id": "CLIP", "start": 1e9}),
+    ("look", {"clip_id": "CLIP", "start": 2.0, "end": 1.0}),
+    ("look", {"clip_id": "CLIP", "start": 1e308}),
+    ("look", {}),
+    ("similar", {"clip_id": "ffffffffffffffff-999999999"}),
+    ("similar", {"clip_id": "CLIP", "k": 0}),
+    ("search_moments", {"query": ""}),
+    ("search_moments", {"query": " \x00\n\x1b"}),
+    ("search_moments", {"query": "a" * 5000}),
+    ("search_moments", {"query": "a dog", "k": 10**18}),
+    ("search_moments", {"query": "a dog", "search_in": ["smell"]}),
+    ("search_moments", {"query": "a dog", "search_in": []}),
+    ("search_moments", {"query": "a dog", "min_confidence": 2}),
+    ("search_moments", {"query": "a dog", "path": "x" * 10_000}),
+    ("search_moments", {"query": '"a dog" + /etc/passwd.jpg'}),
+    ("search_moments", {"query": 'clip:0000 + "a dog"'}),
+    ("search_moments", {"query": 7}),
+    ("search_moments", {"query": "a dog", "after": "yesterday; rm -rf /"}),
+    ("search_moments", {"query": "a dog", "after": "2026-01-01", "before": "2020-01-01"}),
+    ("read_transcript", {"clip_id": "CLIP", "kinds": ["all"]}),
+    ("list_files", {"first": -1}),
+    ("list_files", {"k": 100_000}),
+    ("list_files", {"order": "; DROP TABLE files"}),
+    ("save_clip", {"clip_id": "CLIP", "start": 0, "end": 1, "name": "../escape"}),
+    ("save_clip", {"clip_id": "CLIP", "start": 0, "end": 1, "name": "/tmp/escape"}),
+    ("save_clip", {"clip_id": "CLIP", "start": 0, "end": 1, "name": "..\\escape"}),
+    ("save_clip", {"clip_id": "CLIP", "start": 0, "end": 1, "name": ".hidden"}),
+    ("save_clip", {"clip_id": "CLIP", "start": 0, "end": 1, "name": "a\x00b"}),
+    ("save_clip", {"clip_id": "CLIP", "start": 0, "end": 1, "name": "-rf *"}),
+    ("save_clip", {"clip_id": "CLIP", "start": 0, "end": 1, "name": "a\nb"}),
+    ("save_clip", {"clip_id": "CLIP", "start": 5, "end": 5}),
+    ("save_clip", {"clip_id": "CLIP", "start": 1e8, "end": 2e8}),
+    ("no_such_tool", {}),
+]
+
+
+async def try_hostile_arguments(client: Client, saved: Path) -> None:
+    """Each is refused by name or value, without a traceback, and the server goes on."""
+    files = await call(client, "list_files", name="onerror")
+    assert files["files"][0]["path"].endswith(HOSTILE_NAME)
+    clip_id = files["files"][0]["clip_id"]
+    before = sorted(os.listdir(saved))
+    for tool, arguments in HOSTILE:
+        filled = {name: clip_id if v == "CLIP" else v for name, v in arguments.items()}
+        text = await refusal(client, tool, **filled)
+        assert "Traceback" not in text, (tool, arguments, text)
+        assert "/site-packages/" not in text, (tool, arguments, text)
+    assert sorted(os.listdir(saved)) == before
+    assert (await call(client, "store_status"))["files"] == 11
+
+
+def test_tools_over_stdio(demo: DemoStore, tmp_path: Path) -> None:
+    server = stdio(demo, "--save-folder", str(tmp_path))
+    over_stdio(server, lambda client: use_tools_without_a_model(client, tmp_path))
+
+
+@pytest.mark.slow
+def test_searches_and_hostile_arguments_over_stdio(demo: DemoStore, tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await use_every_tool(client, tmp_path)
+        await try_hostile_arguments(client, tmp_path)
+
+    over_stdio(stdio(demo, "--save-folder", str(tmp_path)), work)
+
+
+def test_tools_over_http(engine: Engine, tmp_path: Path) -> None:
+    with service(engine, token=TOKEN, save_folder=tmp_path) as url:
+        over_http(url, lambda client: use_every_tool(client, tmp_path))
+        # Clients of the protocol before 2026.
+        status = over_http(url, lambda client: call(client, "store_status"), mode="legacy")
+        assert status["can_save_clips"]
+
+
+def test_hostile_arguments_over_http(engine: Engine, tmp_path: Path) -> None:
+    with service(engine, token=TOKEN, save_folder=tmp_path) as url:
+        over_http(url, lambda client: try_hostile_arguments(client, tmp_path))
+
+
+def test_a_wrong_token_gets_nothing_and_is_slowed_down(engine: Engine) -> None:
+    with service(engine, token=TOKEN) as url:
+        for token in ("wrong", TOKEN + "x", ""):
+            with pytest.raises(BaseException) as caught:
+                over_http(url, lambda client: call(client, "store_status"), token)
+            assert "files" not in str(caught.value)
+        answer = httpx2.post(url, json={}, headers={"Authorization": "Bearer wrong"})
+        assert answer.status_code in (401, 429)
+        # Other sites, other methods, other bodies.
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        evil = {**right, "Origin": "http://evil.example"}
+        assert httpx2.post(url, json={}, headers=evil).status_code == 403
+        assert httpx2.get(url, headers=right).status_code == 405
+        assert httpx2.delete(url, headers=right).status_code == 405
+        for body in (b"", b"[]", b"{" * 1000, b"x" * 300_000, b'{"jsonrpc": "2.0", "id": 1}'):
+            sent = {**right, "Content-Type": "application/json", "Accept": "application/json"}
+            assert 400 <= httpx2.post(url, content=body, headers=sent).status_code < 500
+        assert over_http(url, lambda client: call(client, "store_status"))["files"] == 11
+
+
+def test_without_the_option_there_is_no_such_address(engine: Engine) -> None:
+    from fastapi.testclient import TestClient
+
+    from eaglenet.serve.app import create_app
+
+    with TestClient(create_app(engine), base_url="http://localhost") as client:
+        assert client.post("/mcp", json={}).status_code == 404
+
+
+def test_a_cancelled_call_ends_its_process_and_leaves_no_file(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoding would take long: the client goes away, and nothing is left behind."""
+    code = "import time, sys; sys.stdin.read(); time.sleep(600)"
+    monkeypatch.setattr(
+        "eaglenet.video.reel.child_command", lambda module: [sys.executable, "-S", "-c", code]
+    )
+    clip_id = engine.search("red", k=1)[0].clip_id
+    before = set(descendants(os.getpid()))
+
+    async def work(client: Client) -> None:
+        with anyio.move_on_after(1.0) as scope:
+            await client.call_tool("save_clip", {"clip_id": clip_id, "start": 0, "end": 1})
+        assert scope.cancelled_caught
+        for _ in range(200):
+            if not set(descendants(os.getpid())) - before and not os.listdir(tmp_path):
+                break
+            await anyio.sleep(0.05)
+        assert not os.listdir(tmp_path)
+        assert not set(descendants(os.getpid())) - before
+        assert (await call(client, "store_status"))["files"] == 11
+
+    with service(engine, token=TOKEN, save_folder=tmp_path) as url:
+        over_http(url, work)
+
+
+def test_looking_is_cancelled_with_its_decoder(
+    engine: Engine, clip_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(descendants(os.getpid()))
+    monkeypatch.setattr("eaglenet.serve.mcp.read_frame_images", read_slowly)
+
+    async def work(client: Client) -> None:
+        with anyio.move_on_after(1.0) as scope:
+            await client.call_tool("look", {"clip_id": clip_id})
+        assert scope.cancelled_caught
+        for _ in range(200):
+            if not set(descendants(os.getpid())) - before:
+                break
+            await anyio.sleep(0.05)
+        assert not set(descendants(os.getpid())) - before
+        monkeypatch.undo()
+        assert len(await call(client, "look", clip_id=clip_id, frames=1)) == 2
+
+    with service(engine, token=TOKEN) as url:
+        over_http(url, work)
+
+
+def test_a_slow_tool_ends_with_an_error(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import time, sys; sys.stdin.read(); time.sleep(600)"
+    monkeypatch.setattr(
+        "eaglenet.video.reel.child_command", lambda module: [sys.executable, "-S", "-c", code]
+    )
+    clip_id = engine.search("red", k=1)[0].clip_id
+    with service(engine, token=TOKEN, save_folder=tmp_path, timeout=1.0) as url:
+        text = over_http(
+            url, lambda client: refusal(client, "save_clip", clip_id=clip_id, start=0, end=1)
+        )
+    assert "no answer within 1 s" in text
+    assert not os.listdir(tmp_path)
+
+
+def test_standard_output_carries_nothing_but_the_protocol(demo: DemoStore) -> None:
+    """Every line is JSON-RPC, also after lines that are not; the end of input ends the server."""
+    version = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    client = {"clientInfo": {"name": "test", "version": "1"}}
+    messages = [
+        {"id": 1, "method": "initialize", "params": {**version, **client}},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "store_status", "arguments": {}}},
+    ]
+    lines = [json.dumps({"jsonrpc": "2.0", **message}) for message in messages]
+    lines.insert(2, "this is not JSON")
+    lines.insert(3, "\x00\xff\u2028")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "eaglenet", "-v", "mcp", "--store", str(demo.folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n".join(lines) + "\n")
+    process.stdin.flush()
+    answers = [json.loads(process.stdout.readline())]
+    while answers[-1].get("id") != 2:
+        answers.append(json.loads(process.stdout.readline()))
+    began = time.monotonic()
+    rest, _ = process.communicate(timeout=30)
+    assert rest == ""
+    assert process.returncode == 0
+    assert time.monotonic() - began < 10
+    assert all(answer["jsonrpc"] == "2.0" for answer in answers)
+    assert answers[-1]["result"]["structuredContent"]["files"] == 11
+
+
+def test_a_folder_that_does_not_exist_is_refused_at_the_start(
+    engine: Engine, tmp_path: Path
+) -> None:
+    from eaglenet.serve.mcp import Agents
+    from eaglenet.serve.state import State
+
+    with pytest.raises(UsageError, match="mkdir"):
+        Agents(State.make(engine, Settings()), tmp_path / "none")
+
+
+def test_files_that_were_swapped_are_not_shown(own_demo: DemoStore) -> None:
+    """A link to a file outside the indexed folders, in the place of an indexed file."""
+    engine = own_demo.open()
+    hit = engine.search("red", k=1)[0]
+    path = Path(hit.path)
+    path.unlink()
+    path.symlink_to(own_demo.secret)
+    with service(engine) as url:
+        text = over_http(url, lambda client: refusal(client, "look", clip_id=hit.clip_id))
+    assert "no longer in the indexed folders" in text
+
+
+def test_transcripts_are_read_in_parts_and_images_are_shown(tmp_path: Path) -> None:
+    """Without a transport, on a film with 700 lines and an image."""
+    from eaglenet.serve.mcp import Agents
+    from eaglenet.serve.state import State
+
+    folder, bag = tmp_path / "films", BagMethod()
+    folder.mkdir()
+    Image.new("RGB", (300, 150), "blue").save(folder / "image.png")
+    said = [(number / 100, number / 100 + 0.005, f"line {number}\x1b") for number in range(700)]
+    write_with_subtitles(folder / "film.mkv", said)
+    options = IndexOptions(workers=0)
+    index_videos([folder], tmp_path / "store", "bag", method=bag, options=options)
+
+    async def main() -> None:
+        state = State.make(Engine.open(tmp_path / "store", bag), Settings())
+        state.start()
+        agents = Agents(state)
+        async with Client(agents.server) as client:
+            files = (await call(client, "list_files", order="name"))["files"]
+            film, image = (file["clip_id"] for file in files)
+            texts: list[str] = []
+            start: float | None = 0.0
+            while start is not None:
+                part = await call(client, "read_transcript", clip_id=film, start=start)
+                texts += [line["text"] for line in part["lines"]]
+                assert len(part["lines"]) <= 300
+                start = part["next_start"]
+            assert [text.rstrip("?") for text in texts] == [f"line {n}" for n in range(700)]
+            part = await call(client, "read_transcript", clip_id=film, start=1.0, end=1.1)
+            assert len(part["lines"]) == 10
+            part = await call(client, "read_transcript", clip_id=film, kinds=["speech"])
+            assert part["lines"] == []
+            _, shown = await call(client, "look", clip_id=image, frames=5, side=100)
+            with Image.open(io.BytesIO(base64.b64decode(shown.data))) as picture:
+                assert picture.size == (100, 50)
+            assert "save_clip" not in {each.name for each in (await client.list_tools()).tools}
+        agents.close()
+        await state.stop()
+
+    anyio.run(main)
+
+
+def test_the_page_and_the_skill_name_every_tool_and_no_other() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "agents.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == TOOLS | {"save_clip"}
+    skill = (root / "skills" / "eaglenet" / "SKILL.md").read_text()
+    assert skill.startswith("---\nname: eaglenet\ndescription: ")
+    assert set(re.findall(r"`(\w+_\w+|look|similar)`", skill)) >= TOOLS | {"save_clip"}
