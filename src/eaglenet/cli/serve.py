@@ -50,6 +50,13 @@ def serve(
         bool,
         typer.Option("--allow-uploads", help="Allow searches with uploaded images and videos."),
     ] = False,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL#MODEL",
+            help="Let a vision model on this OpenAI-compatible server order the first 10.",
+        ),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Serve shard I of N of the store, without the page."),
@@ -76,6 +83,7 @@ def serve(
         search_rate=rate,
         timeout=timeout,
         allow_uploads=allow_uploads,
+        judge=judge,
     )
     if not settings.local and len(token or "") < MIN_TOKEN:
         print(

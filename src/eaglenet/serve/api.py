@@ -223,10 +223,16 @@ async def _search(
     queries = [_parse_query(text, negatives) for text in texts]
     valid = [query for query in queries if query is not None]
     found = Found([], options.shortlist_size(asked.k))
+    # One text at a time: a judge takes seconds for each.
+    judge = state.judge if len(valid) == 1 else None
     if valid:
-        found = await state.batcher.search(valid, asked.k, options)
-    lists = iter(found.hits)
+        k = asked.k if judge is None else max(asked.k, judge.judge.count)
+        found = await state.batcher.search(valid, k, options)
     note = ""
+    if judge is not None:
+        judged = await judge.rank(valid[0], found.hits[0])
+        found, note = Found([judged.hits[: asked.k]], found.shortlist), judged.notice
+    lists = iter(found.hits)
     if not any(found.hits):
         query = valid[0] if len(valid) == 1 else None
         note = await run_in_threadpool(state.engine.why_empty, options, query)
@@ -277,6 +283,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         # JSON has no NaN; a model that gives one must not break the page.
         score=hit.score if math.isfinite(hit.score) else 0.0,
         coarse_score=hit.coarse_score if math.isfinite(hit.coarse_score) else 0.0,
+        judge_score=hit.metadata.get("judge_score"),
         confidence=hit.confidence,
         match=label(hit.confidence),
         moment=MomentBody(start=hit.moment.start, end=hit.moment.end, best=hit.moment.best),

@@ -167,6 +167,9 @@ class HitBody(BaseModel):
     path: str
     score: float
     coarse_score: float = Field(description="Cosine that put the clip on the shortlist")
+    judge_score: int | None = Field(
+        default=None, description="0 to 10 by the service's judge; null if it did not rate this"
+    )
     confidence: float | None = Field(
         default=None, description="Probability that the hit is right; null if not measured"
     )
@@ -188,7 +191,10 @@ class HitBody(BaseModel):
 class HitsBody(BaseModel):
     query: str
     hits: list[HitBody]
-    note: str = Field(default="", description="Where filters leave no clip: which of them does")
+    note: str = Field(
+        default="",
+        description="Which filter leaves no clip, or why the judge did not rate all results",
+    )
 
 
 ExactCount = Annotated[

@@ -7,6 +7,7 @@ import re
 import socket
 from dataclasses import dataclass
 
+from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
 
 MAX_QUERY_CHARACTERS = 1000
@@ -62,12 +63,16 @@ class Settings:
     """More wait for each other longer than it saves."""
     allow_uploads: bool = False
     max_upload_bytes: int = 64 * 2**20
+    judge: str | None = None
+    """Address of the chat server that orders the first hits; set here alone, never by a request."""
 
     def __post_init__(self) -> None:
         if self.token is not None:
             check_token(self.token)
         if self.session is not None:
             check_session(self.session)
+        if self.judge is not None:
+            ChatServer(self.judge)  # Refuses a wrong address before anything is served.
         if not self.local and self.token is None:
             raise UsageError(
                 "anyone who can reach this machine could watch the indexed videos: give "

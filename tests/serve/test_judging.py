@@ -1,0 +1,77 @@
+"""The judge of a service: set by who runs it, never by a request, and never in anyone's way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from eaglenet.core.errors import UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.serve import judging
+from eaglenet.serve.app import create_app
+from eaglenet.serve.settings import Settings
+from stand_in_chat import StandInChat, serve_chat
+
+
+@pytest.fixture
+def chat() -> Iterator[StandInChat]:
+    with serve_chat(lambda question, handler: '{"match": 4}') as server:
+        yield server
+
+
+def client_of(engine: Engine, **settings: object) -> TestClient:
+    app = create_app(engine, Settings(**settings))  # type: ignore[arg-type]
+    return TestClient(app, base_url="http://localhost")
+
+
+def test_first_results_carry_the_number_of_the_judge(engine: Engine, chat: StandInChat) -> None:
+    with client_of(engine, judge=f"{chat.url}#first") as client:
+        body = client.get("/api/search", params={"q": "a red ball", "k": 12}).json()
+        assert [hit["judge_score"] for hit in body["hits"][:10]] == [4] * len(body["hits"][:10])
+        assert all(hit["judge_score"] is None for hit in body["hits"][10:])
+        assert body["note"] == ""
+        count = len(chat.questions)
+        assert count == len(body["hits"][:10])
+        # Several texts would take too long, and other addresses cannot be named.
+        client.post("/api/search", json={"queries": ["red", "blue"]}).raise_for_status()
+        refusal = client.get("/api/search", params={"q": "red", "judge": "http://127.0.0.1:1"})
+        assert refusal.status_code == 422
+        assert len(chat.questions) == count
+
+
+def test_stalled_judge_delays_nobody_else(
+    engine: Engine, chat: StandInChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "SLOTS", 1)
+    chat.reply = lambda question, handler: chat.gone.wait(5) and None
+    results: list[str] = []
+    with client_of(engine, judge=f"{chat.url}#stalled", timeout=3.0) as client:
+
+        def search() -> None:
+            results.append(client.get("/api/search", params={"q": "a blue box"}).json()["note"])
+
+        first = threading.Thread(target=search)
+        first.start()
+        while not chat.questions:
+            time.sleep(0.01)
+        begin = time.monotonic()
+        body = client.get("/api/search", params={"q": "a green box"}).json()
+        assert time.monotonic() - begin < 1
+        assert body["note"] == judging.BUSY
+        assert body["hits"]
+        first.join()
+        assert "did not answer" in results[0]
+        # It is left alone for a while, and the slot is free again.
+        begin = time.monotonic()
+        note = client.get("/api/search", params={"q": "a green box"}).json()["note"]
+        assert "did not answer" in note
+        assert time.monotonic() - begin < 1
+
+
+def test_wrong_address_is_refused_at_the_start() -> None:
+    with pytest.raises(UsageError, match="no address of a chat server"):
+        Settings(judge="file:///etc/passwd")
