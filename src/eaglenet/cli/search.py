@@ -58,7 +58,8 @@ HISTORY_LENGTH = 1000
 WELCOME = "Describe what to find; a number plays that result, an empty line ends."
 NO_TRANSCRIPTS = (
     "this store has no transcripts. Subtitles in and beside videos are indexed by default; "
-    "`eaglenet index --listen MODEL` adds speech, `--read-text` adds on-screen text"
+    "`eaglenet index --listen MODEL` adds speech, `--read-text` adds on-screen text, `--describe "
+    "URL` adds descriptions"
 )
 
 
