@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from eaglenet.core.chat import ReplyError
-from eaglenet.core.errors import EagleNetError, UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
@@ -183,14 +183,21 @@ def test_describes_in_confined_workers(folder: Path, bag: BagMethod, chat: Stand
 def test_server_that_is_not_there_does_not_end_the_run(folder: Path, bag: BagMethod) -> None:
     with serve_chat(name_colours) as gone:
         url = gone.url
-    report = index(folder, bag, f"{url}#model")
-    assert report.indexed == 1
-    assert "cannot be used" in report.problems[0].reason
-    # Its model cannot be asked for, which is noticed before anything is indexed.
-    with pytest.raises(EagleNetError, match="cannot be used"):
-        index(folder, bag, url)
+    for number, address in enumerate((f"{url}#model", url)):
+        report = index(folder, bag, address)
+        assert report.indexed == 1 - number
+        assert "cannot be used" in report.problems[0].reason
+
+
+def test_wrong_addresses_and_unclear_models_are_refused_first(
+    folder: Path, bag: BagMethod, chat: StandInChat
+) -> None:
     with pytest.raises(UsageError, match="no address of a chat server"):
         index(folder, bag, "localhost")
+    chat.models = ["one", "two"]
+    with pytest.raises(UsageError, match="add #MODEL"):
+        index(folder, bag, chat.url)
+    assert not (folder / "store").exists()
 
 
 @pytest.mark.parametrize(

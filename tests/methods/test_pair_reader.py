@@ -107,6 +107,7 @@ def test_training_reads_the_right_and_the_nearest_pairs() -> None:
     assert nearest(scores, positives, 9).shape == (2, 4)
 
 
+@pytest.mark.slow
 def test_learns_an_order_that_cosines_cannot_tell() -> None:
     """Two videos of the same frames, one in reverse: their mean frames are equal."""
     method = make(num_negatives=1, num_layers=1, dropout=0.0).train()

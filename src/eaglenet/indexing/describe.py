@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from eaglenet.core.chat import ChatError, ReplyError
@@ -54,7 +55,6 @@ class ClipDescriber:
 
     def __init__(self, address: str, limits: Limits) -> None:
         self.describer = Describer(address)
-        self.name = self.describer.name
         self.decode: Callable[[ClipRequest], list[Pixels]] = decode_clip
         self.limits = limits
         self.problems: dict[str, str] = {}
@@ -62,8 +62,14 @@ class ClipDescriber:
         self._until = 0.0
         self._deadline: float | None = None
 
+    @property
+    def name(self) -> str:
+        return self.describer.name
+
     def load(self) -> None:
-        """Nothing: the model is loaded by its server."""
+        """Refuse a server of several models before a long run; one that is down is asked later."""
+        with suppress(ChatError):
+            _ = self.name
 
     def begin(self) -> None:
         self._deadline = None

@@ -107,6 +107,8 @@ def index_videos(
     describer = (
         None if options.describe is None else ClipDescriber(options.describe, options.limits)
     )
+    if describer is not None:
+        describer.load()
     precision = "fp32"
     with kind_of(store).write(str(store), manifest, bank) as writer:
         if options.hubness is not None:

@@ -51,6 +51,8 @@ class JudgeCache:
             "DELETE FROM numbers WHERE rowid <= (SELECT max(rowid) FROM numbers) - "
             f"{MAX_CACHED - len(numbers)}",
         )
+        with suppress(OSError):
+            self.path.touch(mode=0o600)
         with (
             suppress(sqlite3.Error),
             closing(sqlite3.connect(self.path, timeout=1)) as connection,
