@@ -75,3 +75,10 @@ def test_stalled_judge_delays_nobody_else(
 def test_wrong_address_is_refused_at_the_start() -> None:
     with pytest.raises(UsageError, match="no address of a chat server"):
         Settings(judge="file:///etc/passwd")
+
+
+def test_descriptions_can_be_searched_alone(client: TestClient) -> None:
+    """This store has none."""
+    answer = client.get("/api/search", params={"q": "a red ball", "in": "descriptions"})
+    assert (answer.status_code, answer.json()["hits"]) == (200, [])
+    assert "descriptions" in client.get("/").text
