@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -43,33 +44,41 @@ def test_first_results_carry_the_number_of_the_judge(engine: Engine, chat: Stand
         assert len(chat.questions) == count
 
 
-def test_stalled_judge_delays_nobody_else(
+def test_slow_judge_delays_nobody_else(
     engine: Engine, chat: StandInChat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "SLOTS", 1)
-    chat.reply = lambda question, handler: chat.gone.wait(5) and None
-    results: list[str] = []
-    with client_of(engine, judge=f"{chat.url}#stalled", timeout=3.0) as client:
+    release, asked = threading.Event(), threading.Event()
+
+    def reply(question: dict[str, Any], handler: BaseHTTPRequestHandler) -> str:
+        asked.set()
+        release.wait(30)
+        return '{"match": 4}'
+
+    chat.reply = reply
+    notes: list[str] = []
+    with client_of(engine, judge=f"{chat.url}#slow", timeout=60.0) as client:
 
         def search() -> None:
-            results.append(client.get("/api/search", params={"q": "a blue box"}).json()["note"])
+            notes.append(
+                client.get("/api/search", params={"q": "a blue box", "k": 2}).json()["note"]
+            )
 
         first = threading.Thread(target=search)
         first.start()
-        while not chat.questions:
-            time.sleep(0.01)
-        begin = time.monotonic()
-        body = client.get("/api/search", params={"q": "a green box"}).json()
-        assert time.monotonic() - begin < 1
-        assert body["note"] == judging.BUSY
-        assert body["hits"]
-        first.join()
-        assert "did not answer" in results[0]
-        # It is left alone for a while, and the slot is free again.
-        begin = time.monotonic()
-        note = client.get("/api/search", params={"q": "a green box"}).json()["note"]
-        assert "did not answer" in note
-        assert time.monotonic() - begin < 1
+        try:
+            assert asked.wait(30)
+            body = client.get("/api/search", params={"q": "a green box"}).json()
+            assert body["note"] == judging.BUSY
+            assert body["hits"]
+            assert notes == [], "the first one still waits for the judge"
+        finally:
+            release.set()
+            first.join()
+        assert notes == [""]
+        # The slot is free again.
+        body = client.get("/api/search", params={"q": "a green box", "k": 1}).json()
+        assert body["hits"][0]["judge_score"] == 4
 
 
 def test_wrong_address_is_refused_at_the_start() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from eaglenet.core.chat import ChatError, ReplyError
 from eaglenet.core.progress import Progress
@@ -55,7 +56,7 @@ class ClipDescriber:
 
     def __init__(self, address: str, limits: Limits) -> None:
         self.describer = Describer(address)
-        self.decode: Callable[[ClipRequest], list[Pixels]] = decode_clip
+        self.decode: Callable[[Any], list[Pixels]] = decode_clip
         self.limits = limits
         self.problems: dict[str, str] = {}
         self._num_refusals = 0

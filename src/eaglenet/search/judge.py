@@ -234,7 +234,8 @@ class _Session:
             self.problems.append(str(error))
         except ChatError as error:
             self.problems.append(str(error))
-            judge.fail(error)
+            if left >= judge.timeout or self._left() > 0:
+                judge.fail(error)  # Otherwise the budget was over, not the server's time.
             self.is_over.set()
         return None
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from eaglenet.core.hits import Hit
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery
-from eaglenet.search.judge import Judge, Judgement
+from eaglenet.search.judge import TIMEOUT, Judge, Judgement
 
 SLOTS = 2
 """Searches that are judged at once; a judge is far slower than the engine."""
@@ -24,9 +24,9 @@ class ServiceJudge:
     """
 
     def __init__(self, engine: Engine, address: str, timeout: float) -> None:
-        """``timeout`` is that of a request; a judge gets half of it."""
+        """``timeout`` is that of a request; a judge gets half of it, a question a quarter."""
         self.engine = engine
-        self.judge = Judge(address, budget=timeout / 2)
+        self.judge = Judge(address, timeout=min(TIMEOUT, timeout / 4), budget=timeout / 2)
         self._executor = ThreadPoolExecutor(SLOTS, thread_name_prefix="judge")
         self._num_running = 0
 
