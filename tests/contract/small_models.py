@@ -130,6 +130,10 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
         "default": {},
         "interaction": {"coarse": False, "num_layers": 0, "weighted": False},
     },
+    "pair_reader": {
+        "default": {"num_layers": 2, "num_heads": 2, "hidden_dim": 20, "pairs_at_once": 4},
+        "one-layer": {"num_layers": 1, "num_heads": 1, "hidden_dim": 12, "num_negatives": 1},
+    },
     "eaglenet": {
         "paper": {"langevin_steps": 2},
         "recipe": {"langevin_steps": 2, "support": "elementwise"},

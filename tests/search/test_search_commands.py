@@ -18,6 +18,7 @@ from eaglenet.core.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
 from small_model import save_small_model
 from small_videos import colour_video, damaged_video
+from stand_in_chat import serve_chat
 
 runner = CliRunner()
 # Starting workers takes seconds. The store of most tests is made by them, others without.
@@ -461,3 +462,21 @@ def test_a_model_that_is_not_the_stores_is_refused_before_it_is_downloaded(
     result = runner.invoke(app, [*command, "--model", "fast"])
     assert isinstance(result.exception, EagleNetError)
     assert "was made with model 'demo' (now 'fast'): they cannot be mixed" in str(result.exception)
+
+
+def test_judge_orders_results_and_a_notice_says_if_it_cannot(world: Path) -> None:
+    arguments = ["search", "red", "--store", str(world / "store"), "--json", "--judge"]
+    with serve_chat(lambda question, handler: '{"match": 3}') as chat:
+        result = runner.invoke(app, [*arguments, chat.url])
+        assert result.exit_code == 0
+        hits = json.loads(result.stdout)["hits"]
+        assert [hit["metadata"]["judge_score"] for hit in hits] == [3, 3]
+        assert "the judge" not in result.stderr
+    result = runner.invoke(app, [*arguments, f"{chat.url}#another"])
+    assert result.exit_code == 0
+    assert "the judge rated 0 of 2 results" in result.stderr
+    assert [hit["clip_id"] for hit in json.loads(result.stdout)["hits"]] == [
+        hit["clip_id"] for hit in hits
+    ]
+    result = runner.invoke(app, [*arguments, "ftp://host"])
+    assert isinstance(result.exception, UsageError)

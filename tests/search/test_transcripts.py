@@ -133,7 +133,7 @@ def test_phrases_match_transcripts_only(engine: Engine) -> None:
 
 def test_explains_why_no_line_matches(engine: Engine) -> None:
     both, spoken = SearchOptions(), SearchOptions(modalities=("speech", "screen-text"))
-    lines = f"{engine.info()['lines']} lines of speech and on-screen text, none with"
+    lines = f"{engine.info()['lines']} transcript lines, none with"
     phrase = Query('"no such phrase"')
     advice = "remove the quotation marks to match words in any order"
     assert engine.why_empty(both, phrase) == f"{lines} this phrase; {advice} and search frames too"
@@ -144,7 +144,7 @@ def test_explains_why_no_line_matches(engine: Engine) -> None:
     filtered = SearchOptions(Filters(path="nowhere/*"), modalities=("speech",))
     assert "a path like 'nowhere/*'" in engine.why_empty(filtered, Query("zzz"))
     empty = explain_no_match(TranscriptQuery.parse('"a b"'), ("speech",), 0)
-    assert "this store has neither" in empty
+    assert "this store has none" in empty
 
 
 def test_fuses_frames_and_transcripts(engine: Engine) -> None:
@@ -176,7 +176,7 @@ def test_groups_transcript_hits_by_file(engine: Engine) -> None:
 
 @pytest.mark.parametrize("modalities", ["sound", "", "visual,smell"])
 def test_refuses_unknown_modalities(engine: Engine, modalities: str) -> None:
-    with pytest.raises(UsageError, match="visual, speech, screen-text"):
+    with pytest.raises(UsageError, match="visual, speech, screen-text, descriptions"):
         engine.search("red", modalities=modalities)
 
 

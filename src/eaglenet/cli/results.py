@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from eaglenet.search.hits import SearchResult
 
 
+KIND_LABELS = {"text": "text", "description": "shows"}
+"""Labels of transcript lines; all others were said."""
 MAX_TITLE = 200
 """Characters of a query above its table."""
 MIN_FILE_COLUMNS = 24
@@ -53,7 +55,7 @@ def print_transcripts(console: Console, hits: Iterable[Hit]) -> None:
     """Print the matching transcript lines of hits, with the matches in bold."""
     for hit in hits:
         for line in hit.transcript:
-            kind = "text" if line.kind == "text" else "speech"
+            kind = KIND_LABELS.get(line.kind, "speech")
             console.print(f"{hit.rank:>3} {kind:<6} ", highlight(line), sep="", soft_wrap=True)
 
 

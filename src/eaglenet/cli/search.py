@@ -49,14 +49,17 @@ from eaglenet.video.containers import VIDEO_SUFFIXES
 if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
+    from eaglenet.search.hit_list import HitList
     from eaglenet.search.hits import CaptionHit, SearchResult
+    from eaglenet.search.judge import Judge
 
 PROMPT = "search> "
 HISTORY_LENGTH = 1000
 WELCOME = "Describe what to find; a number plays that result, an empty line ends."
 NO_TRANSCRIPTS = (
     "this store has no transcripts. Subtitles in and beside videos are indexed by default; "
-    "`eaglenet index --listen MODEL` adds speech, `--read-text` adds on-screen text"
+    "`eaglenet index --listen MODEL` adds speech, `--read-text` adds on-screen text, `--describe "
+    "URL` adds descriptions"
 )
 
 
@@ -166,6 +169,14 @@ def search(
     source: Annotated[dict[str, Any], Query],
     options: SearchOptions,
     output: OutputOptions,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL#MODEL",
+            rich_help_panel="Ranking",
+            help="Let a vision model on this OpenAI-compatible server order the first 10.",
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(rich_help_panel="Model", help="Load the model from here, if it has moved."),
@@ -191,6 +202,7 @@ def search(
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import runs_through_numpy
 
+    opened_judge = _open_judge(judge)
     engine = Engine.open(store, model, device)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
@@ -199,7 +211,9 @@ def search(
 
         def find(line: str) -> SearchResult:
             query = Query(line, negatives) if negatives else parse(line, folder=Path())
-            return SearchResult(query, engine.search(query, k, options=options))
+            hits = engine.search(query, k, options=options, judge=opened_judge)
+            _print_notice(hits)
+            return SearchResult(query, hits)
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
     elif captions is not None:
@@ -207,7 +221,9 @@ def search(
         assert isinstance(query, Query), "made of --video or --similar"
         _print_captions(engine.best_captions(query, read_lines(captions), k), output.as_json)
     else:
-        hits = engine.search_many(typed, k, options=options)
+        hits = engine.search_many(typed, k, options=options, judge=opened_judge)
+        for each in hits:
+            _print_notice(each)
         results = [SearchResult(*pair) for pair in zip(typed, hits, strict=True)]
         _report(engine, store, results, options, output, draw, is_list=queries is not None)
 
@@ -471,6 +487,19 @@ def _print_notes(
             f"FOLDER{store_option(store)} --drop-missing",
             is_error=True,
         )
+
+
+def _open_judge(address: str | None) -> Judge | None:
+    if address is None:
+        return None
+    from eaglenet.search.judge import Judge
+
+    return Judge(address)
+
+
+def _print_notice(hits: HitList) -> None:
+    if hits.notice:
+        print_line(hits.notice, is_error=True)
 
 
 def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:

@@ -57,6 +57,13 @@ def serve(
         Path | None,
         typer.Option(metavar="FOLDER", help="With --agents: let them save clips into a folder."),
     ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL#MODEL",
+            help="Let a vision model on this OpenAI-compatible server order the first 10.",
+        ),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Serve shard I of N of the store, without the page."),
@@ -87,6 +94,7 @@ def serve(
         allow_uploads=allow_uploads,
         agents=agents,
         save_folder=save_folder,
+        judge=judge,
     )
     if not settings.local and len(token or "") < MIN_TOKEN:
         print(

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Modality = Literal["visual", "speech", "screen-text"]
-"""Searchable part of a video: frames, subtitles and speech, or on-screen text."""
-TranscriptKind = Literal["subtitle", "speech", "text"]
-"""Origin of a transcript line: subtitles, speech recognition, or on-screen text."""
+Modality = Literal["visual", "speech", "screen-text", "descriptions"]
+"""Searchable part of a video: frames, subtitles and speech, on-screen text, or descriptions."""
+TranscriptKind = Literal["subtitle", "speech", "text", "description"]
+"""Origin of a transcript line: subtitles, speech recognition, on-screen text, or a description."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from eaglenet.transcripts.lines import TranscriptLine
 
 DESCRIPTION = "export.json"
 VERSION = 1
-KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
+KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text", "description")
 TABLES = ("clips", "files", "sources", "lines", "hubness")
 HASH = re.compile(r"[0-9a-f]{32}")
 CHOICES = {"status": ("done", "failed"), "kind": KINDS}

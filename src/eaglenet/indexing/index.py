@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
 from eaglenet.core.extras import require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
@@ -18,6 +19,7 @@ from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress
 from eaglenet.indexing.commit import Commit
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
+from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.executor import (
     ExecutorFactory,
     ExecutorSettings,
@@ -102,6 +104,11 @@ def index_videos(
     recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
     if options.listen is not None:
         recognizers.append(SpeechRecognizer(options.listen, options.device))
+    describer = (
+        None if options.describe is None else ClipDescriber(options.describe, options.limits)
+    )
+    if describer is not None:
+        describer.load()
     precision = "fp32"
     with kind_of(store).write(str(store), manifest, bank) as writer:
         if options.hubness is not None:
@@ -153,6 +160,9 @@ def index_videos(
             RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
                 local, workers
             )
+        if describer is not None:
+            snapshot = open_store(store).snapshot()
+            DescriptionRun(transcripts, describer, snapshot, on_transcripts).run(local, workers)
         report = run.finish(candidates, roots, options)
     return dataclasses.replace(
         report,
@@ -307,6 +317,8 @@ def check_request(
         OcrModel.require()
     if options.listen is not None:
         SpeechModel.require()
+    if options.describe is not None:
+        ChatServer(options.describe)
     make_executor = find_executor(options.executor)
     kind_of(store).exists(str(store))  # Last: it may need the network.
     return make_executor

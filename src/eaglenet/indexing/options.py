@@ -54,8 +54,8 @@ class IndexOptions:
     workers: None chooses by the amount of work.
     device: ``auto`` uses a GPU if there is one; a model passed as an object stays where it is.
     executor: name in ``eaglenet.indexing.executor.EXECUTORS``.
-    transcripts_from: another store, from which speech and on-screen text of the same files are
-        copied.
+    transcripts_from: another store, from which speech, on-screen text and descriptions of the same
+        files are copied.
     """
 
     splitting: Splitting = field(default_factory=Splitting)
@@ -85,6 +85,14 @@ class IndexOptions:
             "metavar": "MODEL",
             "help": "Index speech with a Whisper model: tiny, base, small, medium, large-v3, "
             "turbo, a folder or a hub id; needs eaglenet[speech].",
+        },
+    )
+    describe: str | None = field(
+        default=None,
+        metadata={
+            "metavar": "URL#MODEL",
+            "help": "Index sentences that a vision model on this OpenAI-compatible server writes "
+            "about each clip.",
         },
     )
     device: str = field(default="auto", metadata={"help": "Encode on auto, cpu, cuda or mps."})

@@ -26,6 +26,11 @@ TEXT_SECONDS = 20.0
 SPEECH_SECONDS = 300.0
 """Seconds per chunk of audio: 19 MB of samples."""
 INFINITY = float("inf")
+TITLES: dict[TranscriptKind, str] = {
+    "speech": "speech",
+    "text": "on-screen text",
+    "description": "descriptions",
+}
 CUT_SECONDS = 3.0
 """A chunk of audio is cut at the quietest moment within this distance of its end."""
 
@@ -279,7 +284,6 @@ class RecognitionRun:
         return Source(content, kind, "", 0, 0, name, "done", until=begin)
 
     def _fail(self, source: Source, path: str, reason: str, keep_until: float) -> None:
-        title = "speech" if source.kind == "speech" else "on-screen text"
-        failed = replace(source, status="failed", reason=f"{title}: {reason}")
+        failed = replace(source, status="failed", reason=f"{TITLES[source.kind]}: {reason}")
         self.transcripts.problems[path] = failed.reason
         self.transcripts.store_chunk(failed, (), keep_until)

@@ -76,7 +76,7 @@ class IndexReport:
     unused_tags: tuple[str, ...] = ()
     """Names in the table of tags that match none of the files."""
     transcript_lines: int = 0
-    """Lines read in this run: subtitles, speech and on-screen text."""
+    """Lines read in this run: subtitles, speech, on-screen text, descriptions."""
     images: int = 0
     """Images encoded in this run."""
     device: str = "cpu"

@@ -98,11 +98,11 @@ class TranscriptRun:
         self._store([SourceLines(source, store_lines(lines), keep_until)])
 
     def copy_from(self, other: Snapshot, contents: Collection[str]) -> None:
-        """Copy missing speech and on-screen text of these contents from another store.
+        """Copy speech, on-screen text and descriptions that are missing from another store.
 
         Transcripts do not depend on the model, and recognising them takes longer than encoding.
         """
-        for source, lines in other.transcripts(("speech", "text")):
+        for source, lines in other.transcripts(("speech", "text", "description")):
             if source.content in contents and source.key not in self.sources:
                 self._add(source, lines)
         self.write()

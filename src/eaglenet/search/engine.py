@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import torch
 
     from eaglenet.methods.base import Method
+    from eaglenet.search.judge import Judge
 
 AUTO = "auto"
 ATTEMPTS = 5
@@ -195,6 +196,7 @@ class Engine:
         k: int = 10,
         *,
         options: SearchOptions | None = None,
+        judge: Judge | str | None = None,
         **changes: Unpack[SearchChanges],
     ) -> HitList:
         """Return the k best moments for a query, best first.
@@ -202,9 +204,10 @@ class Engine:
         A string is a text, or a composed or temporal query (:func:`eaglenet.search.grammar.parse`);
         see :class:`Query` for images, videos and clips. ``changes``
         are options by name, including those of filters: ``shortlist=50, path="*.mp4"``; see
-        :class:`SearchOptions` and :class:`Filters`.
+        :class:`SearchOptions` and :class:`Filters`. ``judge`` orders the first hits: a
+        :class:`Judge`, or the address of its server.
         """
-        return self.search_many([query], k, options=options, **changes)[0]
+        return self.search_many([query], k, options=options, judge=judge, **changes)[0]
 
     def search_many(
         self,
@@ -212,6 +215,7 @@ class Engine:
         k: int = 10,
         *,
         options: SearchOptions | None = None,
+        judge: Judge | str | None = None,
         **changes: Unpack[SearchChanges],
     ) -> list[HitList]:
         """:meth:`search` for several queries, which is faster than one after the other."""
@@ -226,8 +230,16 @@ class Engine:
         ]
         if not typed:
             return []
-        found = self.read(lambda view: self._retriever(view).search(typed, k, options))
-        return [HitList(hits, self.thumbnail) for hits in found]
+        if judge is None:
+            found = self.read(lambda view: self._retriever(view).search(typed, k, options))
+            return [HitList(hits, self.thumbnail) for hits in found]
+        from eaglenet.search.judge import Judge
+
+        judge = Judge(judge) if isinstance(judge, str) else judge
+        count = max(k, judge.count)
+        found = self.read(lambda view: self._retriever(view).search(typed, count, options))
+        judged = [judge.rank(*pair, self) for pair in zip(typed, found, strict=True)]
+        return [HitList(each.hits[:k], self.thumbnail, each.notice) for each in judged]
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
         """Rank captions for the video, the image or the clip of a query."""

@@ -22,10 +22,14 @@ Thumbnails = Callable[[str], bytes]
 class HitList(list[Hit]):
     """The hits of one query, best first: a list with tables and a picture for notebooks."""
 
-    def __init__(self, hits: Iterable[Hit] = (), thumbnails: Thumbnails | None = None) -> None:
+    def __init__(
+        self, hits: Iterable[Hit] = (), thumbnails: Thumbnails | None = None, notice: str = ""
+    ) -> None:
         """``thumbnails`` gives the JPEG of a clip id, for notebooks."""
         super().__init__(hits)
         self._thumbnails = thumbnails
+        self.notice = notice
+        """Why a judge did not rate all hits; empty if it did, or if there was none."""
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat dictionary per hit."""

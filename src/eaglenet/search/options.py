@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eaglenet.store.records import FileTable
 
 MAX_RESULTS = 10_000
-MODALITIES: tuple[Modality, ...] = ("visual", "speech", "screen-text")
+MODALITIES: tuple[Modality, ...] = ("visual", "speech", "screen-text", "descriptions")
 
 
 def parse_date(text: str) -> float:
@@ -276,8 +276,8 @@ class SearchOptions:
             "option": "--in",
             "metavar": "MODALITY",
             "parse": parse_modalities,
-            "help": "Search in visual, speech (with subtitles) or screen-text; separate several by "
-            "commas. Default: all.",
+            "help": "Search in visual, speech (with subtitles), screen-text or descriptions; "
+            "separate several by commas. Default: all.",
         },
     )
     keep_duplicates: bool = field(

@@ -178,8 +178,8 @@ class Retriever:
         if query.text is None:
             if "visual" not in options.modalities:
                 raise UsageError(
-                    "an image, a video or a clip searches in visual only; speech and screen-text "
-                    "need a text"
+                    "an image, a video or a clip searches in visual only; speech, screen-text and "
+                    "descriptions need a text"
                 )
             has_row = query.clip_id is not None
             row = snapshot.row(snapshot.full_id(query.clip_id or "")) if has_row else None

@@ -18,6 +18,7 @@ from eaglenet.transcripts.lines import Analysis, Term, analyse, phrase_spans
 KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
     "speech": ("subtitle", "speech"),
     "screen-text": ("text",),
+    "descriptions": ("description",),
 }
 """Kinds of transcript lines per modality."""
 MAX_LINES = 300
@@ -294,10 +295,10 @@ def explain_no_match(query: TranscriptQuery, modalities: Sequence[Modality], num
         return ""
     what = "this phrase" if query.has_only_phrases else "these words"
     if not num_lines:
-        reason = f"{what} can match speech and on-screen text only, and this store has neither"
+        reason = f"{what} can match transcripts and descriptions only, and this store has none"
     else:
         lines = "line" if num_lines == 1 else "lines"
-        reason = f"{num_lines:,} {lines} of speech and on-screen text, none with {what}"
+        reason = f"{num_lines:,} transcript {lines}, none with {what}"
     if query.has_only_phrases:
         also = " and search frames too" if is_visual else ""
         return f"{reason}; remove the quotation marks to match words in any order{also}"

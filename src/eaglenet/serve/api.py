@@ -223,10 +223,17 @@ async def _search(
     queries = [_parse_query(text, negatives) for text in texts]
     valid = [query for query in queries if query is not None]
     result = BatchResult([], options.shortlist_size(parameters.k))
+    # One text at a time: a judge takes seconds for each.
+    judge = state.judge if len(valid) == 1 else None
     if valid:
-        result = await state.batcher.search(valid, parameters.k, options)
-    lists = iter(result.hits)
+        k = parameters.k if judge is None else max(parameters.k, judge.judge.count)
+        result = await state.batcher.search(valid, k, options)
     note = ""
+    if judge is not None:
+        verdict = await judge.rank(valid[0], result.hits[0])
+        result = BatchResult([verdict.hits[: parameters.k]], result.shortlist)
+        note = verdict.notice
+    lists = iter(result.hits)
     if not any(result.hits):
         query = valid[0] if len(valid) == 1 else None
         note = await run_in_threadpool(state.engine.why_empty, options, query)
@@ -277,6 +284,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         # JSON has no NaN; a model that returns one must not break the page.
         score=hit.score if math.isfinite(hit.score) else 0.0,
         coarse_score=hit.coarse_score if math.isfinite(hit.coarse_score) else 0.0,
+        judge_score=hit.metadata.get("judge_score"),
         confidence=hit.confidence,
         match=label(hit.confidence),
         moment=MomentBody(start=hit.moment.start, end=hit.moment.end, best=hit.moment.best),

@@ -167,6 +167,9 @@ class HitBody(BaseModel):
     path: str
     score: float
     coarse_score: float = Field(description="Cosine that put the clip on the shortlist")
+    judge_score: int | None = Field(
+        default=None, description="0 to 10 by the service's judge; null if it did not rate this"
+    )
     confidence: float | None = Field(
         default=None, description="Probability that the hit is right; null if not measured"
     )
@@ -189,7 +192,8 @@ class HitsBody(BaseModel):
     query: str
     hits: list[HitBody]
     note: str = Field(
-        default="", description="If nothing was found: the filters that exclude everything"
+        default="",
+        description="Filters that exclude everything, or why the judge did not rate all results",
     )
 
 

@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
 
 MAX_QUERY_CHARACTERS = 1000
@@ -67,12 +68,16 @@ class Settings:
     """Answer assistants at ``/mcp``."""
     save_folder: Path | None = None
     """Folder into which assistants may save clips."""
+    judge: str | None = None
+    """Address of the chat server that orders the first hits; set here alone, never by a request."""
 
     def __post_init__(self) -> None:
         if self.token is not None:
             check_token(self.token)
         if self.session is not None:
             check_session(self.session)
+        if self.judge is not None:
+            ChatServer(self.judge)  # Refuses a wrong address before anything is served.
         if not self.local and self.token is None:
             raise UsageError(
                 "anyone who can reach this machine could watch the indexed videos: set a "

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from eaglenet.search.engine import Engine
 from eaglenet.serve.batching import Batcher
 from eaglenet.serve.counters import ServiceMetrics
+from eaglenet.serve.judging import ServiceJudge
 from eaglenet.serve.library import Libraries
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.security import TokenCheck
@@ -31,6 +32,7 @@ class State:
     streams: Streams
     libraries: Libraries
     uploads: UploadFolder | None = None
+    judge: ServiceJudge | None = None
     _batcher: Batcher | None = field(default=None, repr=False)
 
     @classmethod
@@ -56,6 +58,8 @@ class State:
         """Create the batcher; needs a running event loop."""
         if self.settings.allow_uploads:
             self.uploads = UploadFolder(self.settings.timeout)
+        if self.settings.judge is not None:
+            self.judge = ServiceJudge(self.engine, self.settings.judge, self.settings.timeout)
         self._batcher = Batcher(
             self.engine,
             window=self.settings.batch_window,
@@ -76,6 +80,8 @@ class State:
             self._batcher = None
         await self.streams.close()
         self.videos.close()
+        if self.judge is not None:
+            self.judge.close()
         if self.uploads is not None:
             self.uploads.close()
             self.uploads = None

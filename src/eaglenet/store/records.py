@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Status = Literal["done", "failed"]
-TranscriptKind = Literal["subtitle", "speech", "text"]
-"""Subtitles, recognised speech, on-screen text."""
+TranscriptKind = Literal["subtitle", "speech", "text", "description"]
+"""Subtitles, recognised speech, on-screen text, descriptions of clips."""
 ClipKey = tuple[str, int]
 """Content hash of the file, and number of the clip in it."""
 Features = NDArray[np.void]
@@ -195,7 +195,7 @@ class LineQuery:
     terms: tuple[str, ...] = ()
     phrases: tuple[tuple[str, ...], ...] = ()
     near: tuple[tuple[str, ...], ...] = ()
-    kinds: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
+    kinds: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text", "description")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Subtitles, recognised speech and on-screen text of videos."""
+"""Subtitles, recognised speech, on-screen text and descriptions of videos."""

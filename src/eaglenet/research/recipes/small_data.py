@@ -60,6 +60,7 @@ DEMO_CONFIG: MethodSettings = {
     "mmt": {"num_layers": 2, "hidden_dim": 256, "margin": 0.2},
     "hit": {"num_layers": 2, "text_layers": 1, "hidden_dim": 256, "bank_size": 256},
     "clipbert": {"num_layers": 2, "num_heads": 4, "hidden_dim": 128, "frames_per_clip": 4},
+    "pair_reader": {"num_layers": 2, "num_heads": 4, "hidden_dim": 128},
     "supportset": {"hidden_dim": 128, "caption_weight": 1.0},
     "teachtext": {"student_config": {"text_centres": 8, "margin": 0.2}},
     # Towers from random weights must train, whatever an adapter would leave frozen.

@@ -192,7 +192,8 @@ const search = async ({ isNew = true } = {}) => {
     const missing = body.missing?.length ? `; without ${body.missing.join(", ")}, which cannot be reached` : "";
     const best = body.hits[0]?.confidence;
     const doubt = typeof best === "number" && best < NOTHING ? "; nothing here is likely to show that" : "";
-    say((body.hits.length ? `${count} ${what}${doubt}` : nothing(body.note)) + missing);
+    const note = body.note ? `; ${body.note}` : "";
+    say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing);
     more.hidden = body.hits.length < wanted || wanted >= MOST;
   } catch (error) {
     if (error.name === "AbortError") return;

@@ -2,7 +2,7 @@
 
 import { clock, element } from "./view.js";
 
-const KINDS = { subtitle: "subtitle", speech: "said", text: "written" };
+const KINDS = { subtitle: "subtitle", speech: "said", text: "written", description: "shows" };
 
 // Places are counted in characters as people know them, which JavaScript's strings do not.
 const marked = (line) => {

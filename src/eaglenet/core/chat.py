@@ -1,0 +1,222 @@
+"""Client of an OpenAI-compatible chat server (Ollama, vLLM, llama.cpp) that sees images.
+
+    server = ChatServer("http://127.0.0.1:11434#qwen3-vl:8b")
+    server.ask("Describe the image.", "", jpeg, schema, timeout=20)   # a JSON object
+
+The address is the user's; everything that comes back is untrusted. Redirects are not followed, and
+proxies are not used. A reply has a size limit, and one deadline from the first byte that is sent to
+the last one received, so that a server that drips bytes costs no more than one that is silent.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import EagleNetError, UsageError
+
+MAX_REPLY = 2**18
+"""Bytes of a reply."""
+MAX_EXCERPT = 200
+"""Characters of a server's own error message that are shown."""
+MAX_TOKENS = 2048
+"""Tokens per reply; models that reason use most of them before they answer."""
+MODELS_TIMEOUT = 10.0
+"""Seconds for the list of models."""
+KEY_VARIABLE = "EAGLENET_CHAT_KEY"
+
+
+class ChatError(EagleNetError):
+    """The server cannot be used now: not reached, too slow, or it refuses."""
+
+
+class ReplyError(ChatError):
+    """The server answered, but not with what was asked for."""
+
+
+class ChatServer:
+    """A server by its address, ``http://HOST:PORT#MODEL``.
+
+    Without ``#MODEL`` the server must have exactly one model. A key is read from
+    ``EAGLENET_CHAT_KEY`` and sent as a bearer token.
+    """
+
+    def __init__(self, address: str) -> None:
+        url, _, self._model = address.strip().partition("#")
+        try:
+            parts = urlsplit(url)
+            self._port = parts.port
+        except ValueError as error:
+            raise _wrong_address(address, str(error)) from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise _wrong_address(address, "it must begin with http:// or https:// and name a host")
+        if parts.username is not None or parts.password is not None:
+            raise _wrong_address("with a password", f"put a key into {KEY_VARIABLE} instead")
+        if parts.query or not address.isascii() or not address.strip().isprintable() or " " in url:
+            raise _wrong_address(address, "it may have a path, but no query, spaces or other signs")
+        self._scheme, self._host = parts.scheme, parts.hostname
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
+        self._key = os.environ.get(KEY_VARIABLE, "")
+        if not self._key.isascii() or not self._key.isprintable():
+            raise UsageError(f"{KEY_VARIABLE} must be visible ASCII characters")
+
+    @property
+    def is_model_known(self) -> bool:
+        """Whether :attr:`model` can be read without asking the server."""
+        return bool(self._model) or "model" in vars(self)
+
+    @cached_property
+    def model(self) -> str:
+        """Name of the model; asks the server if the address has none."""
+        if self._model:
+            return self._model
+        reply = _parse(self._exchange("GET", "/v1/models", None, MODELS_TIMEOUT), self.url)
+        entries = reply.get("data")
+        ids = [each.get("id") for each in entries if isinstance(each, dict)] if entries else []
+        names = [name for name in ids if isinstance(name, str) and name.isprintable()]
+        if len(names) != 1:
+            listed = ", ".join(names)[:MAX_EXCERPT] or "none"
+            raise UsageError(f"{self.url} has several models or none ({listed}); add #MODEL to it")
+        return names[0]
+
+    def ask(
+        self,
+        instructions: str,
+        text: str,
+        image: bytes,
+        schema: Mapping[str, Any],
+        *,
+        timeout: float,
+    ) -> dict[str, Any]:
+        """Ask about a JPEG; return the object of the reply, which has exactly the schema's keys.
+
+        The values are those that the server sent: the caller checks them.
+        """
+        picture = f"data:image/jpeg;base64,{base64.b64encode(image).decode()}"
+        content = [
+            {"type": "text", "text": text},
+            {"type": "image_url", "image_url": {"url": picture}},
+        ]
+        question = {
+            "model": self.model,
+            "messages": [
+                {"role": "system", "content": instructions},
+                {"role": "user", "content": content},
+            ],
+            "temperature": 0,
+            "seed": 0,
+            "max_tokens": MAX_TOKENS,
+            "stream": False,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "reply", "strict": True, "schema": dict(schema)},
+            },
+        }
+        body = json.dumps(question).encode()
+        reply = _parse(self._exchange("POST", "/v1/chat/completions", body, timeout), self.url)
+        answer = _answer(reply, self.url)
+        if set(answer) != set(schema["properties"]):
+            raise ReplyError(f"{self.url}: the reply has other keys than {[*schema['properties']]}")
+        return answer
+
+    def _exchange(self, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
+        deadline = time.monotonic() + timeout
+        kind = (
+            http.client.HTTPSConnection if self._scheme == "https" else http.client.HTTPConnection
+        )
+        connection = kind(self._host, self._port, timeout=timeout)
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        is_late = threading.Event()
+
+        def hang_up() -> None:
+            is_late.set()
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+        watchdog: threading.Timer | None = None
+        try:
+            connection.connect()
+            # A timeout of a socket begins again with every byte.
+            watchdog = threading.Timer(max(deadline - time.monotonic(), 0.0), hang_up)
+            watchdog.daemon = True
+            watchdog.start()
+            connection.request(method, self._path + path, body, headers)
+            response = connection.getresponse()
+            content = response.read(MAX_REPLY + 1)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if is_late.is_set() or isinstance(error, TimeoutError):
+                raise ChatError(f"{self.url} did not answer within {timeout:.3g} s") from None
+            cause = _excerpt(str(error) or type(error).__name__)
+            raise ChatError(f"{self.url} cannot be used ({cause})") from None
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+            connection.close()
+        if is_late.is_set():
+            raise ChatError(f"{self.url} did not answer within {timeout:.3g} s")
+        if 300 <= response.status < 400:
+            raise ChatError(
+                f"{self.url} redirects elsewhere, which is not followed; use the target"
+            )
+        if response.status != 200:
+            reason = _excerpt(content.decode("utf-8", "replace"))
+            raise ChatError(f"{self.url} replied with status {response.status}: {reason}")
+        if len(content) > MAX_REPLY:
+            raise ReplyError(f"{self.url}: the reply is longer than {MAX_REPLY} bytes")
+        return content
+
+
+def _parse(content: bytes | str, url: str) -> dict[str, Any]:
+    try:
+        value = untrusted.parse_json(content)
+    except ValueError:  # Also of bytes that are not UTF-8.
+        raise ReplyError(f"{url}: the reply is not JSON") from None
+    if not isinstance(value, dict):
+        raise ReplyError(f"{url}: the reply is not a JSON object")
+    return value
+
+
+def _answer(reply: Mapping[str, Any], url: str) -> dict[str, Any]:
+    """Object inside a reply; a model may have put its thoughts or a code fence around it."""
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise ReplyError(f"{url}: the reply has not exactly one choice")
+    message = choices[0].get("message")
+    text = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(text, str):
+        raise ReplyError(f"{url}: the reply has no text")
+    text = text.strip()
+    if text.startswith("<think>"):
+        text = text.partition("</think>")[2].strip()
+    if text.startswith("```") and text.endswith("```"):
+        text = text.removesuffix("```").partition("\n")[2]
+    return _parse(text, url)
+
+
+def _excerpt(text: str) -> str:
+    """First characters of a server's own words, on one line."""
+    shown = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * MAX_EXCERPT])
+    return " ".join(shown.split())[:MAX_EXCERPT] or "no reason"
+
+
+def _wrong_address(address: str, problem: str) -> UsageError:
+    return UsageError(
+        f"{address!r:.100} is no address of a chat server: {problem}; for example "
+        "http://127.0.0.1:11434#MODEL"
+    )

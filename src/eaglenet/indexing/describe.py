@@ -1,0 +1,154 @@
+"""Descriptions of an index run: each clip's contact sheet goes to a chat server, once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from eaglenet.core.chat import ChatError, ReplyError
+from eaglenet.core.progress import Progress
+from eaglenet.indexing.recognition import (
+    INFINITY,
+    ChunkLines,
+    ChunkRequest,
+    RecognitionRun,
+)
+from eaglenet.indexing.transcripts import TranscriptRun
+from eaglenet.store.records import IndexedFile, TranscriptKind
+from eaglenet.store.snapshot import Snapshot
+from eaglenet.transcripts.describe import TIMEOUT, Describer
+from eaglenet.transcripts.lines import TranscriptLine, clean_lines
+from eaglenet.video.limits import Limits
+from eaglenet.video.pixels import Pixels
+from eaglenet.video.sheets import Span, decode_sheet, draw_sheet
+
+MAX_CLIPS = 20_000
+"""Clips per file that are described: about two days of video."""
+MAX_REFUSALS = 3
+"""Unusable replies in a row after which the server is not asked any more in this run."""
+
+Windows = Mapping[str, Sequence[tuple[float, float]]]
+"""First and last second of the clips of a file, by content hash, in order of time."""
+
+
+@dataclass(frozen=True)
+class ClipRequest(ChunkRequest):
+    """A clip to describe; ``next_start`` is the start of the following one, infinity at the end."""
+
+    next_start: float
+
+
+def decode_clip(request: ClipRequest) -> list[Pixels]:
+    """Decode the frames of a clip that its contact sheet shows."""
+    return decode_sheet(Span(request.path, request.start, request.end))
+
+
+class ClipDescriber:
+    """Describes clip by clip. A clip without a usable reply is left out, and reported."""
+
+    kind: TranscriptKind = "description"
+    title = "describing clips"
+    seconds = 0.0
+    """Not used: there is one chunk per clip."""
+
+    def __init__(self, address: str, limits: Limits) -> None:
+        self.describer = Describer(address)
+        self.decode: Callable[[Any], list[Pixels]] = decode_clip
+        self.limits = limits
+        self.problems: dict[str, str] = {}
+        self._num_refusals = 0
+        self._until = 0.0
+        self._deadline: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.describer.name
+
+    def load(self) -> None:
+        """Refuse a server of several models before a long run; one that is down is asked later."""
+        with suppress(ChatError):
+            _ = self.name
+
+    def begin(self) -> None:
+        self._deadline = None
+
+    def read(self, request: ChunkRequest, decoded: Sequence[Pixels]) -> ChunkLines:
+        """Lines for one clip; without them the next run begins here, unless others follow."""
+        assert isinstance(request, ClipRequest)
+        if self._deadline is None:
+            self._until = request.start
+            budget = self.limits.time_for(request.duration, request.path)
+            self._deadline = time.monotonic() + budget
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self.problems[request.path] = "descriptions: time is over; index again to continue"
+            return ChunkLines([], self._until)
+        lines: list[TranscriptLine] = []
+        if decoded:
+            try:
+                sentences = self.describer.describe(draw_sheet(decoded), min(TIMEOUT, left))
+            except ReplyError as error:
+                self._num_refusals += 1
+                self.problems[request.path] = f"descriptions: clip at {request.start:g} s: {error}"
+                if self._num_refusals >= MAX_REFUSALS:
+                    raise
+                return ChunkLines([], self._until)
+            span = request.start, request.end
+            lines = clean_lines(TranscriptLine(*span, sentence) for sentence in sentences)
+        self._num_refusals = 0
+        self._until = request.next_start
+        return ChunkLines(lines, self._until)
+
+
+class DescriptionRun(RecognitionRun):
+    """Describes the clips of the files of a run.
+
+    Each clip is committed when it is described; a run that ends early is continued by the next one.
+    """
+
+    def __init__(
+        self,
+        transcripts: TranscriptRun,
+        describer: ClipDescriber,
+        snapshot: Snapshot,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(transcripts, describer, describer.limits, progress)
+        self.describer = describer
+        self.snapshot = snapshot
+        self._windows: Windows | None = None
+
+    def run(self, files: Iterable[IndexedFile], workers: int) -> None:
+        problems = self.describer.problems
+        try:
+            super().run(files, workers)
+        except ChatError as error:
+            # Not of a file: the next run asks again.
+            problems[self.describer.describer.server.url] = f"descriptions: {error}"
+        self.transcripts.problems.update(problems)
+
+    def _requests(self, pending: dict[str, tuple[IndexedFile, float]]) -> Iterator[ChunkRequest]:
+        if self._windows is None:
+            self._windows = clip_windows(self.snapshot, pending)
+        for content, (file, begin) in pending.items():
+            windows = [span for span in self._windows.get(content, ()) if span[0] >= begin]
+            for number, (start, end) in enumerate(windows):
+                is_end = number + 1 == len(windows)
+                following = INFINITY if is_end else windows[number + 1][0]
+                # Not the last chunk, even at the end: without a reply it is not complete.
+                yield ClipRequest(content, file.path, start, end, False, file.duration, following)
+
+
+def clip_windows(snapshot: Snapshot, contents: Iterable[str]) -> Windows:
+    """Windows of the clips of these contents."""
+    table = snapshot.files()
+    ids = dict(zip(table.contents, table.ids.tolist(), strict=True))
+    known = {content: ids[content] for content in contents if content in ids}
+    clips = snapshot.clips_of_contents(known.values())
+    return {
+        content: [(clip.start, clip.end) for clip in clips[number]][:MAX_CLIPS]
+        for content, number in known.items()
+    }

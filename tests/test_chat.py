@@ -1,0 +1,70 @@
+"""Addresses and models of chat servers. `tests/search/test_judge.py` has their answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglenet.core.chat import ChatServer, ReplyError
+from eaglenet.core.errors import UsageError
+from stand_in_chat import send, serve_chat
+
+SCHEMA = {"properties": {"a": {}}}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "localhost:11434",
+        "file:///etc/passwd",
+        "ftp://host",
+        "http://",
+        "http://:80",
+        "http://host:port",
+        "http://host:99999",
+        "http://user:password@host",
+        "http://host/?target=http://other",
+        "http://host/a b",
+        "http://host/\r\nX-Header: 1",
+        "http://h\u00f6st",
+        "http://[::1",
+    ],
+)
+def test_wrong_addresses_are_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="no address of a chat server") as refusal:
+        ChatServer(address)
+    assert "password@" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+def test_address_may_end_in_the_version(suffix: str) -> None:
+    with serve_chat(lambda question, handler: '<think>well</think>\n{"a": 1}') as chat:
+        server = ChatServer(f"{chat.url}{suffix}#some/model:8b")
+        assert server.ask("say a", "", b"jpeg", SCHEMA, timeout=5) == {"a": 1}
+        assert chat.questions[0]["model"] == "some/model:8b"
+        assert server.url == chat.url
+
+
+def test_only_model_is_found_and_several_are_listed() -> None:
+    with serve_chat(lambda question, handler: "") as chat:
+        assert ChatServer(chat.url).model == "stand-in"
+        for models in ([], ["one", "two"]):
+            chat.models = models
+            with pytest.raises(UsageError, match="add #MODEL") as refusal:
+                _ = ChatServer(chat.url).model
+            assert all(name in str(refusal.value) for name in models)
+
+
+def test_other_keys_are_refused() -> None:
+    with serve_chat(lambda question, handler: '{"b": 1}') as chat:
+        with pytest.raises(ReplyError, match="other keys"):
+            ChatServer(chat.url).ask("", "", b"", SCHEMA, timeout=5)
+        chat.reply = lambda question, handler: send(handler, b'{"choices": 3}')
+        with pytest.raises(ReplyError, match="one choice"):
+            ChatServer(chat.url).ask("", "", b"", SCHEMA, timeout=5)
+
+
+def test_key_must_fit_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLENET_CHAT_KEY", "a\r\nHost: other")
+    with pytest.raises(UsageError, match="EAGLENET_CHAT_KEY"):
+        ChatServer("http://127.0.0.1:1")
