@@ -24,11 +24,10 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from common import save_result
-from store import FILL, Maker
-
 import eaglenet.cli
+from common import save_result
 from eaglenet.store.store import LocalStore
+from store import FILL, Maker
 
 QUERY = "a man talks"
 CLIPS = Path(eaglenet.cli.__file__).parent / "demo_clips"
@@ -88,7 +87,8 @@ def seconds_until_service(store: Path) -> float:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "eaglenet", "serve", "--store", str(store), "--port", str(port)]
+    serve = ["serve", "--store", str(store), "--port", str(port)]
+    command = [sys.executable, "-m", "eaglenet", *serve]
     url = f"http://127.0.0.1:{port}/api/search?q=a+man+talks"
     began = time.perf_counter()
     service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
