@@ -174,7 +174,11 @@ def search(
         and sys.stdin.isatty()
         and not output.as_json
     )
-    typed = [] if is_interactive else make_queries(words or [], queries, source)
+    typed = (
+        []
+        if is_interactive
+        else make_queries(words or [], queries, source, is_literal=options.literal)
+    )
     if captions is not None and not source.keys() & {"video", "clip_id"}:
         raise UsageError("--captions ranks captions for a video; add --video FILE or --similar ID")
     draw = _require_images() if output.thumbnails else None
@@ -190,7 +194,7 @@ def search(
         negatives = source.get("negatives", ())
 
         def find(line: str) -> SearchResult:
-            query = Query(line, negatives) if negatives else parse(line, folder=Path())
+            query = parse(line, folder=Path(), negatives=negatives, is_literal=options.literal)
             return SearchResult(query, engine.search(query, k, options=options))
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
@@ -205,7 +209,11 @@ def search(
 
 
 def make_queries(
-    words: Sequence[str], queries: Path | None, source: Mapping[str, Any]
+    words: Sequence[str],
+    queries: Path | None,
+    source: Mapping[str, Any],
+    *,
+    is_literal: bool = False,
 ) -> list[AnyQuery]:
     """Make the query of a command line, or one per line of the file ``queries``."""
     options = {"image": "--image", "video": "--video", "clip_id": "--similar"}
@@ -227,12 +235,14 @@ def make_queries(
         )
     if "negatives" in source and not (words or queries):
         raise UsageError(f"--not works with a text only, not with {sources[0]}")
+    negatives = source.get("negatives", ())
     if queries is not None:
         lines = read_lines(queries)
-        return [Query(line, **source) if source else parse(line) for line in lines]
-    if words and not source:
-        return [parse(join_words(words), folder=Path())]
-    return [Query(join_words(words) if words else None, **source)]
+        return [parse(line, negatives=negatives, is_literal=is_literal) for line in lines]
+    if words:
+        text = join_words(words)
+        return [parse(text, folder=Path(), negatives=negatives, is_literal=is_literal)]
+    return [Query(**source)]
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -402,6 +412,9 @@ def _print_result(
         for hit in result.hits:
             print(draw(engine.frame(hit.clip_id, hit.moment.best)))
             print_line(f"{hit.rank}. {hit.path}  {format_time(hit.moment.best)}")
+    if result.query.dates is not None:
+        notice = f"{result.query.dates.notice}; --literal searches for the text as it is"
+        print_line(notice, is_error=True)
     ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in result.hits}
     print_result(result, ids, "" if result.hits else engine.why_empty(options, result.query))
 
@@ -410,6 +423,7 @@ def _print_json(results: list[SearchResult], saved: SavedMoments, *, is_list: bo
     rows = [
         {
             "query": result.query.title,
+            "notice": result.query.dates.notice if result.query.dates else "",
             "hits": [
                 {
                     **asdict(hit),

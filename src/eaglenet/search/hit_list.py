@@ -22,10 +22,16 @@ Thumbnails = Callable[[str], bytes]
 class HitList(list[Hit]):
     """The hits of one query, best first: a list with tables and a picture for notebooks."""
 
-    def __init__(self, hits: Iterable[Hit] = (), thumbnails: Thumbnails | None = None) -> None:
-        """``thumbnails`` gives the JPEG of a clip id, for notebooks."""
+    def __init__(
+        self, hits: Iterable[Hit] = (), thumbnails: Thumbnails | None = None, notice: str = ""
+    ) -> None:
+        """``thumbnails`` gives the JPEG of a clip id, for notebooks.
+
+        ``notice``: how the text was understood, if not as it is written.
+        """
         super().__init__(hits)
         self._thumbnails = thumbnails
+        self.notice = notice
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat dictionary per hit."""
@@ -41,6 +47,7 @@ class HitList(list[Hit]):
                 "clip_id": hit.clip_id,
                 "matched_in": ",".join(hit.matched_in),
                 "text": " / ".join(line.text for line in hit.transcript),
+                **{name: hit.metadata.get(name) for name in RECORDING},
             }
             for hit in self
         ]
@@ -90,8 +97,10 @@ class HitList(list[Hit]):
         return f'<img alt="" style="width:180px" src="data:image/jpeg;base64,{data}">'
 
 
+RECORDING = ("recorded", "latitude", "longitude", "camera")
 COLUMNS = [
-    *("rank", "score", "path", "start", "end", "best", "duration", "clip_id", "matched_in", "text")
+    *("rank", "score", "path", "start", "end", "best", "duration", "clip_id", "matched_in", "text"),
+    *RECORDING,
 ]
 
 

@@ -15,6 +15,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.composition import EncodedComposition
 from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
+from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
 from eaglenet.search.hits import make_hit, make_hits, make_transcript_hits
 from eaglenet.search.model import ClipFeatures, SearchModel
@@ -91,6 +92,9 @@ class StoreView:
             "roots": list(manifest.roots),
             "tags": sorted({tag for tags in self.files.tags for tag in tags}),
             "lines": snapshot.num_lines,
+            "recording dates": int(np.isfinite(self.files.recorded).sum()),
+            "places": int(np.isfinite(self.files.latitudes).sum()),
+            "unread tags": self.files.cameras.count(None),
         }
 
 
@@ -142,14 +146,24 @@ class Retriever:
             raise UsageError(
                 "confidence was not measured for the model of this store; leave out min_confidence"
             )
-        others = [query for query in queries if not isinstance(query, TemporalQuery)]
-        hits = iter(self._search_moments(others, k, options))
-        return [
-            self._search_steps(query, k, options)
-            if isinstance(query, TemporalQuery)
-            else next(hits)
-            for query in queries
-        ]
+        # Queries with dates have filters of their own; all others are searched together.
+        groups: dict[DateRange | None, list[int]] = {}
+        for number, query in enumerate(queries):
+            if not isinstance(query, TemporalQuery):
+                groups.setdefault(query.dates, []).append(number)
+        hits: dict[int, list[Hit]] = {}
+        for dates, numbers in groups.items():
+            own = [
+                query
+                for query in (queries[number] for number in numbers)
+                if not isinstance(query, TemporalQuery)
+            ]
+            found = self._search_moments(own, k, options.within_dates(dates))
+            hits.update(zip(numbers, found, strict=True))
+        for number, query in enumerate(queries):
+            if isinstance(query, TemporalQuery):
+                hits[number] = self._search_steps(query, k, options)
+        return [hits[number] for number in range(len(queries))]
 
     def _search_moments(
         self, queries: Sequence[Query | ComposedQuery], k: int, options: SearchOptions

@@ -61,8 +61,21 @@ class SearchParameters(BaseModel):
     path: Word | None = Field(
         None, description="Only paths that match, e.g. '*.mov' or a part of the path"
     )
-    after: Date | None = Field(None, description="Only files changed since")
-    before: Date | None = Field(None, description="Only files changed before")
+    after: Date | None = Field(
+        None,
+        description="Only recordings since; by the modification time of files that do not say when "
+        "they were recorded",
+    )
+    before: Date | None = Field(None, description="Only recordings before")
+    near: Word | None = Field(
+        None,
+        description="Only recordings near '48.1,11.6', degrees north and east, or near a town if "
+        "the service has a table of towns",
+    )
+    within: Word | None = Field(
+        None, description="Distance for 'near': 5km, 800m or 3mi; 10 km by default"
+    )
+    camera: Word | None = Field(None, description="Part of the make and model of the camera")
     min_duration: Seconds | None = Field(None, description="Seconds, of the file")
     max_duration: Seconds | None = Field(None, description="Seconds, of the file")
     tag: list[Word] = Field(
@@ -81,6 +94,9 @@ class SearchParameters(BaseModel):
             min_duration=self.min_duration,
             max_duration=self.max_duration,
             tags=tuple(self.tag),
+            near=self.near,  # type: ignore[arg-type]
+            within=self.within,  # type: ignore[arg-type]
+            camera=self.camera,
         )
         return SearchOptions(filters, self.group, SHORTLIST, keep_duplicates=self.keep_duplicates)
 
@@ -96,9 +112,12 @@ class TextParameters(SearchParameters):
         max_length=len(MODALITIES),
         description="Modalities to search; by default all, in one ranking",
     )
+    literal: bool = Field(
+        False, description="Take texts as they are: read no dates and no operators in them"
+    )
 
     def options(self) -> SearchOptions:
-        return replace(super().options(), modalities=tuple(self.modalities))
+        return replace(super().options(), modalities=tuple(self.modalities), literal=self.literal)
 
 
 class QueryParameters(TextParameters):
@@ -118,6 +137,7 @@ class SeveralQueries(TextParameters):
     keep_duplicates: Annotated[bool, Strict()] = Field(
         False, description="Also return repeated moments and near copies of files"
     )
+    literal: Annotated[bool, Strict()] = Field(False, description="Take texts as they are")
 
 
 class StreamParameters(BaseModel):
@@ -160,7 +180,16 @@ class StepBody(BaseModel):
     best: float
 
 
-class HitBody(BaseModel):
+class RecordingBody(BaseModel):
+    """What a file says of its recording."""
+
+    recorded: float | None = Field(default=None, description="Seconds since 1970; null if unknown")
+    latitude: float | None = Field(default=None, description="Degrees north; null if unknown")
+    longitude: float | None = Field(default=None, description="Degrees east; null if unknown")
+    camera: str = Field(default="", description="Make and model; empty if unknown")
+
+
+class HitBody(RecordingBody):
     rank: int
     clip_id: str
     name: str = Field(description="Name of the file")
@@ -189,6 +218,9 @@ class HitsBody(BaseModel):
     query: str
     hits: list[HitBody]
     note: str = Field(default="", description="Where filters leave no clip: which of them does")
+    notice: str = Field(
+        default="", description="How the text was understood, if not as it is written: its date"
+    )
 
 
 ExactCount = Annotated[
@@ -218,7 +250,7 @@ class SeveralBody(BaseModel):
     milliseconds: float
 
 
-class ClipBody(BaseModel):
+class ClipBody(RecordingBody):
     clip_id: str
     name: str
     path: str

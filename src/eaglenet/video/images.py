@@ -22,7 +22,7 @@ from eaglenet.video.sampling import Window
 from eaglenet.video.windows import DecodedVideo
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.Image import Exif, Image
 
 
 JPEG_QUALITY = 85
@@ -32,6 +32,8 @@ HEIF = "HEIF"
 """HEIC photographs of phones, if ``pillow-heif`` is installed."""
 NEEDS_HEIF = "HEIC needs pillow-heif: pip install 'eaglenet[heic]'"
 MAX_PIXELS = 100_000_000
+EXIF_IFD, GPS_IFD = 0x8769, 0x8825
+"""Parts of EXIF: about the photograph, and its place."""
 
 
 @cache
@@ -131,6 +133,20 @@ def read_image(path: Path) -> Image:
         if HEIF not in image_formats() and is_still(path):
             raise UnreadableImageError(NEEDS_HEIF) from error
         raise UnreadableImageError(_cause(error)) from error
+
+
+def read_exif(path: Path) -> Exif:
+    """Read the EXIF of an image file; its pixels are not decoded."""
+    from PIL import Image
+
+    with (
+        io.BufferedReader(open_input_file(path)) as file,
+        Image.open(file, formats=image_formats()) as image,
+    ):
+        exif = image.getexif()
+        for part in (EXIF_IFD, GPS_IFD):
+            exif.get_ifd(part)  # Later the file is closed.
+        return exif
 
 
 def _cause(error: Exception) -> str:
