@@ -146,6 +146,8 @@ def parse(
     if is_literal or not isinstance(text, str) or len(text) > MAX_CHARACTERS:
         return Query(text, tuple(negatives))  # Says what is wrong with it.
     tokens = _tokens(normalise_quotes(text), folder)
+    if not negatives:
+        _require_operands(tokens)
     if negatives or not _is_composed(tokens):
         rest, dates = take_dates(normalise_quotes(text))
         return Query(rest if dates else text, tuple(negatives), dates=dates)
@@ -202,6 +204,23 @@ def _is_composed(tokens: Sequence[_Token]) -> bool:
         if token.is_word("then") and before.is_marked and _begins_marked(tokens[number + 1 :]):
             return True
     return False
+
+
+def _require_operands(tokens: Sequence[_Token]) -> None:
+    """Refuse an operator after a marked operand that nothing follows, or an unmarked step."""
+    if len(tokens) > 1 and tokens[-1].is_word("+", "-", "then") and tokens[-2].is_marked:
+        word = tokens[-1].text.lower()
+        raise UsageError(
+            f"nothing follows {word!r}; write another part after it: "
+            f'"{tokens[-2].text:.40}" {word} "another part"'
+        )
+    is_step = len(tokens) > 2 and tokens[0].is_marked and tokens[1].is_word("then")
+    if is_step and not _begins_marked(tokens[2:]):
+        rest = " ".join(token.text for token in tokens[2:])
+        raise UsageError(
+            "put what follows 'then' in quotation marks: "
+            f'"{tokens[0].text:.40}" then "{rest:.40}"; or search for the text as it is: --literal'
+        )
 
 
 def _begins_marked(tokens: Sequence[_Token]) -> bool:
