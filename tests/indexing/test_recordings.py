@@ -22,6 +22,7 @@ from eaglenet.store.records import Changes
 from eaglenet.store.store import LocalStore
 from eaglenet.video.messages import MessageError, layout_of, pack, unpack
 from eaglenet.video.recording import Place, Recording
+from raw_file import write_dng
 from synthetic_store import BagMethod
 
 JULY = datetime(2023, 7, 14, 16, 2, 11, tzinfo=UTC).timestamp()
@@ -68,6 +69,20 @@ def test_a_confined_worker_reads_them_and_hits_carry_them(
     assert [Path(hit.path).name for hit in engine.search("red", before="2022-01-01")] == ["b.jpg"]
     info = engine.info()
     assert (info["recording dates"], info["places"], info["unread tags"]) == (2, 1, 0)
+
+
+def test_a_confined_worker_indexes_the_preview_of_a_raw_photograph(
+    tmp_path: Path, bag: BagMethod
+) -> None:
+    pytest.importorskip("rawpy")
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    write_dng(videos / "a.dng", Image.new("RGB", (320, 200), "red"))
+    report = run(videos, bag, workers=1)
+    assert (report.indexed, report.images, report.problems) == (1, 1, ())
+    (file,) = stored_files(videos)
+    assert (file.width, file.height, file.camera) == (320, 200, "Nikon Z 6")
+    assert file.recorded == datetime(2022, 8, 9, 10, 11, 12).timestamp()
 
 
 def test_files_of_an_earlier_store_get_them_without_a_model(folder: Path, bag: BagMethod) -> None:

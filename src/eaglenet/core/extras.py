@@ -22,6 +22,7 @@ EXTRAS = {
     "faster_whisper": "speech",
     "watchfiles": "watch",
     "pillow_heif": "heic",
+    "rawpy": "raw",
 }
 """Name of the extra by the module that it brings."""
 
