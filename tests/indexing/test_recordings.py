@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,14 +52,24 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A time zone that is seven hours behind UTC."""
+    monkeypatch.setenv("TZ", "XYZ7")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
 def test_a_confined_worker_reads_them_and_hits_carry_them(
-    folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+    folder: Path, bag: BagMethod, zone: None
 ) -> None:
     run(folder, bag, workers=1)
     video, canon, plain = stored_files(folder)
     assert (video.recorded, video.latitude, video.longitude) == (JULY, 48.1374, 11.5755)
     # EXIF without a zone: local time, also inside the confined process.
-    assert canon.recorded == datetime(2021, 1, 2, 3, 4, 5).timestamp()
+    assert canon.recorded == datetime(2021, 1, 2, 10, 4, 5, tzinfo=UTC).timestamp()
     assert (canon.camera, plain.camera, plain.recorded) == ("Canon EOS 5D", "", None)
     engine = Engine.open(folder.parent / "store", bag)
     (hit,) = engine.search("red", near=(48.2, 11.5), within=10)
