@@ -1,5 +1,6 @@
 """The grammar of queries: what is composed, what stays plain text, and what is refused."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,32 @@ def test_json_and_text_mean_the_same() -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+def test_the_ten_examples_of_the_page_mean_the_same_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglenet.cli.search import make_queries
+    from eaglenet.serve.api import _parse_query
+
+    page = (Path(__file__).parents[2] / "docs" / "queries.md").read_text("utf-8")
+    table = page.split("| query | finds |")[1].split("\n\n")[0]
+    examples = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
+    assert len(examples) == 10
+    monkeypatch.chdir(tmp_path)
+    for name in ("pool.jpg", "my dog.jpg"):
+        (tmp_path / name).touch()
+    kinds = []
+    for text in examples:
+        (typed,) = make_queries([text], None, {})
+        kinds.append(type(typed).__name__)
+        if "dog.jpg" in text:
+            continue  # For a service, which reads no files, it is a text in quotation marks.
+        if ".jpg" in text:
+            with pytest.raises(UsageError, match="files cannot be named here"):
+                _parse_query(text)
+        else:
+            assert _parse_query(text) == typed == parse(text)
+            assert parse(typed.title) == typed
+    expected = ["Query"] * 2 + ["ComposedQuery"] * 5 + ["TemporalQuery"] * 2 + ["Query"]
+    assert kinds == expected
