@@ -48,7 +48,7 @@ from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
-COMMON = (400, 401, 403, 421, 422, 429, 431, 500, 503, 504)
+COMMON = (400, 401, 403, 404, 421, 422, 429, 431, 500, 503, 504)
 
 router = APIRouter(prefix="/api", responses=documented(*COMMON))
 

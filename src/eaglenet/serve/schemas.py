@@ -9,9 +9,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
+from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Modality, TranscriptKind
 from eaglenet.search.confidence import Label
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
+from eaglenet.search.places import find_place
+from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
@@ -31,6 +34,12 @@ Sentence = Annotated[
     ),
 ]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
+Distance = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,5}(\.[0-9]{1,3})?)(km|m|mi)?$", max_length=20
+    ),
+]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -72,7 +81,7 @@ class SearchParameters(BaseModel):
         description="Only recordings near '48.1,11.6', degrees north and east, or near a town if "
         "the service has a table of towns",
     )
-    within: Word | None = Field(
+    within: Distance | None = Field(
         None, description="Distance for 'near': 5km, 800m or 3mi; 10 km by default"
     )
     camera: Word | None = Field(None, description="Part of the make and model of the camera")
@@ -87,6 +96,11 @@ class SearchParameters(BaseModel):
     )
 
     def options(self) -> SearchOptions:
+        """Options of the engine; reads the table of towns if ``near`` is a name."""
+        try:
+            near = None if self.near is None else find_place(self.near)
+        except UsageError as error:
+            raise Problem(404, str(error)) from None
         filters = Filters(
             path=self.path,
             after=timestamp(self.after),
@@ -94,7 +108,7 @@ class SearchParameters(BaseModel):
             min_duration=self.min_duration,
             max_duration=self.max_duration,
             tags=tuple(self.tag),
-            near=self.near,  # type: ignore[arg-type]
+            near=near,  # type: ignore[arg-type]
             within=self.within,  # type: ignore[arg-type]
             camera=self.camera,
         )

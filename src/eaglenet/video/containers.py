@@ -179,7 +179,7 @@ def looks_like_video(path: Path) -> bool:
     if _is_still(head):
         return False
     is_transport = any(
-        len(head) > start + 188 and head[start] == head[start + step] == 0x47
+        len(head) > start + step and head[start] == head[start + step] == 0x47
         for start, step in ((0, 188), (4, 192))
     )
     return is_transport or any(head.startswith(sign, offset) for offset, sign in SIGNATURES)
