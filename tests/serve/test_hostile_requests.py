@@ -150,8 +150,8 @@ def explore(
     def check_case(case: schemathesis.Case) -> None:
         answer = case.call(headers=HOST)
         # A schema cannot say that one bound must lie below the other, or that one needs the other.
-        is_beyond = "swap the" in answer.text or "within needs a place" in answer.text
-        if not (answer.status_code == 400 and is_beyond):
+        reasons = ("swap the", "within needs a place")
+        if answer.status_code != 400 or not any(reason in answer.text for reason in reasons):
             case.validate_response(answer)
 
     check_case()

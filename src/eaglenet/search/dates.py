@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import cache
 from itertools import chain
 
 FIRST_YEAR = 1971
@@ -30,6 +31,9 @@ SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 WORDS_THAT_ARE_MONTHS = ("march", "may", "august")
 """Without a year they must be written with a capital letter: ``in May``."""
+
+_HINT = r"\d|ago|last|this|past|today|yesterday|" + "|".join(MONTHS)
+"""Only texts with this are compared with all patterns."""
 
 Days = tuple[date, date]
 """First day, and the one after the last."""
@@ -66,10 +70,12 @@ def take_dates(text: str, today: date | None = None) -> tuple[str, DateRange | N
     >>> text, dates.phrase
     ('a beach', 'July 2023')
     """
+    if not re.search(_HINT, text.lower()):
+        return text, None
     today = today or date.today()
     # Quoted words keep their length, so that positions stay.
     visible = re.sub(r'"[^"]*"', lambda match: "\x00" * len(match[0]), text)
-    for pattern, read in _PATTERNS:
+    for pattern, read in _patterns():
         for match in pattern.finditer(visible):
             days = read(match, today)
             if days is None:
@@ -237,6 +243,7 @@ def _unit(unit: str, shift: int, today: date) -> Days | None:
     return _year(today.year + shift) if today.year + shift >= FIRST_YEAR else None
 
 
+@cache
 def _patterns() -> list[tuple[re.Pattern[str], Read]]:
     names = "|".join(chain(MONTHS, (f"{month[:3]}\\.?" for month in MONTHS), ("sept\\.?",)))
     month = f"(?P<month>{names})"
@@ -296,6 +303,3 @@ def _patterns() -> list[tuple[re.Pattern[str], Read]]:
         (after_comma + r"(?=\s*[.!?]*\s*$)", _read_year),
     ]
     return [(re.compile(expression, re.IGNORECASE), read) for expression, read in expressions]
-
-
-_PATTERNS = _patterns()

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video.containers import is_image, open_container
-from eaglenet.video.images import EXIF_IFD, GPS_IFD, read_exif
 
 EARTH_KM = 6371.0088
 """Mean radius of the earth, IUGG."""
@@ -101,6 +100,8 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def _read_image(path: Path) -> Recording:
+    from eaglenet.video.images import read_exif  # Not needed for videos and filters.
+
     try:
         return recording_from_exif(read_exif(path))
     # Pillow raises any kind of exception for broken EXIF.
@@ -128,6 +129,8 @@ def recording_from_tags(tags: Mapping[str, str]) -> Recording:
 
 def recording_from_exif(exif: Any) -> Recording:
     """Read the EXIF of :meth:`PIL.Image.Image.getexif`."""
+    from eaglenet.video.images import EXIF_IFD, GPS_IFD
+
     details = exif.get_ifd(EXIF_IFD)
     text = str(details.get(_DATE_ORIGINAL) or exif.get(_DATE) or "")
     match = re.match(r"(\d{4}):(\d\d):(\d\d)[ T](\d\d:\d\d:\d\d)", text)
