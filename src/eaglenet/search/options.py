@@ -367,7 +367,10 @@ class SearchOptions:
 
     literal: bool = field(
         default=False,
-        metadata={"help": "Search for the text as it is; do not read dates or + - then in it."},
+        metadata={
+            "group": "Queries",
+            "help": "Search for the text as it is; do not read dates or + - then in it.",
+        },
     )
 
     def __post_init__(self) -> None:
