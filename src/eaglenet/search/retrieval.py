@@ -138,22 +138,16 @@ class Retriever:
                 "confidence was not measured for the model of this store; leave out min_confidence"
             )
         # Queries with dates have filters of their own; all others are searched together.
-        groups: dict[DateRange | None, list[int]] = {}
-        for number, query in enumerate(queries):
-            if not isinstance(query, TemporalQuery):
-                groups.setdefault(query.dates, []).append(number)
+        groups: dict[DateRange | None, dict[int, Query | ComposedQuery]] = {}
         hits: dict[int, list[Hit]] = {}
-        for dates, numbers in groups.items():
-            own = [
-                query
-                for query in (queries[number] for number in numbers)
-                if not isinstance(query, TemporalQuery)
-            ]
-            found = self._search_moments(own, k, options.within_dates(dates))
-            hits.update(zip(numbers, found, strict=True))
         for number, query in enumerate(queries):
             if isinstance(query, TemporalQuery):
                 hits[number] = self._search_steps(query, k, options)
+            else:
+                groups.setdefault(query.dates, {})[number] = query
+        for dates, group in groups.items():
+            lists = self._search_moments(list(group.values()), k, options.within_dates(dates))
+            hits.update(zip(group, lists, strict=True))
         return [hits[number] for number in range(len(queries))]
 
     def _search_moments(

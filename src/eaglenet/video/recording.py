@@ -119,7 +119,8 @@ def recording_from_tags(tags: Mapping[str, str]) -> Recording:
     recorded = next(
         (seconds for name in DATE_TAGS if (seconds := _parse_time(lower.get(name, "")))), None
     )
-    place = next((found for name in PLACE_TAGS if (found := _place(lower.get(name, "")))), None)
+    places = (_place(lower.get(name, "")) for name in PLACE_TAGS)
+    place = next((place for place in places if place), None)
     make, model = (
         next((lower[name] for name in names if lower.get(name)), "")
         for names in (MAKE_TAGS, MODEL_TAGS)
