@@ -17,12 +17,16 @@ import pytest
 import torch
 from campaign import Reader, count, numbers, run
 from mutations import mutate_bytes, mutate_json, mutated_json_bytes, mutated_lines
+from PIL import Image
 
 from eaglenet.core.errors import DatasetError, EagleNetError
 from eaglenet.encoders.clip_files import config_from_hub, load_clip
 from eaglenet.encoders.openai_archive import read_openai_weights
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.models.folder import load
+from eaglenet.search.places import _look_up, find_place
+from eaglenet.video.recording import read_recording
+from raw_file import write_dng
 
 
 def refuses_some(refused: int, cases: int) -> None:
@@ -270,3 +274,32 @@ def test_deep_annotations_are_a_clear_error(tmp_path: Path) -> None:
     path.write_text("[" * 10_000)
     with pytest.raises(DatasetError, match="nested"):
         read_json(path)
+
+
+def test_tables_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "2867714\tMünchen\tMunchen\tMunich\t48.13743\t11.57549\tP\tPPLA\tDE\t\t02" + "\t" * 4
+    table = tmp_path / "cities.txt"
+    table.write_text(f"{row}1260391\t\t\tEurope/Berlin\t2024-01-01\n" * 3, "utf-8")
+    monkeypatch.setenv("EAGLENET_PLACES", str(table))
+
+    def read() -> None:
+        _look_up.cache_clear()
+        find_place("Munich")
+
+    read()
+    refuses_some(run(Reader("places", table, mutated_lines, read), 200), 200)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".tif", ".dng"])
+def test_recordings_of_photographs(tmp_path: Path, suffix: str) -> None:
+    exif = Image.Exif()
+    exif[0x010F] = "Canon"
+    exif.get_ifd(0x8769)[0x9003] = "2021:01:02 03:04:05"
+    exif.get_ifd(0x8825).update({1: "N", 2: (48.0, 8.0, 0.0), 3: "E", 4: (11.0, 34.0, 0.0)})
+    path, image = tmp_path / f"a{suffix}", Image.new("RGB", (16, 16))
+    if suffix == ".dng":
+        write_dng(path, image)
+    else:
+        image.save(path, exif=exif.tobytes())
+    assert read_recording(path).camera
+    run(Reader(f"recording{suffix}", path, mutate_bytes, lambda: read_recording(path)), 120)

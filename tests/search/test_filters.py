@@ -1,5 +1,8 @@
 """Filters keep what they say, and say which of them left nothing."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,6 +22,10 @@ FILES = FileTable(
     heights=[1, 1, 1],
     tags=[["Home"], ["home", "pets"], []],
     sizes=[10, 20, 30],
+    recorded=np.array([np.nan, 50.0, np.nan]),
+    latitudes=np.array([np.nan, 48.1374, -33.865]),
+    longitudes=np.array([np.nan, 11.5755, 151.21]),
+    cameras=[None, "Apple iPhone 14", ""],
 )
 
 
@@ -37,8 +44,14 @@ FILES = FileTable(
         (Filters(path="DOGS"), [0, 1, 0]),
         (Filters(path="*.MP4"), [1, 0, 0]),
         (Filters(path="/HOME/*/[C]*"), [1, 0, 0]),
-        (Filters(after=200), [0, 1, 1]),
-        (Filters(before=200), [1, 0, 0]),
+        (Filters(after=200), [0, 0, 1]),
+        (Filters(before=200), [1, 1, 0]),
+        (Filters(after=50, before=60), [0, 1, 0]),
+        (Filters(near="48.2,11.6"), [0, 1, 0]),
+        (Filters(near=(48.2, 11.6), within="5km"), [0, 0, 0]),
+        (Filters(near=[-33.9, 151.2], within=5), [0, 0, 1]),
+        (Filters(camera="IPHONE"), [0, 1, 0]),
+        (Filters(camera="canon"), [0, 0, 0]),
         (Filters(min_duration=50), [0, 1, 1]),
         (Filters(max_duration=50), [1, 1, 0]),
         (Filters(tags=("HOME",)), [1, 1, 0]),
@@ -123,3 +136,87 @@ def test_any_text_is_a_valid_filter(pattern: str, tag: str, number: float) -> No
     for text in ("' OR 1=1 --", '"; DROP TABLE files; --', "%' UNION SELECT *"):
         assert not Filters(path=text).allowed(FILES).any()
         assert not Filters(tags=(text,)).allowed(FILES).any()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"near": "91,0"},
+        {"near": "nowhere"},
+        {"near": "48.1"},
+        {"near": ""},
+        {"near": (1, 2, 3)},
+        {"near": 5},
+        {"near": (float("nan"), 0)},
+        {"near": "48.1,11.6", "within": "far"},
+        {"near": "48.1,11.6", "within": 0},
+        {"near": "48.1,11.6", "within": float("nan")},
+        {"near": "48.1,11.6", "within": True},
+        {"within": 5},
+    ],
+)
+def test_impossible_places_and_distances_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Filters(**values)
+
+
+ROW = "\t".join(
+    [*(f"{{{number}}}" for number in range(6)), "P", "PPLA", "{6}", "", "{7}", *[""] * 3, "{8}"]
+)
+ROW += "\t\t\tEurope/Berlin\t2024-01-01"
+TOWNS = [
+    (1, "München", "Munchen", "Munich,Monaco di Baviera", 48.13743, 11.57549, "DE", "02", 1260391),
+    (2, "Munich", "Munich", "", 48.6697, -98.8543, "US", "ND", 190),
+    (3, "Paris", "Paris", "Lutetia", 48.85341, 2.3488, "FR", "11", 2138551),
+    (4, "Paris", "Paris", "", 33.66094, -95.55551, "US", "TX", 24782),
+    (5, "北京", "Beijing", "Peking,北京市", 39.9075, 116.39723, "CN", "22", 18960744),
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table as GeoNames has it."""
+    path = tmp_path / "cities.txt"
+    path.write_text("".join(ROW.format(*town) + "\n" for town in TOWNS), "utf-8")
+    monkeypatch.setenv("EAGLENET_PLACES", str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "latitude"),
+    [
+        ("Munich", 48.13743),
+        ("munchen", 48.13743),
+        ("MÜNCHEN", 48.13743),
+        ("monaco di  baviera", 48.13743),
+        ("Munich, US", 48.6697),
+        ("Paris", 48.85341),
+        ("Paris, tx", 33.66094),
+        ("北京", 39.9075),
+    ],
+)
+def test_names_of_places_come_from_a_table(table: Path, name: str, latitude: float) -> None:
+    near = Filters(near=name).near
+    assert near is not None
+    assert near[0] == latitude
+
+
+@pytest.mark.parametrize("name", ["Pari", "Paris, DE", "Atlantis", "P", "\t"])
+def test_a_name_that_is_not_in_the_table_is_refused(table: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"48\.1,11\.6"):
+        Filters(near=name)
+
+
+def test_a_bad_table_is_named(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.write_text("Paris\n")
+    with pytest.raises(UsageError, match="line 1 has 1 columns, not 19"):
+        Filters(near="Paris")
+    table.write_text(ROW.format(1, "Paris", "Paris", "", 95, 2, "FR", "11", 1) + "\n")
+    with pytest.raises(UsageError, match="no place on earth"):
+        Filters(near="Paris")
+    monkeypatch.setenv("EAGLENET_PLACES", str(table.with_name("none.txt")))
+    with pytest.raises(UsageError, match=r"none.txt: no such file"):
+        Filters(near="Paris")
+    monkeypatch.delenv("EAGLENET_PLACES")
+    with pytest.raises(UsageError, match="set EAGLENET_PLACES"):
+        Filters(near="Paris")

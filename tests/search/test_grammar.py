@@ -1,5 +1,6 @@
 """The grammar of queries: what is composed, what stays plain text, and what is refused."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,8 @@ def parts_of(query: AnyQuery) -> list[tuple[float, str]]:
         "2: a dog",
         'signs that say "no entry"',
         '"no entry"',
-        '"no entry" then',
+        'a man says "stop" then he runs',
+        '"stop" he says then',
         '"unclosed + "',
         '"a" then "b',
         "a dog within 30s",
@@ -110,13 +112,19 @@ def test_steps_follow_each_other(text: str, steps: list[str], within: float | No
     [
         ('- "a" - "b"', "everything is subtracted"),
         ('"a" + + "b"', "two operators"),
-        ('"a" + "b" -', "ends with an operator"),
+        ('"a" + "b" -', "nothing follows '-'"),
+        ('"a" +', "nothing follows"),
+        ('"a dog" then', 'nothing follows .then.; .*: "a dog" then "another part"'),
+        ('"a" then "b" then', "nothing follows"),
+        ('"a dog" then a cat', '"a dog" then "a cat"; or .* --literal'),
+        ('"a" then within 30s', "in quotation marks"),
         ('"" + "b"', "empty"),
         ('"a" then "b" within soon', "not a duration"),
         ('"a" then "b" within 0s', "more than 0"),
         ('"a" then "b" within 9999999 hours', "7 days"),
         ('"a" + "b" within 30s', "two steps"),
-        ('"a" then a dog - "b"', "every step in quotation marks"),
+        ('"a" then a dog - "b"', "in quotation marks"),
+        ('"a" + "c" then a dog - "b"', "every step in quotation marks"),
         ('"0: a" + "b"', "weight"),
         ('"1000: a" + "b"', "weight"),
         ('"a" + missing.jpg', "no such file"),
@@ -189,3 +197,32 @@ def test_json_and_text_mean_the_same() -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+def test_the_ten_examples_of_the_page_mean_the_same_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglenet.cli.search import make_queries
+    from eaglenet.serve.api import _parse_query
+
+    page = (Path(__file__).parents[2] / "docs" / "queries.md").read_text("utf-8")
+    table = page.split("| query | finds |")[1].split("\n\n")[0]
+    examples = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
+    assert len(examples) == 10
+    monkeypatch.chdir(tmp_path)
+    for name in ("pool.jpg", "my dog.jpg"):
+        (tmp_path / name).touch()
+    kinds = []
+    for text in examples:
+        (typed,) = make_queries([text], None, {})
+        kinds.append(type(typed).__name__)
+        if "dog.jpg" in text:
+            continue  # For a service, which reads no files, it is a text in quotation marks.
+        if ".jpg" in text:
+            with pytest.raises(UsageError, match="files cannot be named here"):
+                _parse_query(text)
+        else:
+            assert _parse_query(text) == typed == parse(text)
+            assert parse(typed.title) == typed
+    expected = ["Query"] * 2 + ["ComposedQuery"] * 5 + ["TemporalQuery"] * 2 + ["Query"]
+    assert kinds == expected

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from eaglenet.cli.results import format_time
 from eaglenet.cli.search import read_lines
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
+from eaglenet.search.options import parse_date
+from eaglenet.store.records import Changes
+from eaglenet.store.store import LocalStore
 from small_model import save_small_model
 from small_videos import colour_video, damaged_video
 from stand_in_chat import serve_chat
@@ -480,3 +484,32 @@ def test_judge_orders_results_and_a_notice_says_if_it_cannot(world: Path) -> Non
     ]
     result = runner.invoke(app, [*arguments, "ftp://host"])
     assert isinstance(result.exception, UsageError)
+
+
+def test_recording_dates_are_shown_and_searched(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "store", tmp_path / "store")
+    with LocalStore.write(tmp_path / "store") as writer:
+        (blue,) = (file for file in writer.files() if file.path.endswith("blue.mp4"))
+        recorded = parse_date("2023-07-14T12:00")
+        described = replace(blue, recorded=recorded, latitude=48.1, longitude=11.6, camera="Canon")
+        writer.commit(Changes(files=[described]))
+    table = search(tmp_path, "red")
+    assert "recorded" in table.splitlines()[2]
+    assert "2023-07-14" in table
+    for arguments in (
+        ["red", "--near", "48.1,11.6", "--within", "5km"],
+        ["red", "--camera", "CANON"],
+        ["red", "--after", "2023-07-14", "--before", "2023-07-15"],
+        ["red, July 2023"],
+    ):
+        (hit,) = json.loads(search(tmp_path, *arguments, "--json"))["hits"]
+        assert hit["metadata"]["recorded"] == recorded
+        assert (hit["metadata"]["latitude"], hit["metadata"]["camera"]) == (48.1, "Canon")
+    dated = json.loads(search(tmp_path, "red, July 2023", "--json"))
+    assert dated["notice"].startswith("'July 2023' was read as a date")
+    literal = json.loads(search(tmp_path, "red, July 2023", "--literal", "--json"))
+    assert (len(literal["hits"]), literal["notice"]) == (2, "")
+    result = runner.invoke(app, ["search", "--store", str(tmp_path / "store"), "red in 2023"])
+    assert "--literal searches for the text as it is" in result.stderr
+    info = runner.invoke(app, ["store", "info", "--store", str(tmp_path / "store")]).stdout
+    assert "recording dates 1" in info

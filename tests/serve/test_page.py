@@ -98,6 +98,63 @@ def test_everything_can_be_done_with_keys(browser: object, address: str) -> None
     tab.context.close()
 
 
+def test_parts_and_steps_are_built_without_syntax(
+    browser: object, address: str, tmp_path: Path
+) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.goto("/")
+    page.fill("#query", "a red ball")
+    page.click("#add-part")
+    page.keyboard.type("a blue square")  # The new row has the focus.
+    page.select_option("#query-parts select", "-")
+    page.get_by_role("button", name="Add another part").click()
+    page.get_by_label("Part 3", exact=True).fill('a "green" ball')
+    page.get_by_label("How part 3 belongs to the query").select_option("then")
+    page.select_option("#within-steps", "30")
+    keep(page, "page_parts.png", tmp_path)
+    page.press("#query", "Enter")
+    page.wait_for_selector("button.card")
+    expected = '"a red ball" - "a blue square" then "a  green  ball" within 30s'
+    assert page.text_content("#heading") == expected
+    assert page.evaluate("new URLSearchParams(location.search).get('q')") == expected
+    page.reload()
+    page.wait_for_selector("button.card")
+    assert page.input_value("#query") == "a red ball"
+    assert page.locator("#query-parts li").count() == 2
+    assert page.input_value("#within-steps") == "30"
+    page.get_by_role("button", name="Remove part 3").click()
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Part 2"
+    page.keyboard.press("Enter")
+    wait_until(page, "document.querySelector('#heading').textContent.endsWith('square\"')")
+    page.go_back()
+    wait_until(page, "document.querySelectorAll('#query-parts li').length === 2")
+    page.goto("/?q=%22a+red+ball%22+then")
+    page.wait_for_selector("#status.bad")
+    assert "nothing follows 'then'" in page.text_content("#status")
+    assert page.input_value("#query") == '"a red ball" then'
+    tab.context.close()
+
+
+def test_a_date_in_the_text_is_told_and_can_be_taken_literally(
+    browser: object, address: str
+) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.goto("/?q=a+red+ball,+November+2023")
+    page.wait_for_selector("button.card")
+    assert "only recordings from 2023-11-01 to 2023-11-30" in page.text_content("#notice")
+    page.fill("#query", "a red ball in 1999")
+    page.press("#query", "Enter")
+    wait_until(page, "document.querySelector('#status').textContent.includes('No moment')")
+    page.click("#take-literally")
+    page.wait_for_selector("button.card")
+    assert page.is_hidden("#notice")
+    assert "literal=true" in page.url
+    assert tab.problems == []
+    tab.context.close()
+
+
 def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_path: Path) -> None:
     tab = Watched(browser, address)
     page = tab.page

@@ -317,6 +317,11 @@ def test_axe_finds_nothing_wide_and_on_a_phone(
         assert violations(page) == []
         assert page.evaluate(FITS)
         keep(page, f"page_{scheme}_{shape}_player.png", tmp_path)
+        page.goto("/?q=%22red%22+then+%22blue%22+within+10s")
+        page.wait_for_selector("button.card")
+        assert page.locator("#query-parts input").input_value() == "blue"
+        assert violations(page) == []
+        assert page.evaluate(FITS)
         page.goto("/?q=red&path=nowhere")
         wait_until(page, "document.querySelector('#status').textContent.includes('No moment')")
         assert violations(page) == []

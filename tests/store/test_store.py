@@ -376,7 +376,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     fill(tmp_path / "store", 1).database.close()
     monkeypatch.setattr(schema, "SCHEMA_VERSION", 0)
     monkeypatch.setattr(schema, "STATEMENTS", ("CREATE TABLE earlier (a)",))
-    with pytest.raises(StoreError, match=r"made by a newer eaglenet \(schema 1, .* up to 0"):
+    with pytest.raises(StoreError, match=r"made by a newer eaglenet \(schema 2, .* up to 0"):
         LocalStore.open(tmp_path / "store")
 
 
@@ -385,14 +385,12 @@ def test_migrations_run_when_a_store_is_written_to(
 ) -> None:
     fill(tmp_path / "store", 1).database.close()
     added = "CREATE TABLE more (a)"
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
     monkeypatch.setattr(schema, "STATEMENTS", (*schema.STATEMENTS, added))
-    monkeypatch.setitem(schema.MIGRATIONS, 1, lambda connection: connection.execute(added))
-    with pytest.raises(StoreError, match=r"has schema 1, this eaglenet needs 2"):
-        LocalStore.open(tmp_path / "store")
+    monkeypatch.setitem(schema.MIGRATIONS, 2, lambda connection: connection.execute(added))
     with LocalStore.write(tmp_path / "store") as writer:
         assert writer.database.value("SELECT count(*) FROM more") == 0
-    assert LocalStore.open(tmp_path / "store").database.value("PRAGMA user_version") == 2
+    assert LocalStore.open(tmp_path / "store").database.value("PRAGMA user_version") == 3
 
 
 def test_a_store_on_a_read_only_disk_can_be_searched(tmp_path: Path) -> None:

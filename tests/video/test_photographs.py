@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,8 @@ from eaglenet.video import images
 from eaglenet.video.containers import is_image, looks_like_video
 from eaglenet.video.decoding import probe
 from eaglenet.video.images import image_pixels, open_image
+from eaglenet.video.recording import read_recording
+from raw_file import write_dng
 
 WIDTH, HEIGHT = 1536, 1040  # More than one tile of 512 pixels in both directions.
 ORIENTATION = 0x0112
@@ -112,3 +116,43 @@ def test_damaged_photographs_are_errors(tmp_path: Path, picture: np.ndarray) -> 
         part.write_bytes(data[:size])
         with pytest.raises(VideoDecodeError):
             open_image(part)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_preview_of_a_raw_photograph_is_turned_upright(
+    tmp_path: Path, picture: np.ndarray, orientation: int
+) -> None:
+    pytest.importorskip("rawpy")
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](picture[::4, ::4])))
+    path = write_dng(tmp_path / "a.DNG", stored, orientation=orientation)
+    assert is_image(path)
+    assert_alike(open_image(path), picture[::4, ::4])
+    recording = read_recording(path)
+    assert recording.camera == "Nikon Z 6"
+    assert recording.recorded == datetime(2022, 8, 9, 10, 11, 12).timestamp()
+
+
+def test_raw_photographs_that_cannot_be_read_say_why(
+    tmp_path: Path, picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rawpy")
+    with pytest.raises(VideoDecodeError, match="without a preview"):
+        open_image(write_dng(tmp_path / "a.dng", None))
+    path = write_dng(tmp_path / "b.dng", Image.fromarray(picture[::8, ::8]))
+    content = path.read_bytes()
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        damaged = bytearray(content[: generator.integers(1, len(content))])
+        for place in generator.integers(0, len(damaged), 8):
+            damaged[place] ^= int(generator.integers(1, 256))
+        path.write_bytes(damaged)
+        with contextlib.suppress(VideoDecodeError):
+            open_image(path)
+        with contextlib.suppress(VideoDecodeError):
+            read_recording(path)
+    path.write_bytes(b"no photograph")
+    with pytest.raises(VideoDecodeError, match="not a RAW photograph"):
+        open_image(path)
+    monkeypatch.setattr(images, "_rawpy", lambda: None)
+    with pytest.raises(VideoDecodeError, match=r"need rawpy: pip install 'eaglenet\[raw\]'"):
+        open_image(path)

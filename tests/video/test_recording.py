@@ -65,7 +65,10 @@ def test_matroska_has_its_own_name_for_the_date(tmp_path: Path) -> None:
     assert read_recording(path).recorded == seconds(2021, 5, 1, 8)
 
 
-def test_a_photograph_has_time_place_and_camera(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif", "avif", "heic"])
+def test_a_photograph_has_time_place_and_camera(tmp_path: Path, suffix: str) -> None:
+    if suffix == "heic":
+        pytest.importorskip("pillow_heif").register_heif_opener()
     exif = Image.Exif()
     exif[0x010F], exif[0x0110] = "Canon", "Canon EOS 5D"
     exif.get_ifd(0x8769).update({0x9003: "2020:02:29 12:00:00", 0x9011: "-08:00"})
@@ -77,8 +80,8 @@ def test_a_photograph_has_time_place_and_camera(tmp_path: Path) -> None:
             4: (Fraction(151), Fraction(12), Fraction(36)),
         }
     )
-    path = tmp_path / "a.jpg"
-    Image.new("RGB", (8, 8)).save(path, exif=exif)
+    path = tmp_path / f"a.{suffix}"
+    Image.new("RGB", (64, 64)).save(path, exif=exif.tobytes())
     recording = read_recording(path)
     assert recording.recorded == seconds(2020, 2, 29, 20)
     assert recording.camera == "Canon EOS 5D"

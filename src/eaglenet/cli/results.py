@@ -15,6 +15,7 @@ import unicodedata
 import webbrowser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,10 +119,12 @@ def format_table(
     title = title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 3]}..."
     folder = common_folder([hit.path for hit in result.hits])
     rows = [_cells(hit, short_ids) for hit in result.hits]
-    heads = ["#", "score", "match", "moment", "clip"]
-    if all(hit.confidence is None for hit in result.hits):
-        heads.remove("match")
-        rows = [[*cells[:2], *cells[3:]] for cells in rows]
+    heads = ["#", "score", "match", "moment", "recorded", "clip"]
+    for name in ("match", "recorded"):
+        column = heads.index(name)
+        if not any(cells[column] for cells in rows):
+            heads.remove(name)
+            rows = [[*cells[:column], *cells[column + 1 :]] for cells in rows]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     columns_left = None if width is None else width - sum(widths) - len(GAP) * len(widths)
     lines = wrap(escape_line(title), width)
@@ -151,8 +154,15 @@ def _cells(hit: Hit, short_ids: Mapping[str, str]) -> list[str]:
         f"{hit.score:.3f}",
         "" if hit.confidence is None else f"{label(hit.confidence)} {hit.confidence:.0%}",
         span if hit.duration else "image",
+        _recording_day(hit),
         short_ids.get(hit.clip_id, hit.clip_id),
     ]
+
+
+def _recording_day(hit: Hit) -> str:
+    """Day of the recording here; empty if the file does not say."""
+    recorded = hit.metadata.get("recorded")
+    return "" if recorded is None else datetime.fromtimestamp(recorded).strftime("%Y-%m-%d")
 
 
 def _pad(cells: Sequence[str], widths: Sequence[int]) -> list[str]:

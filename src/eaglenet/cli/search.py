@@ -193,7 +193,11 @@ def search(
         and sys.stdin.isatty()
         and not output.as_json
     )
-    typed = [] if is_interactive else make_queries(words or [], queries, source)
+    typed = (
+        []
+        if is_interactive
+        else make_queries(words or [], queries, source, is_literal=options.literal)
+    )
     if captions is not None and not source.keys() & {"video", "clip_id"}:
         raise UsageError("--captions ranks captions for a video; add --video FILE or --similar ID")
     draw = _require_images() if output.thumbnails else None
@@ -210,9 +214,9 @@ def search(
         negatives = source.get("negatives", ())
 
         def find(line: str) -> SearchResult:
-            query = Query(line, negatives) if negatives else parse(line, folder=Path())
+            query = parse(line, folder=Path(), negatives=negatives, is_literal=options.literal)
             hits = engine.search(query, k, options=options, judge=opened_judge)
-            _print_notice(hits)
+            _print_notice(query, hits)
             return SearchResult(query, hits)
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
@@ -222,14 +226,18 @@ def search(
         _print_captions(engine.best_captions(query, read_lines(captions), k), output.as_json)
     else:
         hits = engine.search_many(typed, k, options=options, judge=opened_judge)
-        for each in hits:
-            _print_notice(each)
+        for query, each in zip(typed, hits, strict=True):
+            _print_notice(query, each)
         results = [SearchResult(*pair) for pair in zip(typed, hits, strict=True)]
         _report(engine, store, results, options, output, draw, is_list=queries is not None)
 
 
 def make_queries(
-    words: Sequence[str], queries: Path | None, source: Mapping[str, Any]
+    words: Sequence[str],
+    queries: Path | None,
+    source: Mapping[str, Any],
+    *,
+    is_literal: bool = False,
 ) -> list[AnyQuery]:
     """Make the query of a command line, or one per line of the file ``queries``."""
     options = {"image": "--image", "video": "--video", "clip_id": "--similar"}
@@ -251,12 +259,14 @@ def make_queries(
         )
     if "negatives" in source and not (words or queries):
         raise UsageError(f"--not works with a text only, not with {sources[0]}")
+    negatives = source.get("negatives", ())
     if queries is not None:
         lines = read_lines(queries)
-        return [Query(line, **source) if source else parse(line) for line in lines]
-    if words and not source:
-        return [parse(join_words(words), folder=Path())]
-    return [Query(join_words(words) if words else None, **source)]
+        return [parse(line, negatives=negatives, is_literal=is_literal) for line in lines]
+    if words:
+        text = join_words(words)
+        return [parse(text, folder=Path(), negatives=negatives, is_literal=is_literal)]
+    return [Query(**source)]
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -439,6 +449,7 @@ def _print_json(results: list[SearchResult], saved: SavedMoments, *, is_list: bo
     rows = [
         {
             "query": result.query.title,
+            "notice": getattr(result.hits, "notice", ""),
             "hits": [
                 {
                     **asdict(hit),
@@ -497,9 +508,10 @@ def _open_judge(address: str | None) -> Judge | None:
     return Judge(address)
 
 
-def _print_notice(hits: HitList) -> None:
+def _print_notice(query: AnyQuery, hits: HitList) -> None:
     if hits.notice:
-        print_line(hits.notice, is_error=True)
+        hint = "; --literal searches for the text as it is" if query.dates else ""
+        print_line(f"{hits.notice}{hint}", is_error=True)
 
 
 def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:

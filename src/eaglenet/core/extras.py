@@ -23,6 +23,7 @@ EXTRAS = {
     "watchfiles": "watch",
     "pillow_heif": "heic",
     "mcp": "mcp",
+    "rawpy": "raw",
 }
 """Name of the extra by the module that it brings."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,6 +59,8 @@ HASH = re.compile(r"[0-9a-f]{32}")
 CHOICES = {"status": ("done", "failed"), "kind": KINDS}
 NEEDED = {"path": str, "size": int, "modified_ns": int, "reader": str}
 """Types of fields without a default."""
+OPTIONAL = {"recorded": float, "latitude": float, "longitude": float, "camera": str}
+"""Types of fields that may be unknown."""
 Record = TypeVar("Record", IndexedFile, Source)
 
 
@@ -120,7 +123,11 @@ def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
 
 
 def _file_chunks(store: Store) -> Iterator[Columns]:
-    rows = [vars(file) | {"tags": json.dumps(file.tags)} for file in store.files()]
+    rows = [
+        {name: math.nan if value is None else value for name, value in vars(file).items()}
+        | {"tags": json.dumps(file.tags), "camera": file.camera or ""}
+        for file in store.files()
+    ]
     return _row_chunks(sorted(rows, key=lambda row: str(row["path"])))
 
 
@@ -259,7 +266,10 @@ def _rows(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _indexed_file(row: dict[str, Any]) -> IndexedFile:
     tags = tuple(map(str, json.loads(row["tags"])))
-    return _checked(IndexedFile(**{**row, "tags": tags}))
+    unknown = {
+        name: None for name in OPTIONAL if row.get(name) in ("", None) or row[name] != row[name]
+    }
+    return _checked(IndexedFile(**{**row, **unknown, "tags": tags}))
 
 
 def _checked(record: Record) -> Record:
@@ -268,6 +278,8 @@ def _checked(record: Record) -> Record:
         value = getattr(record, each.name)
         if each.name in CHOICES:
             is_valid = value in CHOICES[each.name]
+        elif each.name in OPTIONAL:
+            is_valid = value is None or type(value) is OPTIONAL[each.name]
         elif each.name == "content":
             is_valid = bool(HASH.fullmatch(value)) or (
                 value == "" and isinstance(record, IndexedFile)

@@ -149,6 +149,7 @@ def index_videos(
         else:
             run.write()
         workers = num_workers(todo, options.workers)
+        run.read_recordings(candidates, workers, options.limits)
         stored = run.stored_files(candidates)
         if options.transcripts_from is not None:
             other = open_store(options.transcripts_from).snapshot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,18 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.decoding import Window, split_windows
 from eaglenet.indexing.fetching import current_version, local_path, share
-from eaglenet.indexing.files import CHANGED, CandidateFile, FileVersion, content_hash
+from eaglenet.indexing.files import (
+    CHANGED,
+    CandidateFile,
+    FileVersion,
+    content_hash,
+    is_missing_file,
+)
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import read_embedded_subtitles
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
+from eaglenet.video.recording import Recording, read_recording
 
 LOOK_AHEAD = 6
 HASH_BYTES_PER_SECOND = 2 * 2**20
@@ -42,6 +49,8 @@ class Inspection:
     version: FileVersion | None = None
     subtitles: EmbeddedSubtitles | None = None
     """Subtitles inside the file; None if they were not read."""
+    recording: Recording | None = None
+    """When, where and with what the file was recorded; None if that was not read."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,34 @@ def embedded_subtitles(path: str) -> EmbeddedSubtitles:
         return EmbeddedSubtitles(problem=f"embedded subtitles: {error}")
 
 
+def recording_of(path: str) -> Recording:
+    """Read when and where a file was recorded; unreadable tags do not keep it out of the store."""
+    try:
+        return read_recording(path)
+    except VideoDecodeError:
+        return Recording()
+
+
+def read_recordings(
+    paths: Sequence[str], workers: int, limits: Limits
+) -> Iterator[tuple[str, Recording]]:
+    """Read the tags of files that were indexed before, in a process with ``limits``.
+
+    Files that cannot be opened or end their process are left out: the next run tries again.
+    """
+    budget: Budget[str] = Budget(limits.memory, str, lambda path: limits.time_for(0.0, path))
+    access: Access[str, Recording] = Access(share=share)
+    for outcome in map_ahead(
+        recording_of,
+        paths,
+        workers=min(workers, 1 if paths else 0),
+        budget=budget,
+        access=access,
+    ):
+        if isinstance(outcome, Success) and not is_missing_file(outcome.request):
+            yield outcome.request, outcome.result
+
+
 def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) -> Inspection:
     """Hash, probe and split one file; a content in ``known`` is only hashed."""
     from eaglenet.video.decoding import is_video, probe
@@ -78,7 +115,7 @@ def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) ->
         if current_version(file.path) != version or version[1:3] != (file.size, file.modified_ns):
             return Inspection(file, problem=CHANGED, is_temporary=True)
         if content in known:
-            return Inspection(file, content)
+            return Inspection(file, content, recording=recording_of(local))
         info = probe(local)
         if not (0 < info.duration < float("inf") or info.is_image):
             return Inspection(file, content, problem=f"its duration is {info.duration} s")
@@ -93,6 +130,7 @@ def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) ->
             is_cut_short=info.is_cut_short,
             version=version,
             subtitles=embedded_subtitles(local),
+            recording=recording_of(local),
         )
     except VideoDecodeError as error:
         return Inspection(file, content, problem=error.cause)

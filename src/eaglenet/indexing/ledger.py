@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, split_request
 from eaglenet.indexing.files import CandidateFile, is_utf8, tags_of
@@ -17,6 +17,7 @@ from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.report import DAMAGED
 from eaglenet.store.base import Writer
 from eaglenet.store.records import ClipBatch, ClipKey, IndexedFile
+from eaglenet.video.recording import Recording
 
 Outcome = Literal["encoded", "alias", "unchanged", "failed"]
 
@@ -118,6 +119,15 @@ class Ledger:
             return FileResult(stored, "unchanged", is_new=False)
         return FileResult(dataclasses.replace(stored, tags=tags), "unchanged")
 
+    def without_recording(self, paths: Iterable[str]) -> list[str]:
+        """Those of these files that were stored before recording dates were read."""
+        stored = (self.files.get(path) for path in paths)
+        return [
+            file.path
+            for file in stored
+            if file is not None and file.status == "done" and file.camera is None
+        ]
+
     def requests(self, inspections: Iterable[Inspection]) -> Iterator[Inspection | ClipRequest]:
         """Yield each file, followed by its clips to decode; each content once.
 
@@ -144,7 +154,10 @@ class Ledger:
             is_new = result.is_new and not inspection.is_temporary
             return [dataclasses.replace(result, is_new=is_new)]
         if content in self.complete:
-            return [self._alias(file, self.complete[content])]
+            same = self.complete[content]
+            if same.camera is None:
+                same = dataclasses.replace(same, **recording_values(inspection.recording))
+            return [self._alias(file, same)]
         if content in self._pending:
             self._pending[content].copies.append(file)
             return []
@@ -160,6 +173,7 @@ class Ledger:
             width=inspection.width,
             height=inspection.height,
             tags=tags_of(file.path, self.tags) or (),
+            **recording_values(inspection.recording),
         )
         numbers = range(len(inspection.windows))
         waiting = set(numbers) - self.partial.get(content, frozenset())
@@ -245,6 +259,19 @@ class Ledger:
         )
         is_same = before is not None and before.content == same.content
         return FileResult(indexed, "unchanged" if is_same else "alias")
+
+
+def recording_values(recording: Recording | None) -> dict[str, Any]:
+    """Fields of :class:`IndexedFile` for a recording; none if it was not read."""
+    if recording is None:
+        return {}
+    place = recording.place
+    return {
+        "recorded": recording.recorded,
+        "latitude": None if place is None else place.latitude,
+        "longitude": None if place is None else place.longitude,
+        "camera": recording.camera,
+    }
 
 
 def _failed(file: CandidateFile, content: str, reason: str) -> FileResult:

@@ -6,6 +6,7 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
@@ -15,12 +16,13 @@ from eaglenet.indexing.executor import ClipOutcome, Executor
 from eaglenet.indexing.fetching import is_missing
 from eaglenet.indexing.files import CandidateFile, leads_out, real_folders, unused_tags
 from eaglenet.indexing.ignore import Exclusions
-from eaglenet.indexing.inspection import Inspection
-from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger
+from eaglenet.indexing.inspection import Inspection, read_recordings
+from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger, recording_values
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import Changes, IndexedFile
+from eaglenet.video.limits import Limits
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
@@ -169,6 +171,19 @@ class IndexRun:
         finally:
             # Also after Ctrl-C: the next run skips what is stored now.
             self.write()
+
+    def read_recordings(self, files: Iterable[CandidateFile], workers: int, limits: Limits) -> None:
+        """Read when and where files were recorded that an earlier eaglenet indexed."""
+        # Objects would have to be downloaded for it; they stay unknown until they change.
+        local = (file.path for file in files if not is_object_url(file.path))
+        paths = self.ledger.without_recording(local)
+        for path, recording in read_recordings(paths, workers, limits):
+            file = replace(self.ledger.files[path], **recording_values(recording))
+            self.commit.add_file(file)
+            self.ledger.record_commit([file])
+            if self.commit.is_due:
+                self.commit.write()
+        self.commit.write()
 
     def write(self) -> None:
         """Commit everything that waits."""

@@ -202,8 +202,9 @@ class Engine:
         """Return the k best moments for a query, best first.
 
         A string is a text, or a composed or temporal query (:func:`eaglenet.search.grammar.parse`);
-        see :class:`Query` for images, videos and clips. ``changes``
-        are options by name, including those of filters: ``shortlist=50, path="*.mp4"``; see
+        dates in a text filter (:mod:`eaglenet.search.dates`), and ``notice`` of the result says so.
+        A :class:`Query` is taken as it is; see there for images, videos and clips. ``changes`` are
+        options by name, including those of filters: ``shortlist=50, path="*.mp4"``; see
         :class:`SearchOptions` and :class:`Filters`. ``judge`` orders the first hits: a
         :class:`Judge`, or the address of its server.
         """
@@ -226,20 +227,32 @@ class Engine:
                 f"expected a list of queries, not {type(queries).__name__} {queries!r:.60}"
             )
         typed = [
-            query if isinstance(query, AnyQuery) else parse(clean_text(query)) for query in queries
+            query
+            if isinstance(query, AnyQuery)
+            else parse(clean_text(query), is_literal=options.literal)
+            for query in queries
         ]
         if not typed:
             return []
+        notices = [query.dates.notice if query.dates else "" for query in typed]
         if judge is None:
             found = self.read(lambda view: self._retriever(view).search(typed, k, options))
-            return [HitList(hits, self.thumbnail) for hits in found]
+            return [
+                HitList(hits, self.thumbnail, notice)
+                for hits, notice in zip(found, notices, strict=True)
+            ]
         from eaglenet.search.judge import Judge
 
         judge = Judge(judge) if isinstance(judge, str) else judge
         count = max(k, judge.count)
         found = self.read(lambda view: self._retriever(view).search(typed, count, options))
-        judged = [judge.rank(*pair, self) for pair in zip(typed, found, strict=True)]
-        return [HitList(each.hits[:k], self.thumbnail, each.notice) for each in judged]
+        verdicts = [judge.rank(*pair, self) for pair in zip(typed, found, strict=True)]
+        return [
+            HitList(
+                verdict.hits[:k], self.thumbnail, "; ".join(filter(None, (notice, verdict.notice)))
+            )
+            for verdict, notice in zip(verdicts, notices, strict=True)
+        ]
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
         """Rank captions for the video, the image or the clip of a query."""
@@ -322,7 +335,8 @@ class Engine:
         """Say why there are no hits: a filter that no file meets, or a text that no line has."""
 
         def explain(view: StoreView) -> str:
-            reason = options.filters.why_empty(view.files) if options.filters else ""
+            filters = options.within_dates(query.dates if query else None).filters
+            reason = filters.why_empty(view.files) if filters else ""
             if reason or query is None or query.transcript is None or not len(view.snapshot):
                 return reason
             return explain_no_match(query.transcript, options.modalities, view.snapshot.num_lines)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import UsageError
+from eaglenet.search.dates import take_dates
 from eaglenet.search.query import MAX_CHARACTERS, Query, normalise_quotes
 from eaglenet.video.containers import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
@@ -82,6 +83,10 @@ class ComposedQuery:
     def transcript(self) -> None:
         """None: frames alone are compared."""
 
+    @property
+    def dates(self) -> None:
+        """None: dates are read in plain texts."""
+
 
 @dataclass(frozen=True)
 class TemporalQuery:
@@ -109,15 +114,26 @@ class TemporalQuery:
     def transcript(self) -> None:
         """None: frames alone are compared."""
 
+    @property
+    def dates(self) -> None:
+        """None: dates are read in plain texts."""
+
 
 AnyQuery = Query | ComposedQuery | TemporalQuery
 
 
-def parse(text: str, *, folder: Path | None = None) -> AnyQuery:
+def parse(
+    text: str,
+    *,
+    folder: Path | None = None,
+    negatives: Sequence[str] = (),
+    is_literal: bool = False,
+) -> AnyQuery:
     """Read a query. Text without a marked operand and an operator is a plain :class:`Query`.
 
     ``folder``: where relative names of files are looked for; None refuses files, as a service must,
-    whose clients may not read its disk.
+    whose clients may not read its disk. ``negatives`` make every text a plain one. ``is_literal``:
+    nothing of the text is read as an operator, a file or a date.
 
     >>> query = parse('"2: a retriever" - "fruit"')
     >>> [(part.weight, part.query.text) for part in query.parts]
@@ -127,11 +143,14 @@ def parse(text: str, *, folder: Path | None = None) -> AnyQuery:
     >>> parse("first a red ball - then a blue one").text
     'first a red ball - then a blue one'
     """
-    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
-        return Query(text)  # Says what is wrong with it.
+    if is_literal or not isinstance(text, str) or len(text) > MAX_CHARACTERS:
+        return Query(text, tuple(negatives))  # Says what is wrong with it.
     tokens = _tokens(normalise_quotes(text), folder)
-    if not _is_composed(tokens):
-        return Query(text)
+    if not negatives:
+        _require_operands(tokens)
+    if negatives or not _is_composed(tokens):
+        rest, dates = take_dates(normalise_quotes(text))
+        return Query(rest if dates else text, tuple(negatives), dates=dates)
     steps, within = _split_steps(tokens)
     composed = tuple(_parse_step(step, folder) for step in steps)
     if len(composed) > 1:
@@ -185,6 +204,23 @@ def _is_composed(tokens: Sequence[_Token]) -> bool:
         if token.is_word("then") and before.is_marked and _begins_marked(tokens[number + 1 :]):
             return True
     return False
+
+
+def _require_operands(tokens: Sequence[_Token]) -> None:
+    """Refuse an operator after a marked operand that nothing follows, or an unmarked step."""
+    if len(tokens) > 1 and tokens[-1].is_word("+", "-", "then") and tokens[-2].is_marked:
+        word = tokens[-1].text.lower()
+        raise UsageError(
+            f"nothing follows {word!r}; write another part after it: "
+            f'"{tokens[-2].text:.40}" {word} "another part"'
+        )
+    is_step = len(tokens) > 2 and tokens[0].is_marked and tokens[1].is_word("then")
+    if is_step and not _begins_marked(tokens[2:]):
+        rest = " ".join(token.text for token in tokens[2:])
+        raise UsageError(
+            "put what follows 'then' in quotation marks: "
+            f'"{tokens[0].text:.40}" then "{rest:.40}"; or search for the text as it is: --literal'
+        )
 
 
 def _begins_marked(tokens: Sequence[_Token]) -> bool:
@@ -326,7 +362,7 @@ def to_json(query: AnyQuery) -> dict[str, Any]:
     if isinstance(query, ComposedQuery):
         return {"parts": [{**to_json(part.query), "weight": part.weight} for part in query.parts]}
     if query.text is not None:
-        return {"text": query.text}
+        return {"text": query.title}
     if query.clip_id is not None:
         return {"clip_id": query.clip_id}
     raise UsageError(f"{query.title}: files are not part of JSON; upload them")

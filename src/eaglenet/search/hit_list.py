@@ -29,7 +29,7 @@ class HitList(list[Hit]):
         super().__init__(hits)
         self._thumbnails = thumbnails
         self.notice = notice
-        """Why a judge did not rate all hits; empty if it did, or if there was none."""
+        """How the text was read, if not as it is written; why a judge did not rate all hits."""
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat dictionary per hit."""
@@ -45,6 +45,7 @@ class HitList(list[Hit]):
                 "clip_id": hit.clip_id,
                 "matched_in": ",".join(hit.matched_in),
                 "text": " / ".join(line.text for line in hit.transcript),
+                **{name: hit.metadata.get(name) for name in RECORDING},
             }
             for hit in self
         ]
@@ -94,8 +95,10 @@ class HitList(list[Hit]):
         return f'<img alt="" style="width:180px" src="data:image/jpeg;base64,{data}">'
 
 
+RECORDING = ("recorded", "latitude", "longitude", "camera")
 COLUMNS = [
-    *("rank", "score", "path", "start", "end", "best", "duration", "clip_id", "matched_in", "text")
+    *("rank", "score", "path", "start", "end", "best", "duration", "clip_id", "matched_in", "text"),
+    *RECORDING,
 ]
 
 

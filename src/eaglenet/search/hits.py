@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from eaglenet.search.selection import (
 )
 from eaglenet.search.shortlist import hubness_offsets
 from eaglenet.search.transcripts import ClipTranscript, fuse_scores
+from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
 
 CAPTION_BATCH = 256
@@ -188,6 +190,7 @@ def _metadata(
         "height": files.heights[file],
         "modified": float(files.modified[file]),
         "tags": files.tags[file],
+        **recording_of(files, file),
     }
     if len(files.paths[file]) > 1:
         metadata["also_at"] = [path for path in files.paths[file] if path != hit_path]
@@ -197,6 +200,20 @@ def _metadata(
         copy_paths = (first_existing(files.paths[details.file(other)]) for other in copies)
         metadata["copies"] = list(dict.fromkeys(copy_paths))
     return metadata
+
+
+def recording_of(files: FileTable, number: int) -> dict[str, Any]:
+    """When, where and with what a file was recorded; None and empty: it does not say."""
+    values = (files.recorded[number], files.latitudes[number], files.longitudes[number])
+    recorded, latitude, longitude = (
+        None if math.isnan(value) else float(value) for value in values
+    )
+    return {
+        "recorded": recorded,
+        "latitude": latitude,
+        "longitude": longitude,
+        "camera": files.cameras[number] or "",
+    }
 
 
 def rank_captions(

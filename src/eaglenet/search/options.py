@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import math
 import os
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
@@ -17,12 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
+from eaglenet.search.dates import DateRange
+from eaglenet.search.places import find_place, fold_accents
+from eaglenet.video.recording import Place, distances, parse_distance
 
 if TYPE_CHECKING:
     from eaglenet.core.hits import Modality
     from eaglenet.store.records import FileTable
 
 MAX_RESULTS = 10_000
+DEFAULT_KILOMETRES = 10.0
 MODALITIES: tuple[Modality, ...] = ("visual", "speech", "screen-text", "descriptions")
 
 
@@ -56,7 +60,12 @@ class Filters:
         compared with the end of the path, from any folder on (``sub/*``), or with the whole path if
         it begins with ``/``; without, with the file name. Text without ``*``, ``?`` and ``[`` may
         occur anywhere in the path. Case is ignored, and brackets may also be meant literally.
-    after, before: modification time of the file, seconds since 1970; ``after`` is inclusive.
+    after, before: time of the recording, seconds since 1970; of a file that does not say, its
+        modification time. ``after`` is inclusive.
+    near: degrees north and east, ``"48.1,11.6"``, or a name (:mod:`eaglenet.search.places`); files
+        without a place are left out.
+    within: largest distance from ``near`` in kilometres, or ``"800m"``.
+    camera: part of the make and model; case is ignored.
     min_duration, max_duration: duration of the file in seconds, inclusive.
     tags: tags that the file must have; case is ignored.
     """
@@ -75,7 +84,8 @@ class Filters:
             "group": "Filters",
             "parse": parse_date,
             "metavar": "DATE",
-            "help": "Only files changed since a date, like 2026-05-31.",
+            "help": "Only recordings since a date, like 2026-05-31. Files that do not say when "
+            "they were recorded count by their modification time.",
         },
     )
     before: float | None = field(
@@ -84,7 +94,34 @@ class Filters:
             "group": "Filters",
             "parse": parse_date,
             "metavar": "DATE",
-            "help": "Only files changed before a date.",
+            "help": "Only recordings before a date.",
+        },
+    )
+    near: tuple[float, float] | None = field(
+        default=None,
+        metadata={
+            "group": "Filters",
+            "type": str,
+            "metavar": "PLACE",
+            "help": "Only recordings near '48.1,11.6' (degrees north and east), or near a town of "
+            "the table EAGLENET_PLACES.",
+        },
+    )
+    within: float | None = field(
+        default=None,
+        metadata={
+            "group": "Filters",
+            "type": str,
+            "metavar": "DISTANCE",
+            "help": "Set the distance for --near: 5km, 800m or 3mi. Default: 10km.",
+        },
+    )
+    camera: str | None = field(
+        default=None,
+        metadata={
+            "group": "Filters",
+            "metavar": "TEXT",
+            "help": "Only recordings of a camera or phone, by part of its make and model.",
         },
     )
     min_duration: float | None = field(
@@ -115,6 +152,10 @@ class Filters:
     def __post_init__(self) -> None:
         for name in ("after", "before"):
             object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+        object.__setattr__(self, "near", _degrees(self.near))
+        object.__setattr__(self, "within", _kilometres(self.within))
+        if self.within is not None and self.near is None:
+            raise UsageError("within needs a place; add --near '48.1,11.6'")
         for name, value in (("minimum", self.min_duration), ("maximum", self.max_duration)):
             if value is not None and not value >= 0:
                 raise UsageError(f"the {name} duration must be 0 seconds or more, not {value}")
@@ -150,9 +191,19 @@ class Filters:
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Title of each condition, and the mask of the files that meet it."""
         if self.after is not None:
-            yield f"a date since {_date(self.after)}", files.modified >= self.after
+            yield f"a date since {_date(self.after)}", files.dates >= self.after
         if self.before is not None:
-            yield f"a date before {_date(self.before)}", files.modified < self.before
+            yield f"a date before {_date(self.before)}", files.dates < self.before
+        if self.near is not None:
+            place, radius = Place(*self.near), self.within or DEFAULT_KILOMETRES
+            # False where a file has no place: its distance is NaN.
+            is_near = distances(place, files.latitudes, files.longitudes) <= radius
+            title = f"a place within {radius:g} km of {place.latitude:g},{place.longitude:g}"
+            yield title, is_near
+        if self.camera:
+            part = fold_accents(self.camera)
+            has_part = (part in fold_accents(camera or "") for camera in files.cameras)
+            yield f"a camera like {self.camera!r}", np.fromiter(has_part, bool, len(files))
         if self.min_duration is not None:
             yield f"at least {self.min_duration:g} s", files.durations >= self.min_duration
         if self.max_duration is not None:
@@ -188,18 +239,6 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
     return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
 
 
-def fold_accents(text: str) -> str:
-    """Remove case and accents; macOS stores names decomposed, other systems composed.
-
-    >>> fold_accents("Été à Genève")
-    'ete a geneve'
-    """
-    if text.isascii():
-        return text.lower()
-    decomposed = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(mark for mark in decomposed if not unicodedata.combining(mark))
-
-
 def _seconds(name: str, value: Any) -> float | None:
     """Seconds since 1970 of a date, a time or what :func:`parse_date` reads."""
     if isinstance(value, str):
@@ -212,6 +251,31 @@ def _seconds(name: str, value: Any) -> float | None:
     raise UsageError(
         f"{name} is a date, a time or seconds since 1970, not {type(value).__name__} {value!r:.60}"
     )
+
+
+def _degrees(value: Any) -> tuple[float, float] | None:
+    """Degrees north and east of a place, a pair of numbers, or what :func:`find_place` reads."""
+    if value is None:
+        return None
+    try:
+        place = find_place(value) if isinstance(value, str) else value
+        place = place if isinstance(place, Place) else Place(*map(float, place))
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"near is a place, like '48.1,11.6', or degrees north and east, not {value!r:.60}"
+        ) from None
+    return place.latitude, place.longitude
+
+
+def _kilometres(value: Any) -> float | None:
+    if isinstance(value, str):
+        return parse_distance(value)
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and 0 < value < math.inf:
+        return float(value)
+    raise UsageError(f"within is a distance above 0, like '5km' or 5, not {value!r:.60}")
 
 
 def _date(seconds: float) -> str:
@@ -254,6 +318,8 @@ class SearchOptions:
     keep_duplicates: if False, a moment in two overlapping clips is returned once, and so is a file
         of which there are near copies; the paths of the others are in ``metadata["copies"]``.
     min_confidence: leave out hits that are right with a lower probability.
+    literal: take texts as they are; without it, operators (:mod:`eaglenet.search.grammar`) and
+        dates (:mod:`eaglenet.search.dates`) in them are read.
     """
 
     filters: Filters = field(default_factory=Filters)
@@ -299,6 +365,14 @@ class SearchOptions:
         },
     )
 
+    literal: bool = field(
+        default=False,
+        metadata={
+            "group": "Queries",
+            "help": "Search for the text as it is; do not read dates or + - then in it.",
+        },
+    )
+
     def __post_init__(self) -> None:
         if not 0 <= self.min_confidence <= 1:
             raise UsageError(f"min_confidence must be between 0 and 1, not {self.min_confidence}")
@@ -329,6 +403,26 @@ class SearchOptions:
         filters = {name: _filter_value(name, changes[name]) for name in changes if name in names}
         return dataclasses.replace(options, filters=dataclasses.replace(options.filters, **filters))
 
+    def within_dates(self, dates: DateRange | None) -> SearchOptions:
+        """Return a copy for recordings of these times only."""
+        if dates is None:
+            return self
+        filters = self.filters
+        after = max(
+            (time for time in (filters.after, dates.after) if time is not None), default=None
+        )
+        before = min(
+            (time for time in (filters.before, dates.before) if time is not None), default=None
+        )
+        if after is not None and before is not None and after >= before:
+            raise UsageError(
+                f"no time is in {dates.phrase!r}, after --after and before --before; take the text "
+                "as it is with --literal"
+            )
+        return dataclasses.replace(
+            self, filters=dataclasses.replace(filters, after=after, before=before)
+        )
+
     @property
     def has_transcripts(self) -> bool:
         """Whether speech or on-screen text is searched."""
@@ -349,9 +443,14 @@ class SearchChanges(TypedDict, total=False):
     rerank: bool
     modalities: str | Sequence[str]
     keep_duplicates: bool
+    min_confidence: float
+    literal: bool
     path: str | None
     after: float | str | date | None
     before: float | str | date | None
+    near: str | tuple[float, float] | Place | None
+    within: float | str | None
+    camera: str | None
     min_duration: float | None
     max_duration: float | None
     tags: str | Sequence[str]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
+from eaglenet.search.dates import DateRange
 from eaglenet.transcripts.lines import analyse, singular
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Query:
     video: a video file; ``window`` is the span of it to use, in seconds.
     clip_id: an indexed clip, by its id or the beginning of it. The clip itself is no hit.
     clips: one decoded video or image.
+    dates: recording times that were taken off the text; see :mod:`eaglenet.search.dates`.
     """
 
     text: str | None = None
@@ -67,6 +69,7 @@ class Query:
     )
     window: tuple[float, float] | None = None
     clips: FrameBatch | None = None
+    dates: DateRange | None = None
 
     def __post_init__(self) -> None:
         names = [name for name in _SOURCES if getattr(self, name) is not None]
@@ -92,7 +95,8 @@ class Query:
     def title(self) -> str:
         """Text, path or clip id, to show to people."""
         if self.text is not None:
-            return self.text
+            is_apart = self.dates is not None and self.dates.phrase != self.text
+            return f"{self.text}, {self.dates.phrase}" if self.dates and is_apart else self.text
         if self.clip_id is not None:
             return self.clip_id
         source = self.video if self.video is not None else self.image

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit, Moment
+from eaglenet.core.hits import Hit
 from eaglenet.search.composition import EncodedComposition
 from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
+from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
-from eaglenet.search.hits import make_hit, make_hits, make_transcript_hits
+from eaglenet.search.hits import make_hits, make_transcript_hits
 from eaglenet.search.model import ClipFeatures, SearchModel
-from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
 from eaglenet.search.reranking import EncodedFrames, EncodedQuery, EncodedText
-from eaglenet.search.selection import Candidates, ClipDetails
-from eaglenet.search.sequences import FrameSequence, rank_sequences
-from eaglenet.search.shortlist import Scan, Shortlist, hubness_offsets, make_shortlists, scan_name
+from eaglenet.search.selection import Candidates
+from eaglenet.search.sequences import STEP_SHORTLIST, find_sequences
+from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists, scan_name
 from eaglenet.search.transcripts import MIN_COVERAGE, ClipTranscript, rank_clips
 from eaglenet.store.base import Store
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.records import Clip, FileTable
+from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
-
-STEP_SHORTLIST = 500
-"""Clips per step of a temporal query from which files are chosen."""
-STEP_FILES = 50
-"""Files in which the steps of a temporal query are looked for."""
-MAX_STEP_CLIPS = 4000
-"""Clips whose frames are compared for a temporal query."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +83,9 @@ class StoreView:
             "roots": list(manifest.roots),
             "tags": sorted({tag for tags in self.files.tags for tag in tags}),
             "lines": snapshot.num_lines,
+            "recording dates": int(np.isfinite(self.files.recorded).sum()),
+            "places": int(np.isfinite(self.files.latitudes).sum()),
+            "unread tags": self.files.cameras.count(None),
         }
 
 
@@ -142,14 +137,18 @@ class Retriever:
             raise UsageError(
                 "confidence was not measured for the model of this store; leave out min_confidence"
             )
-        others = [query for query in queries if not isinstance(query, TemporalQuery)]
-        hits = iter(self._search_moments(others, k, options))
-        return [
-            self._search_steps(query, k, options)
-            if isinstance(query, TemporalQuery)
-            else next(hits)
-            for query in queries
-        ]
+        # Queries with dates have filters of their own; all others are searched together.
+        groups: dict[DateRange | None, dict[int, Query | ComposedQuery]] = {}
+        hits: dict[int, list[Hit]] = {}
+        for number, query in enumerate(queries):
+            if isinstance(query, TemporalQuery):
+                hits[number] = self._search_steps(query, k, options)
+            else:
+                groups.setdefault(query.dates, {})[number] = query
+        for dates, group in groups.items():
+            lists = self._search_moments(list(group.values()), k, options.within_dates(dates))
+            hits.update(zip(group, lists, strict=True))
+        return [hits[number] for number in range(len(queries))]
 
     def _search_moments(
         self, queries: Sequence[Query | ComposedQuery], k: int, options: SearchOptions
@@ -336,11 +335,7 @@ class Retriever:
         return dict(zip(shortlist.rows.tolist(), values.tolist(), strict=True))
 
     def _search_steps(self, query: TemporalQuery, k: int, options: SearchOptions) -> list[Hit]:
-        """Find files in which the steps follow each other, and rank the steps together.
-
-        Of the files with the best clips for all steps, every frame is scored for every step, by
-        itself and with its clip.
-        """
+        """Find files in which the steps follow each other, and rank the steps together."""
         snapshot = self.view.snapshot
         tasks = [self._start(step, options, has_transcripts=False) for step in query.steps]
         encoded = self._encode(tasks)
@@ -353,92 +348,7 @@ class Retriever:
             [step.hubness_weight for step in encoded],
             self.view.files if options.filters else None,
         )
-        clips = self._clips_of_files(shortlists, max(STEP_FILES, 2 * k))
-        if not clips:
-            return []
-        rows = np.array([clip.row for clip in clips], np.int64)
-        features = self.load(rows).without_prepared()
-        scores = np.stack([self._step_scores(step, rows, features) for step in encoded])
-        num_frames = features.mask.shape[1]
-        sequences = rank_sequences(
-            scores.reshape(len(encoded), -1),
-            features.seconds.reshape(-1),
-            np.repeat([clip.content_id for clip in clips], num_frames),
-            within=query.within,
-            k=k,
-        )
-        details = ClipDetails(snapshot, clips)
-        return [
-            self._sequence_hit(rank, query, sequence, features, scores, details, clips, options)
-            for rank, sequence in enumerate(sequences, 1)
-        ]
-
-    def _clips_of_files(self, shortlists: Sequence[Shortlist], count: int) -> list[Clip]:
-        """All clips of the ``count`` files whose best clips for all steps score highest."""
-        content_ids = self.view.snapshot.content_ids
-        totals: dict[int, float] = {}
-        for shortlist in shortlists:
-            if not len(shortlist.rows):
-                return []
-            lowest = float(shortlist.cosines[-1])
-            best: dict[int, float] = {}
-            for row, cosine in zip(shortlist.rows, shortlist.cosines.tolist(), strict=True):
-                best.setdefault(int(content_ids[row]), cosine - lowest)
-            for content_id, gain in best.items():
-                totals[content_id] = totals.get(content_id, 0.0) + gain
-        files = sorted(totals, key=lambda content_id: -totals[content_id])[:count]
-        by_content = self.view.snapshot.clips_of_contents(files)
-        clips = [clip for content_id in files for clip in by_content[content_id]]
-        return clips[:MAX_STEP_CLIPS]
-
-    def _step_scores(
-        self, step: EncodedQuery, rows: NDArray[np.int64], features: ClipFeatures
-    ) -> NDArray[np.float32]:
-        """Scores ``[clips, frames]``: mean of the frame's own and its clip's."""
-        snapshot = self.view.snapshot
-        cosines = snapshot.vectors_at(rows) @ step.vector
-        offsets = hubness_offsets(snapshot, rows, step.hubness_weight)
-        if offsets is not None:
-            # Of the clip and of the frame.
-            cosines = (cosines - 2 * offsets).astype(np.float32)
-        scores = (step.frame_scores(features) + cosines[:, None]) / np.float32(2)
-        return np.asarray(scores, np.float32)
-
-    def _sequence_hit(
-        self,
-        rank: int,
-        query: TemporalQuery,
-        sequence: FrameSequence,
-        features: ClipFeatures,
-        scores: NDArray[np.float32],
-        details: ClipDetails,
-        clips: Sequence[Clip],
-        options: SearchOptions,
-    ) -> Hit:
-        moments: list[Moment] = []
-        steps: list[dict[str, Any]] = []
-        for number, (step, frame) in enumerate(zip(query.steps, sequence.frames, strict=True)):
-            index, _ = divmod(frame, features.mask.shape[1])
-            clip = clips[index]
-            best = float(features.seconds.reshape(-1)[frame])
-            moment = find_moment(
-                scores[number, index].tolist(),
-                features.seconds[index].tolist(),
-                (clip.start, clip.end),
-            )
-            start = max(moment.start, moments[-1].best) if moments else moment.start
-            moments.append(Moment(min(start, best), max(moment.end, best), best))
-            steps.append({"query": step.title, "clip_id": clip.id, "best": best})
-        for number, (moment, following) in enumerate(pairwise(moments)):
-            # Steps do not overlap: one ends where the next begins, at the latest.
-            end = max(min(moment.end, following.best), moment.best)
-            moments[number] = Moment(moment.start, end, moment.best)
-        for record, moment in zip(steps, moments, strict=True):
-            record |= {"start": moment.start, "end": moment.end}
-        row = clips[sequence.frames[0] // features.mask.shape[1]].row
-        whole = Moment(moments[0].start, moments[-1].end, moments[0].best)
-        hit = make_hit(details, row, options, rank, sequence.score, whole, ())
-        return replace(hit, metadata={**hit.metadata, "steps": steps})
+        return find_sequences(snapshot, query, encoded, shortlists, self.load, k, options)
 
     def load(self, rows: NDArray[np.int64]) -> ClipFeatures:
         """Read the features of clips."""

@@ -3,10 +3,128 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from eaglenet.core.hits import Hit, Moment
+from eaglenet.search.grammar import TemporalQuery
+from eaglenet.search.hits import make_hit
+from eaglenet.search.model import ClipFeatures
+from eaglenet.search.moments import find_moment
+from eaglenet.search.options import SearchOptions
+from eaglenet.search.reranking import EncodedQuery
+from eaglenet.search.selection import ClipDetails
+from eaglenet.search.shortlist import Shortlist, hubness_offsets
+from eaglenet.store.records import Clip
+from eaglenet.store.snapshot import Snapshot
+
+STEP_SHORTLIST = 500
+"""Clips per step of a temporal query from which files are chosen."""
+STEP_FILES = 50
+"""Files in which the steps of a temporal query are looked for."""
+MAX_STEP_CLIPS = 4000
+"""Clips whose frames are compared for a temporal query."""
+
+
+def find_sequences(
+    snapshot: Snapshot,
+    query: TemporalQuery,
+    encoded: Sequence[EncodedQuery],
+    shortlists: Sequence[Shortlist],
+    load: Callable[[NDArray[np.int64]], ClipFeatures],
+    k: int,
+    options: SearchOptions,
+) -> list[Hit]:
+    """Find the k best sequences of moments for the steps of a query, one per file.
+
+    ``encoded`` and ``shortlists`` are those of the steps. Of the files with the best clips for all
+    steps, every frame is scored for every step, by itself and with its clip.
+    """
+    clips = _clips_of_files(snapshot, shortlists, max(STEP_FILES, 2 * k))
+    if not clips:
+        return []
+    rows = np.array([clip.row for clip in clips], np.int64)
+    features = load(rows).without_prepared()
+    scores = np.stack([_step_scores(snapshot, step, rows, features) for step in encoded])
+    num_frames = features.mask.shape[1]
+    sequences = rank_sequences(
+        scores.reshape(len(encoded), -1),
+        features.seconds.reshape(-1),
+        np.repeat([clip.content_id for clip in clips], num_frames),
+        within=query.within,
+        k=k,
+    )
+    details = ClipDetails(snapshot, clips)
+    hits = []
+    for rank, sequence in enumerate(sequences, 1):
+        moments = _step_moments(sequence, features, scores, clips)
+        chosen = [clips[frame // num_frames] for frame in sequence.frames]
+        steps: list[dict[str, Any]] = [
+            {"query": step.title, "clip_id": clip.id, **vars(moment)}
+            for step, clip, moment in zip(query.steps, chosen, moments, strict=True)
+        ]
+        whole = Moment(moments[0].start, moments[-1].end, moments[0].best)
+        hit = make_hit(details, chosen[0].row, options, rank, sequence.score, whole, ())
+        hits.append(replace(hit, metadata={**hit.metadata, "steps": steps}))
+    return hits
+
+
+def _clips_of_files(snapshot: Snapshot, shortlists: Sequence[Shortlist], count: int) -> list[Clip]:
+    """All clips of the ``count`` files whose best clips for all steps score highest."""
+    content_ids = snapshot.content_ids
+    totals: dict[int, float] = {}
+    for shortlist in shortlists:
+        if not len(shortlist.rows):
+            return []
+        lowest = float(shortlist.cosines[-1])
+        best: dict[int, float] = {}
+        for row, cosine in zip(shortlist.rows, shortlist.cosines.tolist(), strict=True):
+            best.setdefault(int(content_ids[row]), cosine - lowest)
+        for content_id, gain in best.items():
+            totals[content_id] = totals.get(content_id, 0.0) + gain
+    files = sorted(totals, key=lambda content_id: -totals[content_id])[:count]
+    by_content = snapshot.clips_of_contents(files)
+    return [clip for content_id in files for clip in by_content[content_id]][:MAX_STEP_CLIPS]
+
+
+def _step_scores(
+    snapshot: Snapshot, step: EncodedQuery, rows: NDArray[np.int64], features: ClipFeatures
+) -> NDArray[np.float32]:
+    """Scores ``[clips, frames]``: mean of the frame's own and its clip's."""
+    cosines = snapshot.vectors_at(rows) @ step.vector
+    offsets = hubness_offsets(snapshot, rows, step.hubness_weight)
+    if offsets is not None:
+        # Of the clip and of the frame.
+        cosines = (cosines - 2 * offsets).astype(np.float32)
+    scores = (step.frame_scores(features) + cosines[:, None]) / np.float32(2)
+    return np.asarray(scores, np.float32)
+
+
+def _step_moments(
+    sequence: FrameSequence,
+    features: ClipFeatures,
+    scores: NDArray[np.float32],
+    clips: Sequence[Clip],
+) -> list[Moment]:
+    """Moment of each step, around its frame; one ends where the next begins, at the latest."""
+    moments: list[Moment] = []
+    for number, frame in enumerate(sequence.frames):
+        index = frame // features.mask.shape[1]
+        clip, best = clips[index], float(features.seconds.reshape(-1)[frame])
+        moment = find_moment(
+            scores[number, index].tolist(), features.seconds[index].tolist(), (clip.start, clip.end)
+        )
+        start = max(moment.start, moments[-1].best) if moments else moment.start
+        moments.append(Moment(min(start, best), max(moment.end, best), best))
+    for number, (moment, following) in enumerate(pairwise(moments)):
+        end = max(min(moment.end, following.best), moment.best)
+        moments[number] = Moment(moment.start, end, moment.best)
+    return moments
 
 
 @dataclass(frozen=True)

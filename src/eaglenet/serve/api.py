@@ -20,6 +20,7 @@ from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.confidence import label
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, parse
+from eaglenet.search.hits import recording_of
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.serve.batching import BatchResult
 from eaglenet.serve.library import path_below_roots
@@ -33,6 +34,7 @@ from eaglenet.serve.schemas import (
     InfoBody,
     MomentBody,
     QueryParameters,
+    RecordingBody,
     SearchBody,
     SearchParameters,
     SeveralBody,
@@ -46,7 +48,7 @@ from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
-COMMON = (400, 401, 403, 421, 422, 429, 431, 500, 503, 504)
+COMMON = (400, 401, 403, 404, 421, 422, 429, 431, 500, 503, 504)
 
 router = APIRouter(prefix="/api", responses=error_responses(*COMMON))
 
@@ -87,7 +89,7 @@ async def similar(
     start = time.perf_counter()
     state = state_of(request)
     find_clip(state.engine, clip_id)
-    options = parameters.options()
+    options = await run_in_threadpool(parameters.options)
     query = SearchQuery(clip_id=clip_id)
     find = partial(state.engine.search, query, parameters.k, options=options)
     hits = await state.batcher.call(find)
@@ -118,6 +120,7 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
         width=files.widths[0],
         height=files.heights[0],
         modified=float(files.modified[0]),
+        **recording_of(files, 0),
         tags=files.tags[0],
         video=f"/api/clips/{clip_id}/video",
         thumbnail=f"/api/clips/{clip_id}/thumbnail",
@@ -219,8 +222,9 @@ async def _search(
     state: State, texts: Sequence[str], negatives: Sequence[str], parameters: SearchParameters
 ) -> tuple[list[HitsBody], int]:
     """Search for several texts at once; a text without visible characters has no hits."""
-    options = parameters.options()
-    queries = [_parse_query(text, negatives) for text in texts]
+    # In a thread: a table of towns may have to be read.
+    options = await run_in_threadpool(parameters.options)
+    queries = [_parse_query(text, negatives, is_literal=options.literal) for text in texts]
     valid = [query for query in queries if query is not None]
     result = BatchResult([], options.shortlist_size(parameters.k))
     # One text at a time: a judge takes seconds for each.
@@ -242,13 +246,16 @@ async def _search(
             query=text,
             hits=[hit_body(state, hit) for hit in (next(lists) if query is not None else ())],
             note=note,
+            notice=query.dates.notice if query is not None and query.dates else "",
         )
         for text, query in zip(texts, queries, strict=True)
     ]
     return results, result.shortlist
 
 
-def _parse_query(text: str, negatives: Sequence[str] = ()) -> AnyQuery | None:
+def _parse_query(
+    text: str, negatives: Sequence[str] = (), *, is_literal: bool = False
+) -> AnyQuery | None:
     """Query for a text; None if it has no visible characters. Such negatives are ignored.
 
     A text may be a composed or temporal query; names of files are refused.
@@ -256,7 +263,7 @@ def _parse_query(text: str, negatives: Sequence[str] = ()) -> AnyQuery | None:
     visible = [negative for negative in negatives if _is_visible(negative)]
     if not _is_visible(text):
         return None
-    return SearchQuery(text, tuple(visible)) if visible else parse(text)
+    return parse(text, negatives=visible, is_literal=is_literal)
 
 
 def _is_visible(text: str) -> bool:
@@ -289,6 +296,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         match=label(hit.confidence),
         moment=MomentBody(start=hit.moment.start, end=hit.moment.end, best=hit.moment.best),
         duration=hit.duration,
+        **{name: hit.metadata[name] for name in RecordingBody.model_fields if name in hit.metadata},
         tags=list(hit.metadata.get("tags", ())),
         more=list(hit.metadata.get("more", ())),
         copies=[shown_path(state, path) for path in hit.metadata.get("copies", ())],

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.search.options import fold_accents
+from eaglenet.search.places import fold_accents
 from eaglenet.search.retrieval import StoreView
 from eaglenet.store.records import Clip
 
@@ -69,7 +69,7 @@ class Library:
             files.sort(key=lambda number: -float(table.durations[number]))
         else:
             sign = -1 if order == "newest" else 1
-            files.sort(key=lambda number: sign * float(table.modified[number]))
+            files.sort(key=lambda number: sign * float(table.dates[number]))
         return Shelf(sorted(below.items()), files)
 
     def find_by_name(self, words: str, order: Order) -> list[int]:

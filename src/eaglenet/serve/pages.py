@@ -21,7 +21,15 @@ from eaglenet.serve.state import state_of
 TYPES = {
     **dict.fromkeys(
         (
-            *("app.js", "address.js", "browse.js", "help.js", "language.js", "picture.js"),
+            *(
+                "app.js",
+                "address.js",
+                "browse.js",
+                "compose.js",
+                "help.js",
+                "language.js",
+                "picture.js",
+            ),
             *("player.js", "selection.js", "timeline.js", "view.js", "words.js"),
         ),
         "text/javascript; charset=utf-8",

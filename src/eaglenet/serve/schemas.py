@@ -9,9 +9,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
+from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Modality, TranscriptKind
 from eaglenet.search.confidence import Label
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
+from eaglenet.search.places import find_place
+from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
@@ -31,6 +34,12 @@ QueryText = Annotated[
     ),
 ]
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
+Distance = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,5}(\.[0-9]{1,3})?)(km|m|mi)?$", max_length=20
+    ),
+]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -61,8 +70,21 @@ class SearchParameters(BaseModel):
     path: FilterText | None = Field(
         None, description="Only paths that match, e.g. '*.mov' or a part of the path"
     )
-    after: Date | None = Field(None, description="Only files changed since")
-    before: Date | None = Field(None, description="Only files changed before")
+    after: Date | None = Field(
+        None,
+        description="Only recordings since; by the modification time of files that do not say when "
+        "they were recorded",
+    )
+    before: Date | None = Field(None, description="Only recordings before")
+    near: FilterText | None = Field(
+        None,
+        description="Only recordings near '48.1,11.6', degrees north and east, or near a town if "
+        "the service has a table of towns",
+    )
+    within: Distance | None = Field(
+        None, description="Distance for 'near': 5km, 800m or 3mi; 10 km by default"
+    )
+    camera: FilterText | None = Field(None, description="Part of the make and model of the camera")
     min_duration: Seconds | None = Field(None, description="Seconds, of the file")
     max_duration: Seconds | None = Field(None, description="Seconds, of the file")
     tag: list[FilterText] = Field(
@@ -74,6 +96,11 @@ class SearchParameters(BaseModel):
     )
 
     def options(self) -> SearchOptions:
+        """Options of the engine; reads the table of towns if ``near`` is a name."""
+        try:
+            near = None if self.near is None else find_place(self.near)
+        except UsageError as error:
+            raise Problem(404, str(error)) from None
         filters = Filters(
             path=self.path,
             after=timestamp(self.after),
@@ -81,6 +108,9 @@ class SearchParameters(BaseModel):
             min_duration=self.min_duration,
             max_duration=self.max_duration,
             tags=tuple(self.tag),
+            near=near,  # type: ignore[arg-type]
+            within=self.within,  # type: ignore[arg-type]
+            camera=self.camera,
         )
         return SearchOptions(filters, self.group, SHORTLIST, keep_duplicates=self.keep_duplicates)
 
@@ -96,9 +126,12 @@ class TextParameters(SearchParameters):
         max_length=len(MODALITIES),
         description="Modalities to search; by default all, in one ranking",
     )
+    literal: bool = Field(
+        False, description="Take texts as they are: read no dates and no operators in them"
+    )
 
     def options(self) -> SearchOptions:
-        return replace(super().options(), modalities=tuple(self.modalities))
+        return replace(super().options(), modalities=tuple(self.modalities), literal=self.literal)
 
 
 class QueryParameters(TextParameters):
@@ -118,6 +151,7 @@ class SeveralQueries(TextParameters):
     keep_duplicates: Annotated[bool, Strict()] = Field(
         False, description="Also return repeated moments and near copies of files"
     )
+    literal: Annotated[bool, Strict()] = Field(False, description="Take texts as they are")
 
 
 class StreamParameters(BaseModel):
@@ -160,7 +194,16 @@ class StepBody(BaseModel):
     best: float
 
 
-class HitBody(BaseModel):
+class RecordingBody(BaseModel):
+    """What a file says of its recording."""
+
+    recorded: float | None = Field(default=None, description="Seconds since 1970; null if unknown")
+    latitude: float | None = Field(default=None, description="Degrees north; null if unknown")
+    longitude: float | None = Field(default=None, description="Degrees east; null if unknown")
+    camera: str = Field(default="", description="Make and model; empty if unknown")
+
+
+class HitBody(RecordingBody):
     rank: int
     clip_id: str
     name: str = Field(description="Name of the file")
@@ -195,6 +238,9 @@ class HitsBody(BaseModel):
         default="",
         description="Filters that exclude everything, or why the judge did not rate all results",
     )
+    notice: str = Field(
+        default="", description="How the text was understood, if not as it is written: its date"
+    )
 
 
 ExactCount = Annotated[
@@ -224,7 +270,7 @@ class SeveralBody(BaseModel):
     milliseconds: float
 
 
-class ClipBody(BaseModel):
+class ClipBody(RecordingBody):
     clip_id: str
     name: str
     path: str

@@ -59,7 +59,7 @@ async def _search(request: Request, parameters: SearchParameters, *, is_image: b
     """Receive, decode and search; each upload has a decoder process of its own."""
     start = time.perf_counter()
     state = state_of(request)
-    options = parameters.options()
+    options = await run_in_threadpool(parameters.options)
     shortlist = options.shortlist_size(parameters.k)
     uploads = state.uploads
     if uploads is None:

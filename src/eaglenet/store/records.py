@@ -75,6 +75,9 @@ class IndexedFile:
 
     content: hash of all bytes; empty if the file could not be read.
     num_clips: clips that the content must have to be complete.
+    recorded: seconds since 1970; None if the file does not say.
+    latitude, longitude: degrees north and east; None if the file does not say.
+    camera: make and model, empty if the file does not say; None if its tags were not read yet.
     """
 
     path: str
@@ -88,6 +91,10 @@ class IndexedFile:
     height: int = 0
     num_clips: int = 0
     tags: tuple[str, ...] = ()
+    recorded: float | None = None
+    latitude: float | None = None
+    longitude: float | None = None
+    camera: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,8 +117,10 @@ class Clip:
 class FileTable:
     """Indexed contents as columns, for filters and hits. One content may have several paths.
 
-    ``modified`` is in seconds since 1970, ``sizes`` in bytes; of several paths, the first in
-    alphabetical order gives times and sizes.
+    ``modified`` and ``recorded`` are in seconds since 1970, ``sizes`` in bytes; of several paths,
+    the first in alphabetical order gives times and sizes. ``recorded``, ``latitudes`` and
+    ``longitudes`` are NaN and ``cameras`` empty where the file does not say; a camera is None where
+    its tags were not read.
     """
 
     ids: NDArray[np.int64]
@@ -123,6 +132,15 @@ class FileTable:
     heights: list[int]
     tags: list[list[str]]
     sizes: list[int]
+    recorded: NDArray[np.float64]
+    latitudes: NDArray[np.float64]
+    longitudes: NDArray[np.float64]
+    cameras: list[str | None]
+
+    @cached_property
+    def dates(self) -> NDArray[np.float64]:
+        """Recording time, or the modification time where none is known."""
+        return np.where(np.isnan(self.recorded), self.modified, self.recorded)
 
     def __len__(self) -> int:
         return len(self.contents)

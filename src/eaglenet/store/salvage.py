@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eaglenet.store.schema import COLUMNS, PAGE_SIZE, is_intact, names_of
+from eaglenet.store.schema import COLUMNS, EARLIER_WIDTHS, PAGE_SIZE, is_intact, names_of
 
 LEAF = 13
 INTEGER_SIZES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
@@ -20,6 +20,8 @@ INTEGER_SIZES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _TABLES_BY_WIDTH: dict[int, list[str]] = {}
 for _table in COLUMNS:
     _TABLES_BY_WIDTH.setdefault(len(names_of(_table)), []).append(_table)
+for _table, _width in EARLIER_WIDTHS.items():
+    _TABLES_BY_WIDTH.setdefault(_width + 2, []).append(_table)
 
 
 def read_rows(path: Path) -> dict[str, dict[int, tuple[Any, ...]]]:
@@ -31,13 +33,15 @@ def read_rows(path: Path) -> dict[str, dict[int, tuple[Any, ...]]]:
             for table in _TABLES_BY_WIDTH.get(len(values), ()):
                 row = (row_id, *_as_columns(table, values[1:]))
                 if is_intact(table, row):
-                    rows[table][row_id] = row[:-1]
+                    # Columns that an earlier schema did not have are unknown.
+                    unknown = (None,) * (len(names_of(table)) - len(row))
+                    rows[table][row_id] = (*row[:-1], *unknown)
     return rows
 
 
 def _as_columns(table: str, values: list[Any]) -> list[Any]:
     """SQLite stores whole numbers of REAL columns as integers."""
-    kinds = [*COLUMNS[table].values(), "INTEGER"]
+    kinds = [*list(COLUMNS[table].values())[: len(values) - 1], "INTEGER"]
     return [
         float(value) if kind.startswith("REAL") and type(value) is int else value
         for value, kind in zip(values, kinds, strict=True)

@@ -7,9 +7,11 @@ of rows and the sum of their checksums in ``totals``, so that a row that disappe
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import StoreError, shell_quote
@@ -18,8 +20,13 @@ from eaglenet.store.disk import damage
 DATABASE = "store.db"
 APPLICATION_ID = 0x45474C45
 """``EGLE``; ``file store.db`` shows it."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PAGE_SIZE = 4096
+
+
+class OldSchemaError(StoreError):
+    """The store has an earlier schema that this eaglenet can bring up to date."""
+
 
 COLUMNS: dict[str, dict[str, str]] = {
     "manifest": {"content": "TEXT NOT NULL"},
@@ -51,6 +58,10 @@ COLUMNS: dict[str, dict[str, str]] = {
         "height": "INTEGER NOT NULL",
         "num_clips": "INTEGER NOT NULL",
         "tags": "TEXT NOT NULL",
+        "recorded": "REAL",
+        "latitude": "REAL",
+        "longitude": "REAL",
+        "camera": "TEXT",
     },
     "clips": {
         "content_id": "INTEGER NOT NULL",
@@ -88,6 +99,8 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
 }
 """Tables whose rows carry checksums, with their columns between ``id`` and ``checksum``."""
+EARLIER_WIDTHS = {"files": 11}
+"""Number of columns that a table had in schema 1; later ones were added behind them."""
 
 HIDDEN = "hidden"
 """Clips that no search shows: of unfinished files, or removed and still in a segment."""
@@ -145,9 +158,6 @@ STATEMENTS = (
     *(trigger for name in COUNTED for trigger in _triggers(name)),
     *TEXT_STATEMENTS,
 )
-
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
-"""By the version a migration starts from; each runs inside a writer's transaction."""
 
 
 def checksum(table: str, row_id: int, values: Iterable[Any]) -> int:
@@ -220,12 +230,42 @@ def require_version(connection: sqlite3.Connection, location: object) -> None:
             f"{SCHEMA_VERSION}); update eaglenet, or use another --store"
         )
     if is_other and version in MIGRATIONS:
-        raise StoreError(
+        raise OldSchemaError(
             f"{location} has schema {version}, this eaglenet needs {SCHEMA_VERSION}; upgrade it "
             f"with: eaglenet store upgrade --store {shell_quote(location)}"
         )
     if (application, version) != (APPLICATION_ID, SCHEMA_VERSION) or is_other:
         raise damage(f"the schema in {DATABASE}", location)
+
+
+def _add_recordings(connection: sqlite3.Connection) -> None:
+    """Schema 1 to 2: when, where and with what files were recorded; unknown until the next run."""
+    table, width = "files", EARLIER_WIDTHS["files"]
+    location = Path(connection.execute("PRAGMA database_list").fetchone()[2]).parent
+    names = names_of(table)
+    earlier = ", ".join(f'"{name}"' for name in (*names[: width + 1], names[-1]))
+    rows = connection.execute(f"SELECT {earlier} FROM {table}").fetchall()
+    require_total(connection, location, table, len(rows), sum(row[-1] for row in rows))
+    if not all(is_intact(table, row) for row in rows):
+        raise damage(f"table {table} in {DATABASE}", location)
+    totals = connection.execute("SELECT * FROM totals").fetchall()
+    for old in (table, "totals"):
+        connection.execute(f"DROP TABLE {old}")
+    for statement in STATEMENTS:
+        # Indexes and triggers of a table went with it.
+        if re.search(rf"\b(TABLE|ON) ({table}|totals)\b", statement):
+            connection.execute(statement)
+    connection.executemany(
+        "INSERT INTO totals VALUES (?, ?, ?)",
+        [(name, 0, 0) if name == table else (name, *rest) for name, *rest in totals],
+    )
+    unknown = (None,) * (len(COLUMNS[table]) - width)
+    values = [row_of(table, row[0], (*row[1:-1], *unknown)) for row in rows]
+    connection.executemany(insert_statement(table), values)
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_recordings}
+"""By the version a migration starts from; each runs inside a writer's transaction."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -476,4 +476,8 @@ def _file_table(rows: Sequence[tuple[Any, ...]], hashes: dict[int, str]) -> File
             for group in groups.values()
         ],
         sizes=[row[1] for row in first],
+        recorded=np.array([row[11] for row in first], np.float64),
+        latitudes=np.array([row[12] for row in first], np.float64),
+        longitudes=np.array([row[13] for row in first], np.float64),
+        cameras=[row[14] for row in first],
     )

@@ -13,6 +13,7 @@ one truth and one moment in which it changes.
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -33,7 +34,7 @@ from eaglenet.store.disk import (
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import IndexedFile, Repaired, Verified
-from eaglenet.store.schema import DATABASE
+from eaglenet.store.schema import DATABASE, OldSchemaError
 from eaglenet.store.segments import FOLDER, KINDS, Segment, SegmentInfo
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.tables import (
@@ -91,6 +92,13 @@ class LocalStore:
             raise StoreError(
                 f"no store at {folder}; make one with: eaglenet index PATH{store_option(folder)}"
             )
+        try:
+            return cls(folder, Database(folder, str(folder)))
+        except OldSchemaError:
+            if not os.access(folder / DATABASE, os.W_OK):
+                raise
+        with writer_lock(folder), LocalWriter.opened(folder):
+            pass  # A writer brings the schema up to date.
         return cls(folder, Database(folder, str(folder)))
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import IndexedFile
 from eaglenet.store.schema import (
+    COLUMNS,
     DATABASE,
     HIDDEN,
     PAGE_SIZE,
@@ -25,6 +26,9 @@ from eaglenet.store.schema import (
     row_of,
 )
 from eaglenet.store.segments import FOLDER, SegmentInfo
+
+TAGS = list(COLUMNS["files"]).index("tags") - list(COLUMNS["files"]).index("status")
+"""Index of the tags among the columns of a file from its status on."""
 
 
 @dataclass
@@ -83,12 +87,12 @@ def read_files(database: Database) -> list[IndexedFile]:
         rows = database.checked("files")
         hashes = dict(database.checked("contents"))
     files = []
-    for _, path, size, modified_ns, content_id, status, *rest in rows:
+    for _, path, size, modified_ns, content_id, *rest in rows:
         if content_id is not None and content_id not in hashes:
             raise damage("table contents in store.db", database.location)
         content = "" if content_id is None else hashes[content_id]
-        rest[-1] = tuple(json.loads(rest[-1]))
-        files.append(IndexedFile(path, size, modified_ns, content, status, *rest))
+        file = IndexedFile(path, size, modified_ns, content, *rest)
+        files.append(replace(file, tags=tuple(json.loads(rest[TAGS]))))
     return files
 
 

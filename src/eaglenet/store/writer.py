@@ -365,8 +365,13 @@ def _make_obsolete(change: Transaction, paths: Iterable[Path]) -> None:
 
 def _file_values(file: IndexedFile, content_id: int | None) -> tuple[Any, ...]:
     tags = json.dumps(list(file.tags))
-    changes = {"content": content_id, "duration": float(file.duration), "tags": tags}
-    return tuple({**vars(file), **changes}.values())
+    changes = {"content": content_id, "tags": tags}
+    numbers = {
+        name: None if value is None else float(value)
+        for name, value in vars(file).items()
+        if name in ("duration", "recorded", "latitude", "longitude")
+    }
+    return tuple({**vars(file), **numbers, **changes}.values())
 
 
 def _put_files(change: Transaction, files: Sequence[IndexedFile]) -> set[int]:

@@ -130,15 +130,26 @@ VIDEO_SUFFIXES = frozenset({
 # fmt: on
 """Lower-case extensions with their dot."""
 
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif", ".avif"}
-)
+# fmt: off
+RAW_SUFFIXES = frozenset({
+    ".dng", ".nef", ".nrw", ".cr2", ".cr3", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw",
+})
+# fmt: on
+"""Sensor data of cameras, with a preview inside."""
+
+IMAGE_SUFFIXES = RAW_SUFFIXES | {
+    *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"),
+    *(".heic", ".heif", ".hif", ".avif"),
+}
 """Images are videos of one frame; GIF files are videos."""
 
 STILL_BRANDS = frozenset(
-    {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis"}
+    {
+        *(b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"),
+        *(b"avif", b"avis", b"crx "),
+    }
 )
-"""Brands of HEIC and AVIF, which share the container of MP4. FFmpeg shows one tile of them."""
+"""Brands of HEIC, AVIF and CR3, which share the container of MP4. FFmpeg shows one tile of them."""
 
 INDEXED_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {".gif"}
 """Files with these extensions are reported if they cannot be indexed."""
@@ -168,7 +179,7 @@ def looks_like_video(path: Path) -> bool:
     if _is_still(head):
         return False
     is_transport = any(
-        len(head) > start + 188 and head[start] == head[start + step] == 0x47
+        len(head) > start + step and head[start] == head[start + step] == 0x47
         for start, step in ((0, 188), (4, 192))
     )
     return is_transport or any(head.startswith(sign, offset) for offset, sign in SIGNATURES)
@@ -180,6 +191,11 @@ def is_image(path: str | Path) -> bool:
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return not looks_like_video(path)
     return is_still(path)
+
+
+def is_raw(path: Path) -> bool:
+    """Return whether a file has the extension of a RAW photograph."""
+    return path.suffix.lower() in RAW_SUFFIXES
 
 
 def is_still(path: Path) -> bool:

@@ -9,20 +9,20 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.video.containers import is_still
+from eaglenet.video.containers import is_raw, is_still
 from eaglenet.video.input_file import open_input_file
 from eaglenet.video.pixels import Pixels, scaled_size
 from eaglenet.video.sampling import Window
 from eaglenet.video.windows import DecodedVideo
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.Image import Exif, Image
 
 
 JPEG_QUALITY = 85
@@ -31,7 +31,13 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 HEIF = "HEIF"
 """HEIC photographs of phones, if ``pillow-heif`` is installed."""
 NEEDS_HEIF = "HEIC needs pillow-heif: pip install 'eaglenet[heic]'"
+NEEDS_RAW = "RAW photographs need rawpy: pip install 'eaglenet[raw]'"
+RAW_TURNS = {3: 180, 5: 90, 6: 270}
+"""Degrees to turn a preview by, against the clock, for LibRaw's values of ``flip``."""
+ORIENTATION = 0x0112
 MAX_PIXELS = 100_000_000
+EXIF_IFD, GPS_IFD = 0x8769, 0x8825
+"""Parts of EXIF: about the photograph, and its place."""
 
 
 @cache
@@ -52,6 +58,16 @@ def image_formats() -> tuple[str, ...]:
     return (*known, HEIF)
 
 
+@cache
+def _rawpy() -> Any:
+    """The module rawpy; None if it is not installed."""
+    try:
+        import rawpy
+    except ImportError:
+        return None
+    return rawpy
+
+
 def decoding_needs_threads() -> bool:
     """Return whether a decoder starts threads: that of HEIC always has one."""
     return HEIF in image_formats()
@@ -61,8 +77,9 @@ def load_image_formats() -> None:
     """Import the decoders, which Pillow otherwise does when it meets a format."""
     from PIL import Image, ImageOps, MpoImagePlugin  # noqa: F401
 
+    _rawpy()
     image = Image.new("RGB", (8, 8))
-    image.getexif()[0x0112] = 6  # Orientation, which Pillow reads like a TIFF file.
+    image.getexif()[ORIENTATION] = 6  # Pillow reads it like a TIFF file.
     for format in image_formats():
         buffer = io.BytesIO()
         options = {} if format in ("GIF", "BMP") else {"exif": image.getexif()}
@@ -119,6 +136,8 @@ def read_image(path: Path) -> Image:
         with warnings.catch_warnings():
             # Sizes are checked below.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            if is_raw(path):
+                return _read_preview(path)
             with (
                 io.BufferedReader(open_input_file(path)) as file,
                 Image.open(file, formats=image_formats()) as image,
@@ -131,6 +150,66 @@ def read_image(path: Path) -> Image:
         if HEIF not in image_formats() and is_still(path):
             raise UnreadableImageError(NEEDS_HEIF) from error
         raise UnreadableImageError(_cause(error)) from error
+
+
+def _read_preview(path: Path) -> Image:
+    """Preview of a RAW photograph, upright and in RGB."""
+    preview, degrees = _open_preview(path)
+    has_orientation = ORIENTATION in preview.getexif()
+    upright = _upright(preview)
+    return upright if has_orientation else upright.rotate(degrees, expand=True)
+
+
+def _open_preview(path: Path) -> tuple[Image, int]:
+    """Preview of a RAW photograph as it is stored, and the degrees to turn it by."""
+    from PIL import Image
+
+    rawpy = _rawpy()
+    if rawpy is None:
+        raise UnreadableImageError(NEEDS_RAW)
+    try:
+        with open_input_file(path) as file, rawpy.imread(io.BytesIO(file.read())) as raw:
+            preview, degrees = raw.extract_thumb(), RAW_TURNS.get(raw.sizes.flip, 0)
+    except rawpy.LibRawNoThumbnailError:
+        raise UnreadableImageError("a RAW photograph without a preview") from None
+    except rawpy.LibRawError as error:
+        cause = error.args[0] if error.args else error
+        text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
+        raise UnreadableImageError(f"not a RAW photograph that LibRaw reads: {text}") from error
+    if preview.format == rawpy.ThumbFormat.BITMAP:
+        return Image.fromarray(preview.data), degrees
+    return Image.open(io.BytesIO(preview.data), formats=("JPEG",)), degrees
+
+
+def read_exif(path: Path) -> Exif:
+    """Read the EXIF of an image file; its pixels are not decoded."""
+    from PIL import Image
+
+    if is_raw(path):
+        return _read_raw_exif(path)
+    with (
+        io.BufferedReader(open_input_file(path)) as file,
+        Image.open(file, formats=image_formats()) as image,
+    ):
+        exif = image.getexif()
+        for part in (EXIF_IFD, GPS_IFD):
+            exif.get_ifd(part)  # Later the file is closed.
+        return exif
+
+
+def _read_raw_exif(path: Path) -> Exif:
+    """EXIF of a RAW photograph: most are TIFF files; of the others, that of their preview."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    with open_input_file(path) as raw, io.BufferedReader(raw) as file:
+        if file.read(4) in (b"II*\0", b"MM\0*"):
+            file.seek(0)
+            exif.load_from_fp(file)
+            for part in (EXIF_IFD, GPS_IFD):
+                exif.get_ifd(part)
+            return exif
+    return _open_preview(path)[0].getexif()
 
 
 def _cause(error: Exception) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.video.containers import IMAGE_SUFFIXES, open_container
+from eaglenet.video.containers import is_image, open_container
 
 EARTH_KM = 6371.0088
 """Mean radius of the earth, IUGG."""
@@ -46,7 +46,6 @@ PLACE_TAGS = (
 )
 MAKE_TAGS = ("com.apple.quicktime.make", "com.android.manufacturer", "make")
 MODEL_TAGS = ("com.apple.quicktime.model", "com.android.model", "model")
-_EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _DATE_ORIGINAL, _OFFSET_ORIGINAL, _DATE = 0x9003, 0x9011, 0x0132
 _MAKE, _MODEL = 0x010F, 0x0110
 _COORDINATE = re.compile(r"([+-]\d+(?:\.\d+)?)([+-]\d+(?:\.\d+)?)([+-]\d+(?:\.\d+)?)?(?:CRS\w*)?/?")
@@ -68,7 +67,8 @@ class Place:
 class Recording:
     """What a file says of its recording; None and empty: nothing.
 
-    recorded: seconds since 1970. A time without a zone is taken to be local to this machine.
+    recorded: seconds since 1970. A time without a zone is taken to be in the time zone of the
+        machine that reads it.
     camera: make and model.
     """
 
@@ -76,11 +76,18 @@ class Recording:
     place: Place | None = None
     camera: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse what no file can say; a worker that a file has taken over may send anything."""
+        if self.recorded is not None and not OLDEST <= self.recorded < 2**53:
+            raise ValueError(f"{self.recorded} is no recording time")
+        if len(self.camera) > MAX_CAMERA or not self.camera.isprintable():
+            raise ValueError("not the name of a camera")
+
 
 def read_recording(path: str | Path) -> Recording:
     """Read the tags of a video or image; nothing is decoded."""
-    if Path(path).suffix.lower() in IMAGE_SUFFIXES:
-        return _read_image(path)
+    if is_image(path):
+        return _read_image(Path(path))
     try:
         with open_container(Path(path)) as container:
             tags = dict(container.metadata)
@@ -92,14 +99,13 @@ def read_recording(path: str | Path) -> Recording:
     return recording_from_tags(tags)
 
 
-def _read_image(path: str | Path) -> Recording:
-    from PIL import Image
+def _read_image(path: Path) -> Recording:
+    from eaglenet.video.images import read_exif  # Not needed for videos and filters.
 
     try:
-        with Image.open(path) as image:
-            return recording_from_exif(image.getexif())
-    # Pillow raises all of these for broken EXIF.
-    except (OSError, ValueError, SyntaxError, KeyError, TypeError, ZeroDivisionError) as error:
+        return recording_from_exif(read_exif(path))
+    # Pillow raises any kind of exception for broken EXIF.
+    except Exception as error:
         raise VideoDecodeError(path, str(error)) from error
 
 
@@ -113,7 +119,8 @@ def recording_from_tags(tags: Mapping[str, str]) -> Recording:
     recorded = next(
         (seconds for name in DATE_TAGS if (seconds := _parse_time(lower.get(name, "")))), None
     )
-    place = next((found for name in PLACE_TAGS if (found := _place(lower.get(name, "")))), None)
+    places = (_place(lower.get(name, "")) for name in PLACE_TAGS)
+    place = next((place for place in places if place), None)
     make, model = (
         next((lower[name] for name in names if lower.get(name)), "")
         for names in (MAKE_TAGS, MODEL_TAGS)
@@ -123,7 +130,9 @@ def recording_from_tags(tags: Mapping[str, str]) -> Recording:
 
 def recording_from_exif(exif: Any) -> Recording:
     """Read the EXIF of :meth:`PIL.Image.Image.getexif`."""
-    details = exif.get_ifd(_EXIF_IFD)
+    from eaglenet.video.images import EXIF_IFD, GPS_IFD
+
+    details = exif.get_ifd(EXIF_IFD)
     text = str(details.get(_DATE_ORIGINAL) or exif.get(_DATE) or "")
     match = re.match(r"(\d{4}):(\d\d):(\d\d)[ T](\d\d:\d\d:\d\d)", text)
     recorded = None
@@ -132,7 +141,7 @@ def recording_from_exif(exif: Any) -> Recording:
         recorded = _parse_time("{}-{}-{}T{}".format(*match.groups()) + zone)
     return Recording(
         recorded,
-        _exif_place(exif.get_ifd(_GPS_IFD)),
+        _exif_place(exif.get_ifd(GPS_IFD)),
         _camera(str(exif.get(_MAKE) or ""), str(exif.get(_MODEL) or "")),
     )
 

@@ -2,6 +2,7 @@
 
 import * as address from "./address.js";
 import * as browse from "./browse.js";
+import * as compose from "./compose.js";
 import * as help from "./help.js";
 import * as language from "./language.js";
 import * as picture from "./picture.js";
@@ -25,6 +26,7 @@ const more = document.querySelector("#more");
 const welcome = document.querySelector("#welcome");
 const filters = document.querySelector("#filters");
 const filterCount = document.querySelector("#filter-count");
+const notice = document.querySelector("#notice");
 
 let hits = [];
 let running = null;
@@ -41,7 +43,9 @@ const filled = () => {
   return parameters;
 };
 
-const say = (message, bad = false) => {
+const say = (message, bad = false, understood = "") => {
+  notice.hidden = !understood;
+  notice.firstElementChild.textContent = understood;
   status.textContent = message;
   status.classList.toggle("bad", bad);
 };
@@ -80,7 +84,7 @@ const show = (found) => {
 const remember = () => {
   const parameters = filled();
   if (similarTo) parameters.set("similar", similarTo);
-  else if (field.value.trim() && !asked) parameters.set("q", field.value.trim());
+  else if (compose.query() && !asked) parameters.set("q", compose.query());
   else if (folder) parameters.set("folder", folder);
   address.go(parameters);
 };
@@ -140,6 +144,7 @@ const request = (query, signal) => {
   if (similarTo || asked) {
     parameters.delete("negative");
     parameters.delete("in");
+    parameters.delete("literal");
   }
   if (asked) {
     return fetch(`/api/search/image?${parameters}`, { method: "POST", body: asked.file, signal });
@@ -150,7 +155,7 @@ const request = (query, signal) => {
 };
 
 const search = async ({ isNew = true } = {}) => {
-  const query = field.value.trim();
+  const query = compose.query();
   showFilterCount();
   running?.abort();
   if (isNew) remember();
@@ -172,7 +177,7 @@ const search = async ({ isNew = true } = {}) => {
   document.title = `${heading.textContent} \u00b7 eaglenet`;
   const mine = new AbortController();
   running = mine;
-  browse.showNamed(similarTo || asked ? "" : query, mine.signal);
+  browse.showNamed(similarTo || asked || compose.isComposed() ? "" : query, mine.signal);
   say("Searching\u2026");
   results.setAttribute("aria-busy", "true");
   results.classList.add("busy");
@@ -193,7 +198,7 @@ const search = async ({ isNew = true } = {}) => {
     const best = body.hits[0]?.confidence;
     const doubt = typeof best === "number" && best < NOTHING ? "; nothing here is likely to show that" : "";
     const note = body.note ? `; ${body.note}` : "";
-    say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing);
+    say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing, false, body.notice);
     more.hidden = body.hits.length < wanted || wanted >= MOST;
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -218,7 +223,7 @@ const nothing = (note) => {
 const findSimilar = (hit) => {
   forget();
   similarTo = hit.clip_id;
-  field.value = "";
+  compose.restore("");
   wanted = PAGE;
   search();
   scrollTo({ top: 0 });
@@ -227,7 +232,7 @@ const findSimilar = (hit) => {
 const findPicture = (file) => {
   forget();
   asked = { file, source: URL.createObjectURL(file) };
-  field.value = "";
+  compose.restore("");
   wanted = PAGE;
   search();
 };
@@ -248,6 +253,7 @@ const restore = async () => {
     if (input.type === "checkbox") input.checked = parameters.getAll(input.name).includes(input.value);
     else input.value = parameters.get(input.name);
   }
+  if (parameters.has("q")) compose.restore(parameters.get("q"));
   forget();
   similarTo = parameters.get("similar");
   folder = parameters.get("folder") ?? "";
@@ -326,9 +332,14 @@ filters.addEventListener("change", () => {
   search();
 });
 document.querySelector("#clear").addEventListener("click", () => {
-  const query = field.value;
+  const query = compose.query();
   form.reset();
-  field.value = query;
+  compose.restore(query);
+  search();
+});
+document.querySelector("#take-literally").addEventListener("click", () => {
+  form.elements.literal.checked = true;
+  field.focus();
   search();
 });
 more.addEventListener("click", async () => {
@@ -339,9 +350,11 @@ more.addEventListener("click", async () => {
 });
 addEventListener("popstate", () => {
   form.reset();
+  compose.restore("");
   restore();
 });
 
+compose.setUp();
 help.setUp();
 selection.setUp((hit, all) => player.open(hit, all));
 player.setUp(findSimilar, (hit) => focusCard(hits.indexOf(hit)));

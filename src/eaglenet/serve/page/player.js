@@ -3,7 +3,7 @@
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, element, folderOf, isMeasured, isPicture, span, streamOf } from "./view.js";
+import { clock, day, element, folderOf, isMeasured, isPicture, span, streamOf } from "./view.js";
 import * as words from "./words.js";
 
 const dialog = document.querySelector("#player");
@@ -56,9 +56,10 @@ const sureness = (hit) => (isMeasured(hit) ? `${hit.match} (${Math.round(100 * h
 
 const describe = (hit) => {
   const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, sureness(hit)];
-  if (isPicture(hit)) return ["picture", ...score.slice(1)].join(" \u00b7 ");
+  const recording = [day(hit), hit.camera].filter(Boolean);
+  if (isPicture(hit)) return ["picture", ...score.slice(1), ...recording].join(" \u00b7 ");
   const where = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
-  return [where, ...score].join(" \u00b7 ");
+  return [where, ...score, ...recording].join(" \u00b7 ");
 };
 
 // The folder is enough to recognise a file; the whole path unfolds.

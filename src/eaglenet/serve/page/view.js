@@ -39,6 +39,10 @@ export const picture = (source, frame) => {
 export const isMeasured = (hit) => typeof hit.confidence === "number";
 const strength = (hit) => (isMeasured(hit) ? hit.match : hit.score.toFixed(3));
 
+// Day of the recording as people write it here; empty where the file does not say.
+export const day = (hit) => (typeof hit.recorded === "number"
+  ? new Date(1000 * hit.recorded).toLocaleDateString(undefined, { dateStyle: "medium" }) : "");
+
 const where = (hit) => {
   const bar = element("span", "where");
   const mark = element("i");
@@ -63,7 +67,8 @@ export const card = (hit, open, words = null) => {
   );
   const text = element("span", "text");
   const facts = element("span", "facts");
-  const more = hit.more.length ? `+${hit.more.length} more` : folderOf(hit);
+  const place = [folderOf(hit), day(hit)].filter(Boolean).join(" \u00b7 ");
+  const more = hit.more.length ? `+${hit.more.length} more` : place;
   facts.append(element("span", "folder", more), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
   text.append(element("span", "name", hit.name));
   if (words) text.append(words);

@@ -1,0 +1,305 @@
+"""Dates inside a text: ``beach, July 2023`` searches for ``beach`` among recordings of that month.
+
+English only. A date is understood where few texts mean anything else::
+
+    July 2023   14 July 2023   July 14, 2023   2023-07-14   2023-07   summer of 2022
+    in 2021   since 2019   before 2020   from 2018 to 2020   in the 1990s   beach, 2021
+    in July   last summer   this year   last week   yesterday   3 days ago   in the last 2 weeks
+
+Dates with a year may stand anywhere; the last two rows count only at the beginning or the end of a
+text. Days begin at midnight in the time zone of this machine. Seasons are those of the north:
+summer is June to August, winter December to February of the next year.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from functools import cache
+from itertools import chain
+
+FIRST_YEAR = 1971
+"""Recording times before it are clocks that were never set."""
+MONTHS = (
+    *("january", "february", "march", "april", "may", "june", "july", "august", "september"),
+    *("october", "november", "december"),
+)
+SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
+"""First month of each."""
+NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+WORDS_THAT_ARE_MONTHS = ("march", "may", "august")
+"""Without a year they must be written with a capital letter: ``in May``."""
+
+_HINT = r"\d|ago|last|this|past|today|yesterday|" + "|".join(MONTHS)
+"""Only texts with this are compared with all patterns."""
+
+Days = tuple[date, date]
+"""First day, and the one after the last."""
+Bounds = tuple[date | None, date | None]
+"""The same, where None is no limit."""
+Read = Callable[[re.Match[str], date], Bounds | None]
+
+
+@dataclass(frozen=True)
+class DateRange:
+    """Times that a text asks for: seconds since 1970, and the words that say so.
+
+    ``after`` is inclusive; None: no limit.
+    """
+
+    phrase: str
+    after: float | None
+    before: float | None
+
+    @property
+    def notice(self) -> str:
+        """What was understood, for people."""
+        first = "" if self.after is None else f"from {_day(self.after)}"
+        last = "" if self.before is None else f"to {_day(self.before - 1)}"
+        return f"{self.phrase!r} was read as a date: only recordings {first} {last}".replace(
+            "  ", " "
+        ).strip()
+
+
+def take_dates(text: str, today: date | None = None) -> tuple[str, DateRange | None]:
+    """Take a date off a text; what is in quotation marks stays.
+
+    >>> text, dates = take_dates("a beach, July 2023")
+    >>> text, dates.phrase
+    ('a beach', 'July 2023')
+    """
+    if not re.search(_HINT, text.lower()):
+        return text, None
+    today = today or date.today()
+    # Quoted words keep their length, so that positions stay.
+    visible = re.sub(r'"[^"]*"', lambda match: "\x00" * len(match[0]), text)
+    for pattern, read in _patterns():
+        for match in pattern.finditer(visible):
+            days = read(match, today)
+            if days is None:
+                continue
+            first, end = days
+            rest = _without(text, match.start(), match.end())
+            phrase = match["phrase"].strip(" ,")
+            return rest or phrase, DateRange(phrase, _seconds(first), _seconds(end))
+    return text, None
+
+
+def _without(text: str, start: int, end: int) -> str:
+    before, after = text[:start].rstrip(" ,;:"), text[end:].lstrip(" ,;:")
+    return f"{before} {after}".strip()
+
+
+def _seconds(day: date | None) -> float | None:
+    return None if day is None else datetime(day.year, day.month, day.day).timestamp()
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d")
+
+
+def _month(year: int, month: int) -> Days:
+    """A month; months beyond December and before January are of other years."""
+    year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
+    return date(year, month, 1), date(year + month // 12, month % 12 + 1, 1)
+
+
+def _season(year: int, name: str) -> Days:
+    first = SEASONS[name]
+    return _month(year, first)[0], _month(year, first + 2)[1]
+
+
+def _year(year: int) -> Days:
+    return date(year, 1, 1), date(year + 1, 1, 1)
+
+
+def _month_number(name: str) -> int:
+    return next(number for number, month in enumerate(MONTHS, 1) if month[:3] == name[:3].lower())
+
+
+def _is_past(year: int, today: date) -> bool:
+    return FIRST_YEAR <= year <= today.year
+
+
+def _read_month(match: re.Match[str], today: date) -> Days | None:
+    year = int(match["year"])
+    return _month(year, _month_number(match["month"])) if _is_past(year, today) else None
+
+
+def _read_day(match: re.Match[str], today: date) -> Days | None:
+    groups = match.groupdict()
+    text = groups["month"]
+    month = int(text) if text.isdecimal() else _month_number(text)
+    try:
+        day = date(int(groups["year"]), month, int(groups["day"]))
+    except ValueError:
+        return None
+    return (day, day + timedelta(days=1)) if _is_past(day.year, today) else None
+
+
+def _read_iso_month(match: re.Match[str], today: date) -> Days | None:
+    year, month = int(match["year"]), int(match["month"])
+    return _month(year, month) if _is_past(year, today) and 1 <= month <= 12 else None
+
+
+def _read_season(match: re.Match[str], today: date) -> Days | None:
+    year = int(match["year"])
+    return _season(year, match["season"].lower()) if _is_past(year, today) else None
+
+
+def _read_years(match: re.Match[str], today: date) -> Days | None:
+    first, last = int(match["first"]), int(match["last"])
+    if not _is_past(first, today) or last < first or last > today.year:
+        return None
+    return _year(first)[0], _year(last)[1]
+
+
+def _read_decade(match: re.Match[str], today: date) -> Days | None:
+    year = int(match["year"])
+    is_past = year + 9 >= FIRST_YEAR and year <= today.year
+    return (date(year, 1, 1), date(year + 10, 1, 1)) if is_past else None
+
+
+def _read_year(match: re.Match[str], today: date) -> Days | None:
+    year = int(match["year"])
+    return _year(year) if _is_past(year, today) else None
+
+
+def _read_bound(match: re.Match[str], today: date) -> Bounds | None:
+    year = int(match["year"])
+    if not _is_past(year, today):
+        return None
+    word = match["word"].lower()
+    if word in ("before", "until"):
+        return None, _year(year)[word == "until"]
+    return _year(year)[word == "after"], None
+
+
+def _read_recent_month(match: re.Match[str], today: date) -> Days | None:
+    """``in July`` is the latest July that has begun, ``last July`` the latest that is over."""
+    name = match["month"]
+    if name.lower() in WORDS_THAT_ARE_MONTHS and not name[0].isupper():
+        return None
+    return _latest(lambda year: _month(year, _month_number(name)), match["word"], today)
+
+
+def _read_recent_season(match: re.Match[str], today: date) -> Days | None:
+    return _latest(lambda year: _season(year, match["season"].lower()), match["word"], today)
+
+
+def _latest(days_in: Callable[[int], Days], word: str, today: date) -> Days:
+    is_over = word.lower() == "last"
+    for year in range(today.year, today.year - 2, -1):
+        first, end = days_in(year)
+        if end <= today if is_over else first <= today:
+            return first, end
+    return days_in(today.year - 2)
+
+
+def _read_relative(match: re.Match[str], today: date) -> Days | None:
+    text = " ".join(match["phrase"].lower().split())
+    tomorrow = today + timedelta(days=1)
+    if text == "today":
+        return today, tomorrow
+    if text == "yesterday":
+        return today - timedelta(days=1), today
+    shift = -1 if text.startswith("last") else 0
+    return _unit(text.split()[-1], shift, today)
+
+
+def _read_ago(match: re.Match[str], today: date) -> Days | None:
+    return _unit(match["unit"].lower(), -_count(match["count"]), today)
+
+
+def _read_last(match: re.Match[str], today: date) -> Days | None:
+    unit, count = match["unit"].lower(), _count(match["count"])
+    first = {
+        "day": lambda: today - timedelta(days=count),
+        "week": lambda: today - timedelta(weeks=count),
+        "month": lambda: _month(today.year, today.month - count)[0].replace(day=min(today.day, 28)),
+        "year": lambda: today.replace(year=today.year - count, day=min(today.day, 28)),
+    }[unit]()
+    return first, today + timedelta(days=1)
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() else NUMBERS.index(text.lower()) + 1
+
+
+def _unit(unit: str, shift: int, today: date) -> Days | None:
+    """The day, week, weekend, month or year that is ``shift`` after this one."""
+    monday = today - timedelta(days=today.weekday()) + timedelta(weeks=shift)
+    if unit == "day":
+        day = today + timedelta(days=shift)
+        return day, day + timedelta(days=1)
+    if unit == "week":
+        return monday, monday + timedelta(weeks=1)
+    if unit == "weekend":
+        return monday + timedelta(days=5), monday + timedelta(weeks=1)
+    if unit == "month":
+        return _month(today.year, today.month + shift)
+    return _year(today.year + shift) if today.year + shift >= FIRST_YEAR else None
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], Read]]:
+    names = "|".join(chain(MONTHS, (f"{month[:3]}\\.?" for month in MONTHS), ("sept\\.?",)))
+    month = f"(?P<month>{names})"
+    season = f"(?P<season>{'|'.join(SEASONS)})"
+    year, day = r"(?P<year>(?:19|20)\d\d)(?![-\d])", r"(?P<day>\d\d?)(?:st|nd|rd|th)?"
+    count = f"(?P<count>\\d{{1,2}}|{'|'.join(NUMBERS)})"
+    lead = r"(?:\b(?:in|from|during|of|on|at)\s+(?:the\s+)?)?"
+    end = r"(?=\s*[,.!?]*\s*$|\s*,)"
+    # At the beginning; "today show host" is none.
+    following = r"(?=\s+(?:an?|the|at|in|on|with|by|my|our|his|her|we|i)\b)"
+    # "his last fall" and "the last week of school" are no dates.
+    free = r"(?<!\bthe )(?<!\bhis )(?<!\bher )(?<!\btheir )(?<!\bmy )(?<!\bour )(?<!'s )(?<!\ba )"
+    anywhere: list[tuple[str, Read]] = [
+        (rf"{lead}(?P<phrase>\b{day}(?:\s+of)?\s+{month},?\s+{year})", _read_day),
+        (rf"{lead}(?P<phrase>\b{month}\s+{day},?\s+{year})", _read_day),
+        (
+            r"(?:\bon\s+)?(?P<phrase>\b(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)\b)(?!-)",
+            _read_day,
+        ),
+        (r"(?:\bin\s+)?(?P<phrase>\b(?P<year>\d{4})-(?P<month>\d\d)\b)(?!-)", _read_iso_month),
+        (rf"{lead}(?P<phrase>\b{month},?(?:\s+of)?\s+{year})", _read_month),
+        (rf"{lead}(?P<phrase>\b{season}(?:\s+of)?\s+{year})", _read_season),
+        (
+            r"\b(?P<phrase>(?:from|between)\s+(?P<first>(?:19|20)\d\d)\s+(?:to|until|and|-)\s+"
+            r"(?P<last>(?:19|20)\d\d)\b)",
+            _read_years,
+        ),
+        (r"\b(?P<phrase>(?:in|from|during)\s+the\s+(?P<year>(?:19|20)\d0)s\b)", _read_decade),
+    ]
+    at_ends: list[tuple[str, Read]] = [
+        (rf"\b(?P<phrase>(?P<word>since|after|before|until)\s+{year})", _read_bound),
+        (rf"\b(?P<phrase>(?:in|from|during)\s+{year})", _read_year),
+        (
+            rf"{free}\b(?P<phrase>(?P<word>in|last|this)\s+(?P<month>{'|'.join(MONTHS)})\b)",
+            _read_recent_month,
+        ),
+        (
+            rf"{free}\b(?P<phrase>(?P<word>last|this)\s+(?P<season>spring|summer|autumn|winter)\b)",
+            _read_recent_season,
+        ),
+        (
+            rf"{free}\b(?P<phrase>today|yesterday|(?:last|this)\s+(?:week|weekend|month|year))\b",
+            _read_relative,
+        ),
+        (rf"\b(?P<phrase>{count}\s+(?P<unit>day|week|month|year)s?\s+ago)\b", _read_ago),
+        (
+            rf"\b(?:in|from|during|within)\s+(?P<phrase>the\s+(?:last|past)\s+{count}\s+"
+            r"(?P<unit>day|week|month|year)s?)\b",
+            _read_last,
+        ),
+    ]
+    after_comma = rf",\s*(?P<phrase>{year})"
+    expressions: list[tuple[str, Read]] = [
+        *anywhere,
+        *((expression + end, read) for expression, read in at_ends),
+        *((rf"^\s*{expression}{following}", read) for expression, read in at_ends),
+        (after_comma + r"(?=\s*[.!?]*\s*$)", _read_year),
+    ]
+    return [(re.compile(expression, re.IGNORECASE), read) for expression, read in expressions]

@@ -1,0 +1,91 @@
+// Queries of several parts without typing syntax: the field is the first part, rows are the others.
+// The service gets, and the address bar holds, the text that docs/queries.md explains.
+
+import { element } from "./view.js";
+
+const MOST = 7; // With the field, as many steps as a query may have.
+const WORDS = { "+": "And", "-": "Without", then: "Then" };
+const WHOLE = /^\s*"([^"]*)"((?:\s+(?:\+|-|then)\s+"[^"]*")+)(?:\s+within\s+(\d+)s)?\s*$/i;
+const PART = /(\+|-|then)\s+"([^"]*)"/gi;
+
+const field = document.querySelector("#query");
+const rows = document.querySelector("#query-parts");
+const add = document.querySelector("#add-part");
+const within = document.querySelector("#within-steps");
+
+const quoted = (text) => `"${text.replace(/["\u201c\u201d]/g, " ").trim()}"`;
+
+const values = () => [...rows.children].map((row) => ({
+  kind: row.querySelector("select").value,
+  text: row.querySelector("input").value.trim(),
+}));
+
+const update = () => {
+  within.closest("label").hidden = !values().some((part) => part.kind === "then");
+  add.hidden = rows.children.length >= MOST;
+  rows.hidden = !rows.children.length;
+  [...rows.children].forEach((row, place) => {
+    const number = place + 2;
+    row.querySelector("select").setAttribute("aria-label", `How part ${number} belongs to the query`);
+    row.querySelector("input").setAttribute("aria-label", `Part ${number}`);
+    row.querySelector("button").setAttribute("aria-label", `Remove part ${number}`);
+  });
+};
+
+const addRow = (kind = "+", text = "") => {
+  const row = element("li", "part");
+  const choice = element("select");
+  for (const [value, word] of Object.entries(WORDS)) {
+    const option = element("option", "", word);
+    option.value = value;
+    choice.append(option);
+  }
+  choice.value = kind;
+  choice.addEventListener("change", update);
+  const input = element("input");
+  input.maxLength = 300;
+  input.value = text;
+  const remove = element("button", "quiet", "\u00d7");
+  remove.type = "button";
+  remove.addEventListener("click", () => {
+    row.remove();
+    update();
+    (rows.lastElementChild?.querySelector("input") ?? field).focus();
+  });
+  row.append(choice, input, remove);
+  rows.append(row);
+  update();
+  return input;
+};
+
+// The whole query as text; that of the field alone where no other part has any.
+export const query = () => {
+  const first = field.value.trim();
+  const parts = values().filter((part) => part.text);
+  if (!first || !parts.length) return first;
+  const rest = parts.map((part) => ` ${part.kind} ${quoted(part.text)}`).join("");
+  const limit = within.value && parts.some((part) => part.kind === "then") ? ` within ${within.value}s` : "";
+  return quoted(first) + rest + limit;
+};
+
+export const isComposed = () => query() !== field.value.trim();
+
+// Show a query: in rows if it could have been built with them, else as it is typed.
+export const restore = (text) => {
+  const match = WHOLE.exec(text);
+  const limits = [...within.options].map((option) => option.value);
+  rows.replaceChildren();
+  within.value = "";
+  field.value = text;
+  if (match && limits.includes(match[3] ?? "")) {
+    field.value = match[1];
+    for (const [, kind, part] of match[2].matchAll(PART)) addRow(kind.toLowerCase(), part);
+    within.value = match[3] ?? "";
+  }
+  update();
+};
+
+export const setUp = () => {
+  add.addEventListener("click", () => addRow(values().at(-1)?.kind ?? "+").focus());
+  update();
+};
