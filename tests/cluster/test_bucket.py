@@ -228,7 +228,7 @@ def test_a_copy_whose_process_was_killed_goes_on_where_it_was(
     location: str, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between any two operations, and before each transaction of one."""
-    monkeypatch.setattr(mirror, "MERGED_CLIPS", 1)
+    monkeypatch.setattr(mirror, "MERGE_CLIPS", 1)
     fill(location)
     transaction, calls = mirror.MirrorWriter.transaction, 0
 
