@@ -25,7 +25,7 @@ from eaglenet.core.types import (
     quick_gelu,
 )
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.temporal_transformer import TransformerStack
 from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for

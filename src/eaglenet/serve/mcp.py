@@ -38,7 +38,7 @@ from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import find_clip, shown_path
 from eaglenet.serve.library import Order, Shelf
-from eaglenet.serve.schemas import CLIP_ID, Seconds, Sentence
+from eaglenet.serve.schemas import CLIP_ID, QueryText, Seconds
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
 from eaglenet.store.records import Clip, FileTable
@@ -246,7 +246,7 @@ class Agents:
     async def search_moments(
         self,
         query: Annotated[
-            Sentence,
+            QueryText,
             Field(
                 description="What to find, in plain words. Combine with quotation marks: "
                 '"a dog" + "a beach" - "people"; in order: "a man opens a door" then '
@@ -371,7 +371,7 @@ class Agents:
 
         def read(view: StoreView) -> FilesBody:
             library = self.state.libraries.of(view)
-            shelf = Shelf([], library.named(name, order)) if name else library.shelf(folder, order)
+            shelf = Shelf([], library.find_by_name(name, order)) if name else library.shelf(folder, order)
             numbers = shelf.files[first : first + k]
             clips = view.snapshot.clips(library.first_row[numbers])
             table = view.files
