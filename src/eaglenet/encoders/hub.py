@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
 import re
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import ModelNotFoundError, shell_quote
+from eaglenet.core.errors import ModelNotFoundError, UsageError, shell_quote
 from eaglenet.encoders.catalogue import HUB_IDS, require_licence
 from eaglenet.encoders.file_names import (
     OPEN_CLIP_CONFIG,
@@ -179,8 +180,114 @@ def split_revision(name: str) -> tuple[str, str | None]:
     return (found[1], found[2]) if found else (name, None)
 
 
+ST_PREFIX = "st:"
+"""Start of the names of models that sentence-transformers opens."""
+OTHER_RUNTIMES = (
+    "*.onnx*", "onnx/*", "openvino/*", "coreml/*", "*.msgpack", "*.h5", "*.npz", "*.gguf", "*.ot",
+)  # fmt: skip
+PINNED = {"google/videoprism-lvt-base-f16r288": "fb6de9f0eb7bc285be86bdca1cf7daa3e3ef51ff"}
+"""Commits of hub models whose newest revision has no weights in the format of transformers."""
+
+
+def split_st_name(name: str) -> tuple[str, int | None]:
+    """Split ``st:MODEL:DIM`` into the model and the dimension, which may be missing.
+
+    >>> split_st_name("st:owner/model:512"), split_st_name("st:/models/a")
+    (('owner/model', 512), ('/models/a', None))
+    """
+    model = name.removeprefix(ST_PREFIX)
+    source, _, number = model.rpartition(":")
+    if source and re.fullmatch(r"[0-9]{1,6}", number) and not Path(model).expanduser().is_dir():
+        return source, int(number)
+    return model, None
+
+
+def find_snapshot(name: str) -> Path:
+    """The local folder of a hub model with all its files, for libraries that read them themselves.
+
+    It is downloaded if it is not here; weights for other runtimes are left out.
+    """
+    identifier, revision = split_revision(name)
+    if not is_hub_id(identifier):
+        raise ModelNotFoundError(
+            f"there is no model {ST_PREFIX}{name} (no such folder)",
+            f"give {ST_PREFIX}FOLDER or {ST_PREFIX}OWNER/MODEL, or another of `eaglenet models`",
+        )
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    locations = [Path(name), Path(constants.HF_HUB_CACHE)]
+    folder = cached_snapshot(name)
+    if folder is not None:
+        return folder
+    if constants.HF_HUB_OFFLINE:
+        raise _not_found(name, locations, "offline mode is on")
+    require_licence(identifier)
+    knock(constants.ENDPOINT, identifier)
+    revision = revision or PINNED.get(identifier)
+    try:
+        with _quiet_hub():
+            page = _page(
+                lambda: Path(
+                    huggingface_hub.hf_hub_download(identifier, "README.md", revision=revision)
+                )
+            )
+        require_licence(identifier, page)
+        with _quiet_hub():
+            path = huggingface_hub.snapshot_download(
+                identifier,
+                revision=revision,
+                ignore_patterns=list(OTHER_RUNTIMES),
+                tqdm_class=download_progress(),
+            )
+    except UsageError:
+        raise
+    except Exception as error:  # network, authorisation, no such model, a hub that lies
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise _not_found(name, locations, f"the hub answered: {lines[0]}") from error
+    return Path(path)
+
+
+def cached_snapshot(name: str) -> Path | None:
+    """Where a hub model lies on this machine with its weights; None where it does not."""
+    import huggingface_hub
+
+    identifier, revision = split_revision(name)
+    try:
+        folder = Path(
+            huggingface_hub.snapshot_download(
+                identifier, revision=revision or PINNED.get(identifier), local_files_only=True
+            )
+        )
+        # A download that was interrupted leaves a folder without all weights.
+        indices = list(folder.rglob("*.index.json"))
+        shards = [
+            index.parent / shard
+            for index in indices
+            for shard in shard_names(
+                untrusted.read_object(index, untrusted.MAX_VOCABULARY), index
+            )
+        ]
+        weights = shards or [*folder.rglob("*.safetensors"), *folder.rglob("*.bin")]
+        return folder if weights and all(file.is_file() for file in weights) else None
+    except Exception:  # not cached, or cached in part
+        return None
+
+
 def exact_name(name: str) -> str:
-    """A hub model as ``owner/model@commit``, the one that lies here; any other name as it is."""
+    """A hub model as ``owner/model@commit``, the one that lies here; any other name as it is.
+
+    The folder of an ``st:`` model is made absolute.
+    """
+    if name.startswith(ST_PREFIX):
+        source, dim = split_st_name(name)
+        folder = Path(source).expanduser()
+        if folder.is_dir():
+            source = os.path.abspath(folder)
+        elif split_revision(source)[1] is None:
+            snapshot = cached_snapshot(source)
+            source = source if snapshot is None else f"{source}@{snapshot.name}"
+        return f"{ST_PREFIX}{source}" + (f":{dim}" if dim else "")
     identifier, revision = split_revision(HUB_IDS.get(name, name))
     if revision is not None or not is_hub_id(identifier):
         return name if revision is None else f"{identifier}@{revision}"
