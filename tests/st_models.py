@@ -166,14 +166,25 @@ def make_clip(folder: Path) -> Path:
     """CLIP, which reads images and no videos."""
     package = require_sentence_transformers(videos=False)
     from tokenizers import pre_tokenizers
-    from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, CLIPTokenizer
+    from transformers import (
+        CLIPConfig,
+        CLIPImageProcessorPil,
+        CLIPModel,
+        CLIPProcessor,
+        CLIPTokenizer,
+    )
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = [*letters, *(f"{letter}</w>" for letter in letters)]
     names += ["<|startoftext|>", "<|endoftext|>"]
     vocabulary = {name: number for number, name in enumerate(names)}
     tokenizer = CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=40)
-    width = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+    width = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+    }
     config = CLIPConfig(
         text_config={
             **width, "vocab_size": len(names), "max_position_embeddings": 40,

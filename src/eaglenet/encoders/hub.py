@@ -17,7 +17,7 @@ from typing import Any
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import ModelNotFoundError, UsageError, shell_quote
-from eaglenet.encoders.catalogue import HUB_IDS, require_licence
+from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX, require_licence
 from eaglenet.encoders.file_names import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
@@ -180,8 +180,6 @@ def split_revision(name: str) -> tuple[str, str | None]:
     return (found[1], found[2]) if found else (name, None)
 
 
-ST_PREFIX = "st:"
-"""Start of the names of models that sentence-transformers opens."""
 OTHER_RUNTIMES = (
     "*.onnx*", "onnx/*", "openvino/*", "coreml/*", "*.msgpack", "*.h5", "*.npz", "*.gguf", "*.ot",
 )  # fmt: skip
@@ -264,9 +262,7 @@ def cached_snapshot(name: str) -> Path | None:
         shards = [
             index.parent / shard
             for index in indices
-            for shard in shard_names(
-                untrusted.read_object(index, untrusted.MAX_VOCABULARY), index
-            )
+            for shard in shard_names(untrusted.read_object(index, untrusted.MAX_VOCABULARY), index)
         ]
         weights = shards or [*folder.rglob("*.safetensors"), *folder.rglob("*.bin")]
         return folder if weights and all(file.is_file() for file in weights) else None
@@ -279,6 +275,7 @@ def exact_name(name: str) -> str:
 
     The folder of an ``st:`` model is made absolute.
     """
+    name = HUB_IDS.get(name, name)
     if name.startswith(ST_PREFIX):
         source, dim = split_st_name(name)
         folder = Path(source).expanduser()
@@ -288,7 +285,7 @@ def exact_name(name: str) -> str:
             snapshot = cached_snapshot(source)
             source = source if snapshot is None else f"{source}@{snapshot.name}"
         return f"{ST_PREFIX}{source}" + (f":{dim}" if dim else "")
-    identifier, revision = split_revision(HUB_IDS.get(name, name))
+    identifier, revision = split_revision(name)
     if revision is not None or not is_hub_id(identifier):
         return name if revision is None else f"{identifier}@{revision}"
     folder = cached_folder(identifier)

@@ -8,7 +8,8 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,9 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.encoders.base import BaseEncoder
+from eaglenet.encoders.catalogue import ST_PREFIX
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
-from eaglenet.encoders.hub import ST_PREFIX, find_snapshot, split_st_name
+from eaglenet.encoders.hub import find_snapshot, split_st_name
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 
 logger = logging.getLogger(__name__)
@@ -166,7 +168,9 @@ class StEncoder(BaseEncoder):
         if words and not self.abilities.words:
             raise UsageError(f"{self.config.source} gives one vector per text, not its words")
         # Wrapped: a plain string that names a file or an address would be opened.
-        inputs = [{"text": self._without_special_tokens(text)} for text in self.tokenizer.read(texts)]
+        inputs = [
+            {"text": self._without_special_tokens(text)} for text in self.tokenizer.read(texts)
+        ]
         vectors = self._call("encode_query", inputs, TEXTS_PER_CALL)
         if not self.config.is_multi_vector:
             return TextFeatures(sentence=self._one_each(vectors))
@@ -368,6 +372,8 @@ def load_st(name: str) -> Pretrained:
             f"{name!r}: write {ST_PREFIX}MODEL, such as {ST_PREFIX}Qwen/Qwen3-VL-Embedding-2B, or "
             f"{ST_PREFIX}MODEL:512 for vectors of 512 numbers"
         )
+    if dim == 0:
+        raise UsageError(f"{name}: give a dimension of 1 or more")
     sentence_transformers()  # before anything is downloaded
     folder = Path(source).expanduser()
     if not folder.is_dir():
@@ -399,7 +405,8 @@ def open_model(folder: Path, dim: int | None) -> Any:
         options["truncate_dim"] = dim
     kind = package.MultiVectorEncoder if is_multi_vector else package.SentenceTransformer
     try:
-        model = kind(str(folder), local_files_only=True, **options)
+        with _quiet_libraries():
+            model = kind(str(folder), local_files_only=True, **options)
     except Exception as error:  # a file, a missing package, another library: each with its class
         raise _not_opened(folder, error) from error
     if not (folder / MODULES).is_file() and len(model) > 1:
@@ -414,6 +421,20 @@ def open_model(folder: Path, dim: int | None) -> Any:
             "images or video (`eaglenet models` lists some)"
         )
     return model
+
+
+@contextmanager
+def _quiet_libraries() -> Iterator[None]:
+    """Hide the progress bars of reading weights."""
+    from transformers.utils import logging as library
+
+    was_shown = library.is_progress_bar_enabled()
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            library.enable_progress_bar()
 
 
 def _settings(folder: Path) -> dict[str, Any]:
