@@ -275,6 +275,29 @@ def test_short_clips_of_models_with_a_fixed_number_of_frames(make: Make) -> None
     torch.testing.assert_close(method.encode_video(two).frames, method.encode_video(filled).frames)
 
 
+def test_batches_shrink_until_they_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = eaglenet.load(f"st:{make('clip')}")
+    encoder: Any = method.encoder
+    clips = clips_for(method)
+    expected = method.encode_video(clips).frames
+    call, sizes = encoder._call, []
+
+    def full_beyond_three(task: str, inputs: list[Any], size: int) -> list[torch.Tensor]:
+        sizes.append(size)
+        if size > 3:
+            raise torch.OutOfMemoryError
+        return call(task, inputs, size)
+
+    monkeypatch.setattr(encoder, "_call", full_beyond_three)
+    monkeypatch.setattr(encoder, "_batch_size", lambda sample: 8)
+    torch.testing.assert_close(method.encode_video(clips).frames, expected)
+    assert sizes == [8, 4, 2]
+    monkeypatch.setattr(encoder, "_batch_size", lambda sample: 1)
+    monkeypatch.setattr(encoder, "_call", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
+    with pytest.raises(torch.OutOfMemoryError):
+        method.encode_video(clips)
+
+
 def test_weights_in_half_precision_have_one_identity_on_every_machine(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
