@@ -28,19 +28,21 @@ SIDE = 64
 
 def require_sentence_transformers(*, videos: bool) -> Any:
     """The package; the test is skipped where it, or torchvision for videos, is not installed."""
-    if videos:
-        _require_torchvision()
-    return pytest.importorskip("sentence_transformers", minversion="6.0")
+    if importlib.util.find_spec("sentence_transformers") is None:
+        pytest.skip("sentence-transformers is not installed")
+    if importlib.util.find_spec("torchvision") is not None:
+        _import_torchvision()
+    elif videos:
+        pytest.skip("torchvision is not installed")
+    return importlib.import_module("sentence_transformers")
 
 
-def _require_torchvision() -> None:
+def _import_torchvision() -> None:
     """Import torchvision, also one whose compiled operators are for another build of torch.
 
     Its transforms of pictures, which processors of videos use, are Python. Importing it registers
     gradients of two operators, which have to be declared for that.
     """
-    if importlib.util.find_spec("torchvision") is None:
-        pytest.skip("torchvision is not installed")
     try:
         importlib.import_module("torchvision")
     except RuntimeError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,7 @@ from eaglenet.search.torch_model import model_identity
 from eaglenet.serve.app import create_app
 from eaglenet.store.store import LocalStore
 from small_videos import colour_video
+from stand_in_hub import COMMIT, serve_hub
 
 Make = Callable[[str], Path]
 FOUR = Splitting(clip_seconds=4.0, overlap=0.0)
@@ -362,3 +365,24 @@ def test_names_in_a_store_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(hub, "cached_snapshot", lambda name: Path("/cache/0123456789abcdef"))
     assert hub.exact_name("st:owner/name:64") == "st:owner/name@0123456789abcdef:64"
     assert hub.exact_name("st:owner/name@abcdef012") == "st:owner/name@abcdef012"
+
+
+def test_a_model_is_downloaded_whole_from_the_hub(tmp_path: Path) -> None:
+    """More files than one download may have answers, none for other runtimes, none outside."""
+    source = tmp_path / "source"
+    names = ["README.md", "config.json", "modules.json", "model.safetensors", "pytorch_model.bin"]
+    names += [f"{number}_Dense/config.json" for number in range(12)]
+    names += ["onnx/model.onnx", "weights.npz"]
+    for name in names:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("{}")
+    with serve_hub(source, "somebody/clips") as address:
+        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
+        environment.pop("HF_HUB_OFFLINE", None)
+        command = [sys.executable, "-m", "eaglenet", "models", "--download", "st:somebody/clips"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"st:somebody/clips@{COMMIT} is in" in done.stdout
+    folder = Path(done.stdout.split(" is in ")[1].strip())
+    here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert here == set(names) - {"pytorch_model.bin", "onnx/model.onnx", "weights.npz"}

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -222,28 +223,47 @@ def find_snapshot(name: str) -> Path:
         raise _not_found(name, locations, "offline mode is on")
     require_licence(identifier)
     knock(constants.ENDPOINT, identifier)
+
+    def fetch(file: str, commit: str | None) -> Path:
+        with _quiet_hub():
+            path = huggingface_hub.hf_hub_download(
+                identifier, file, revision=commit, tqdm_class=download_progress()
+            )
+        return Path(path)
+
     revision = revision or PINNED.get(identifier)
     try:
+        require_licence(identifier, _page(lambda: fetch("README.md", revision)))
+        # All further files are of the commit of the first one.
+        folder = fetch("config.json", revision).parent
         with _quiet_hub():
-            page = _page(
-                lambda: Path(
-                    huggingface_hub.hf_hub_download(identifier, "README.md", revision=revision)
-                )
-            )
-        require_licence(identifier, page)
-        with _quiet_hub():
-            path = huggingface_hub.snapshot_download(
-                identifier,
-                revision=revision,
-                ignore_patterns=list(OTHER_RUNTIMES),
-                tqdm_class=download_progress(),
-            )
+            names = huggingface_hub.HfApi().list_repo_files(identifier, revision=folder.name)
+        for file in select_files(names):
+            fetch(file, folder.name)
     except UsageError:
         raise
     except Exception as error:  # network, authorisation, no such model, a hub that lies
         lines = str(error).splitlines() or [type(error).__name__]
         raise _not_found(name, locations, f"the hub answered: {lines[0]}") from error
-    return Path(path)
+    return folder
+
+
+def select_files(names: Sequence[str]) -> list[str]:
+    """Files of a hub model that libraries on torch read: plain relative names alone.
+
+    >>> select_files(["config.json", "onnx/model.onnx", "../a", "1_Dense/model.safetensors"])
+    ['config.json', '1_Dense/model.safetensors']
+    >>> select_files(["model.safetensors", "pytorch_model.bin"])
+    ['model.safetensors']
+    """
+    plain = [name for name in names if re.fullmatch(r"\w[\w.+-]*(/\w[\w.+-]*)*", name)]
+    safe = {name.rpartition("/")[0] for name in plain if name.endswith(".safetensors")}
+    return [
+        name
+        for name in plain
+        if not any(fnmatch(name, pattern) for pattern in OTHER_RUNTIMES)
+        and not (name.endswith(".bin") and name.rpartition("/")[0] in safe)
+    ]
 
 
 def cached_snapshot(name: str) -> Path | None:
@@ -278,9 +298,9 @@ def exact_name(name: str) -> str:
     name = HUB_IDS.get(name, name)
     if name.startswith(ST_PREFIX):
         source, dim = split_st_name(name)
-        folder = Path(source).expanduser()
-        if folder.is_dir():
-            source = os.path.abspath(folder)
+        path = Path(source).expanduser()
+        if path.is_dir():
+            source = os.path.abspath(path)
         elif split_revision(source)[1] is None:
             snapshot = cached_snapshot(source)
             source = source if snapshot is None else f"{source}@{snapshot.name}"
