@@ -149,6 +149,8 @@ def test_a_model_of_images_gives_frames_to_every_method(make: Make) -> None:
     assert xpool.similarity(TEXTS, clips).shape == (2, 2)
     with pytest.raises(UsageError, match="st:MODEL"):
         eaglenet.save(method, folder.parent / "saved")
+    with pytest.raises(UsageError, match="is not trained here; store its features"):
+        method.train()
 
 
 def test_truncated_vectors_are_those_of_the_library(make: Make) -> None:
@@ -237,6 +239,12 @@ def test_evaluate_scores_whole_clips(make: Make, videos: Path, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     metrics = json.loads(result.stdout[result.stdout.index("{") :])
     assert "R@1" in json.dumps(metrics)
+    # The vectors of clips are features that heads train on, one "frame" per video.
+    arguments = ["data", "features", f"st:{make('qwen')}", "folder", "--root", str(videos)]
+    output = ["--split", "test", "--output", str(tmp_path / "features")]
+    result = CliRunner().invoke(app, [*arguments, *output])
+    assert result.exit_code == 0, result.output
+    assert np.load(tmp_path / "features" / "frame_features.npy").shape == (2, 32)
 
 
 def test_methods_that_need_frames_say_so(make: Make) -> None:
@@ -303,6 +311,22 @@ def test_batches_shrink_until_they_fit(make: Make, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(encoder, "_call", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
     with pytest.raises(torch.OutOfMemoryError):
         method.encode_video(clips)
+
+
+@pytest.mark.parametrize(("needed", "size"), [(10, 6), (1000, 1), (0, 64)])
+def test_batches_on_a_gpu_fill_a_share_of_the_free_memory(
+    needed: int, size: int, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder: Any = eaglenet.load(f"st:{make('clip')}").encoder
+    monkeypatch.setattr(type(encoder), "device", property(lambda self: torch.device("cuda")))
+    memory = {
+        "reset_peak_memory_stats": None, "memory_allocated": 500,
+        "max_memory_allocated": 500 + needed, "memory_reserved": 520, "mem_get_info": (80, 1000),
+    }  # fmt: skip
+    for name, value in memory.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    sample = {"image": Image.new("RGB", (24, 24))}
+    assert encoder._batch_size(sample) == size
 
 
 def test_weights_in_half_precision_have_one_identity_on_every_machine(

@@ -267,7 +267,7 @@ def select_files(names: Sequence[str]) -> list[str]:
 
 
 def cached_snapshot(name: str) -> Path | None:
-    """Where a hub model lies on this machine with its weights; None where it does not."""
+    """Find the folder of a hub model on this machine; None unless all its weights are there."""
     import huggingface_hub
 
     identifier, revision = split_revision(name)

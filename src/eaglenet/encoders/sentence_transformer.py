@@ -317,10 +317,20 @@ class StEncoder(BaseEncoder):
 
     def _without_special_tokens(self, text: str) -> str:
         """Remove tokens of the chat template, which would be read as such, from a user's text."""
-        vocabulary = getattr(self.model.tokenizer, "get_added_vocab", dict)()
+        vocabulary: Mapping[str, int] = getattr(self.model.tokenizer, "get_added_vocab", dict)()
         for token in vocabulary:
             text = text.replace(token, " ")
         return text
+
+    def train(self, mode: bool = True) -> StEncoder:
+        """Stay in eval mode; training is refused before it starts."""
+        if mode:
+            raise UsageError(
+                "a model of sentence-transformers is not trained here; store its features and "
+                "train a method on them (docs/features.md)"
+            )
+        super().train(False)
+        return self
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the model in place, with ``torch.compile``'s arguments."""
@@ -468,14 +478,14 @@ def describe(folder: Path, model: Any, dim: int | None) -> StConfig:
             f"dimension from 1 to {width}"
         )
     size, resize = frame_size(model.processor)
-    fixed = _fixed_frames(getattr(model.transformers_model, "config", None))
+    frame_count = _fixed_frames(getattr(model.transformers_model, "config", None))
     return StConfig(
         source=str(folder),
         dim=width,
         image_size=size,
         resize=resize,
-        num_frames=fixed or NUM_FRAMES,
-        is_fixed=fixed is not None,
+        num_frames=frame_count or NUM_FRAMES,
+        is_fixed=frame_count is not None,
         reads_clips=model.supports("video"),
         is_multi_vector=text.ndim == 2,
         prompts=dict(model.prompts),
