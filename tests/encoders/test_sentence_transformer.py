@@ -304,16 +304,16 @@ def test_batches_shrink_until_they_fit(make: Make, monkeypatch: pytest.MonkeyPat
         return call(task, inputs, size)
 
     monkeypatch.setattr(encoder, "_call", full_beyond_three)
-    monkeypatch.setattr(encoder, "_batch_size", lambda sample: 8)
+    monkeypatch.setattr(encoder, "_batch_size", lambda kind, sample: 8)
     torch.testing.assert_close(method.encode_video(clips).frames, expected)
     assert sizes == [8, 4, 2]
-    monkeypatch.setattr(encoder, "_batch_size", lambda sample: 1)
+    monkeypatch.setattr(encoder, "_batch_size", lambda kind, sample: 1)
     monkeypatch.setattr(encoder, "_call", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
     with pytest.raises(torch.OutOfMemoryError):
         method.encode_video(clips)
 
 
-@pytest.mark.parametrize(("needed", "size"), [(10, 6), (1000, 1), (0, 64)])
+@pytest.mark.parametrize(("needed", "size"), [(100, 6), (10_000, 1), (1, 64)])
 def test_batches_on_a_gpu_fill_a_share_of_the_free_memory(
     needed: int, size: int, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,12 +321,12 @@ def test_batches_on_a_gpu_fill_a_share_of_the_free_memory(
     monkeypatch.setattr(type(encoder), "device", property(lambda self: torch.device("cuda")))
     memory = {
         "reset_peak_memory_stats": None, "memory_allocated": 500,
-        "max_memory_allocated": 500 + needed, "memory_reserved": 520, "mem_get_info": (80, 1000),
+        "max_memory_allocated": 500 + needed, "memory_reserved": 520, "mem_get_info": (980, 9999),
     }  # fmt: skip
     for name, value in memory.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     sample = {"image": Image.new("RGB", (24, 24))}
-    assert encoder._batch_size(sample) == size
+    assert encoder._batch_size("image", sample) == size
 
 
 def test_weights_in_half_precision_have_one_identity_on_every_machine(

@@ -159,7 +159,7 @@ class StEncoder(BaseEncoder):
         # whatever the dimension and the prompts are.
         self.register_buffer("settings_hash", _hash(config))
         self._num_vectors = 1
-        self._clips_per_call = 0
+        self._clips_per_call: dict[str, int] = {}
 
     def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
         """Vectors of queries, with the model's prompt for queries."""
@@ -254,7 +254,7 @@ class StEncoder(BaseEncoder):
         for kind in dict.fromkeys(kinds):
             numbers = [number for number, each in enumerate(kinds) if each == kind]
             batch = [inputs[number] for number in numbers]
-            size = self._batch_size(batch[0])
+            size = self._batch_size(kind, batch[0])
             while True:
                 try:
                     encoded = self._call("encode_document", batch, size)
@@ -263,16 +263,19 @@ class StEncoder(BaseEncoder):
                     if size == 1:
                         raise
                     torch.cuda.empty_cache()
-                    size = self._clips_per_call = size // 2
+                    size = self._clips_per_call[kind] = size // 2
                     logger.info("encoding %d clips per call: more do not fit in memory", size)
             vectors.update(zip(numbers, encoded, strict=True))
         return [vectors[number] for number in range(len(inputs))]
 
-    def _batch_size(self, sample: dict[str, Any]) -> int:
-        """Clips per call: on a GPU as many as fit, by what one needs; one on other devices."""
+    def _batch_size(self, kind: str, sample: dict[str, Any]) -> int:
+        """Clips per call: on a GPU as many as fit, by what one needs; one on other devices.
+
+        ``kind`` is ``video`` or ``image``, which need very different amounts.
+        """
         if self.device.type != "cuda":
             return 1
-        if not self._clips_per_call:
+        if kind not in self._clips_per_call:
             torch.cuda.reset_peak_memory_stats(self.device)
             before = torch.cuda.memory_allocated(self.device)
             self._call("encode_document", [sample], 1)
@@ -280,8 +283,8 @@ class StEncoder(BaseEncoder):
             reserved = torch.cuda.memory_reserved(self.device) - before
             free = torch.cuda.mem_get_info(self.device)[0] + reserved
             fitting = int(MEMORY_SHARE * free / needed)
-            self._clips_per_call = min(max(fitting, 1), MAX_CLIPS_PER_CALL)
-        return self._clips_per_call
+            self._clips_per_call[kind] = min(max(fitting, 1), MAX_CLIPS_PER_CALL)
+        return self._clips_per_call[kind]
 
     def _call(self, task: str, inputs: list[dict[str, Any]], size: int) -> list[Tensor]:
         """One call of the library: ``encode_query`` or ``encode_document``, with its prompt."""
