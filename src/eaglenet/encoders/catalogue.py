@@ -138,11 +138,6 @@ CARDS: dict[str, ModelCard] = {
             "CC-BY-NC-4.0", is_commercial=False, zero_shot=36.1, source=MTEB, stored_bytes=2,
             obstacle="needs code of its repository",
         ),
-        ModelCard(
-            "Haon-Chen/e5-omni-7B", "", 8_931_813_888, 3584, 0, "English", "MIT",
-            zero_shot=52.6, source=MTEB, stored_bytes=2,
-            obstacle="needs code of its repository",
-        ),
     )
 }  # fmt: skip
 """By the name that ``--model`` takes."""
