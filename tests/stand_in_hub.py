@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def _listing(folder: Path) -> list[dict[str, object]]:
+    """The files as the hub lists them, and one name that leads out of the folder."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    return [
+        {"type": "file", "oid": "0" * 40, "size": 1, "path": name}
+        for name in (*names, "../../outside")
+    ]
 
 
 @contextmanager
@@ -27,6 +38,9 @@ def serve_hub(folder: Path, identifier: str) -> Iterator[str]:
             self._answer(with_body=True)
 
         def _answer(self, *, with_body: bool) -> None:
+            if self.path.startswith(f"/api/models/{identifier}/tree/"):
+                self._send(json.dumps(_listing(folder)).encode(), "application/json", with_body)
+                return
             start = f"/{identifier}/resolve/"
             name = self.path.removeprefix(start).partition("/")[2] if start in self.path else ""
             path = folder / name
@@ -37,8 +51,11 @@ def serve_hub(folder: Path, identifier: str) -> Iterator[str]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            content = path.read_bytes()
+            self._send(path.read_bytes(), "application/octet-stream", with_body)
+
+        def _send(self, content: bytes, kind: str, with_body: bool) -> None:
             self.send_response(200)
+            self.send_header("Content-Type", kind)
             self.send_header("X-Repo-Commit", COMMIT)
             self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
             self.send_header("Content-Length", str(len(content)))

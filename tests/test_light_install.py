@@ -145,6 +145,7 @@ def test_every_extra_that_an_error_names_brings_the_package() -> None:
         "open_clip": "open_clip_torch",
         "faster_whisper": "faster-whisper",
         "pillow_heif": "pillow-heif",
+        "sentence_transformers": "sentence-transformers",
     }
     for module, extra in EXTRAS.items():
         wanted = [Requirement(text).name for text in project["optional-dependencies"][extra]]

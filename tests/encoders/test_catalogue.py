@@ -20,7 +20,10 @@ from eaglenet.encoders.hub import exact_name, find_hub_folder, split_revision
 METACLIP = "facebook/metaclip-2-worldwide-huge-quickgelu"
 
 
-@pytest.mark.parametrize("name", list(CARDS))
+OWN = [name for name, card in CARDS.items() if card.family not in ("", "st")]
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_a_card_says_what_the_shape_of_its_model_says(name: str) -> None:
     card = CARDS[name]
     with torch.device("meta"):
@@ -29,10 +32,60 @@ def test_a_card_says_what_the_shape_of_its_model_says(name: str) -> None:
     assert (encoder.dim, encoder.image_size) == (card.dim, card.image_size)
 
 
+def test_cards_of_sentence_transformers_say_what_the_architectures_of_transformers_say() -> None:
+    import transformers
+
+    def qwen(width: int, text: dict[str, int], vision: dict[str, int]) -> Any:
+        text_config = {"vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8}
+        vision_config = {"num_heads": 16, "out_hidden_size": width}
+        return transformers.Qwen3VLModel(
+            transformers.Qwen3VLConfig(
+                text_config={**text_config, "hidden_size": width, **text},
+                vision_config={**vision_config, **vision},
+            )
+        )
+
+    with torch.device("meta"):
+        models = {
+            "st:Qwen/Qwen3-VL-Embedding-2B": qwen(
+                2048,
+                {"num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 6144},
+                {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096},
+            ),
+            "st:Qwen/Qwen3-VL-Embedding-8B": qwen(
+                4096,
+                {"num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 12288},
+                {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304},
+            ),
+            "st:google/videoprism-lvt-base-f16r288": transformers.VideoPrismClipModel(
+                transformers.VideoPrismConfig(text_config={}, vision_config={})
+            ),
+        }
+    assert set(models) == {name for name, card in CARDS.items() if card.family == "st"}
+    for name, model in models.items():
+        assert sum(weight.numel() for weight in model.parameters()) == CARDS[name].parameters
+
+
+def test_a_model_that_cannot_be_loaded_is_not_downloaded() -> None:
+    for name, card in CARDS.items():
+        assert bool(card.obstacle) == (not card.family) == (not card.image_size)
+        if card.obstacle:
+            with pytest.raises(UsageError, match=rf"cannot be loaded \({card.obstacle}\)"):
+                CliRunner().invoke(app, ["models", "--download", name], catch_exceptions=False)
+    rows = json.loads(CliRunner().invoke(app, ["models", "--json"]).output)
+    hardware = {row["name"]: row["hardware"] for row in rows}
+    assert hardware["st:Qwen/Qwen3-VL-Embedding-8B"] == "GPU, 16.3 GB for weights in bf16"
+    assert hardware["small"] == "CPU or GPU"
+
+
 def test_aliases_name_models_that_may_be_used_by_anybody() -> None:
-    assert set(ALIASES) == {"fast", "balanced", "best", "multilingual"}
+    assert set(ALIASES) == {
+        "fast", "balanced", "best", "multilingual", "best-gpu", "best-laptop"
+    }  # fmt: skip
     for name in ALIASES.values():
         assert CARDS[name].is_commercial
+        assert not CARDS[name].obstacle
+    assert CARDS[ALIASES["best-laptop"]].hardware == "CPU or GPU"
     assert CARDS[ALIASES["multilingual"]].languages == "many"
 
 

@@ -74,16 +74,28 @@ def models(
             print(f"  {line}")
     if any(not row["is_commercial"] for row in rows):
         print("* no commercial use; downloading it needs --accept-licence.")
+    for row in rows:
+        short = row["name"].split("/")[-1]
+        if row["obstacle"]:
+            print(f"{short}: cannot be loaded ({row['obstacle']}).")
+        elif row["hardware"].startswith("GPU"):
+            print(f"{short}: {row['hardware']}.")
+    if any(row["family"] == "st" for row in rows):
+        print("Models with st: need pip install 'eaglenet[st]'.")
 
 
 def _row(card: ModelCard, aliases: list[str], measure: bool) -> dict[str, Any]:
-    from eaglenet.encoders.hub import cached_folder
+    from eaglenet.encoders.catalogue import ST_PREFIX
+    from eaglenet.encoders.hub import cached_folder, cached_snapshot
     from eaglenet.models.files import is_packaged
 
+    find = cached_snapshot if card.name.startswith(ST_PREFIX) else cached_folder
     row = dataclasses.asdict(card) | {
         "bytes_on_disk": card.bytes_on_disk,
+        "hardware": card.hardware,
         "aliases": aliases,
-        "is_here": is_packaged(card.name) or cached_folder(card.name) is not None,
+        "is_here": not card.obstacle
+        and (is_packaged(card.name) or find(card.name.removeprefix(ST_PREFIX)) is not None),
     }
     if measure:
         row["frames_per_second"] = frames_per_second(card)
@@ -105,19 +117,23 @@ def _print(rows: list[dict[str, Any]], measure: bool) -> None:
         if len(name) > NAME_WIDTH:
             print(name)
             name = ""
-        facts = f"{row['dim']:4} {row['image_size']:3}"
+        facts = f"{row['dim']:4} {row['image_size'] or '-':>3}"
         if measure:
             facts = f"{_rate(row):>8}"
         # A licence that forbids something has a long name; it is shown whole before a download.
         licence = row["licence"] if row["is_commercial"] else f"{row['licence'][:8]} *"
         print(
             f"{name:<{NAME_WIDTH}} {size(row['bytes_on_disk']):>6} {facts} {row['languages']:<7} "
-            f"{licence:<10} {_recall(row):>4} {'yes' if row['is_here'] else 'no'}"
+            f"{licence:<10} {_recall(row):>4} {_presence(row)}"
         )
 
 
 def _recall(row: dict[str, Any]) -> str:
     return "-" if row["zero_shot"] is None else f"{row['zero_shot']:.1f}"
+
+
+def _presence(row: dict[str, Any]) -> str:
+    return "-" if row["obstacle"] else "yes" if row["is_here"] else "no"
 
 
 def _rate(row: dict[str, Any]) -> str:
@@ -137,19 +153,20 @@ def _print_wide(rows: list[dict[str, Any]], measure: bool) -> None:
         licence = row["licence"] + ("" if row["is_commercial"] else " *")
         print(
             f"{row['name']:<{width}} {','.join(row['aliases']):<12} "
-            f"{size(row['bytes_on_disk']):>7} {row['dim']:5} {row['image_size']:6} "
-            f"{row['languages']:<9} {licence:<13} {_recall(row):>5}{speed}  "
-            f"{'yes' if row['is_here'] else 'no'}"
+            f"{size(row['bytes_on_disk']):>7} {row['dim']:5} {row['image_size'] or '-':>6} "
+            f"{row['languages']:<9} {licence:<13} {_recall(row):>5}{speed}  {_presence(row)}"
         )
 
 
 def size(count: int) -> str:
     """Bytes as people say them.
 
-    >>> size(44_900_000), size(1_500_000_000)
-    ('45 MB', '1.5 GB')
+    >>> size(44_900_000), size(1_500_000_000), size(16_300_000_000)
+    ('45 MB', '1.5 GB', '16 GB')
     """
-    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+    if count < 1e9:
+        return f"{count / 1e6:.0f} MB"
+    return f"{count / 1e9:.{1 if count < 1e10 else 0}f} GB"
 
 
 def frames_per_second(card: ModelCard) -> float | None:
@@ -188,16 +205,23 @@ def frames_per_second(card: ModelCard) -> float | None:
 
 
 def _download(name: str, licence: str | None) -> None:
-    from eaglenet.encoders.catalogue import ACCEPTED, CARDS, HUB_IDS
-    from eaglenet.encoders.hub import exact_name, find_hub_folder
+    from eaglenet.encoders.catalogue import ACCEPTED, CARDS, HUB_IDS, ST_PREFIX
+    from eaglenet.encoders.hub import exact_name, find_hub_folder, find_snapshot, split_st_name
 
     identifier = HUB_IDS.get(name, name)
     card = CARDS.get(identifier)
+    if card is not None and card.obstacle:
+        raise UsageError(
+            f"{identifier} cannot be loaded ({card.obstacle}); choose another of `eaglenet models`"
+        )
     if card is not None:
         print(f"{identifier}: {card.bytes_on_disk / 1e9:.1f} GB, licence {card.licence}")
     if licence is not None:
         os.environ[ACCEPTED] = licence
-    folder = find_hub_folder(name)
+    if identifier.startswith(ST_PREFIX):
+        folder = find_snapshot(split_st_name(identifier)[0])
+    else:
+        folder = find_hub_folder(name)
     print(f"{exact_name(name)} is in {folder}")
 
 

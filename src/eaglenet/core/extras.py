@@ -12,6 +12,8 @@ EXTRAS = {
     "jaxtyping": "torch",
     "triton": "triton",
     "open_clip": "openclip",
+    "sentence_transformers": "st",
+    "torchvision": "st",
     "matplotlib": "train",
     "tensorboard": "train",
     "pyarrow": "parquet",

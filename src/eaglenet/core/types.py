@@ -289,8 +289,9 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Abilities:
-    """Optional outputs of an encoder, beside one vector per text and per frame.
+    """Outputs of an encoder, beside one vector per text.
 
+    frames: one vector per frame; otherwise one or several per clip, in ``VideoFeatures.frames``.
     words: one vector per token of a text.
     patches: one vector per patch of a frame, after the frame's own vector.
     token_shift: blocks of the vision encoder can exchange tokens between neighbouring frames.
@@ -299,6 +300,7 @@ class Abilities:
     words: bool = False
     patches: bool = False
     token_shift: bool = False
+    frames: bool = True
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,8 @@ class BaseEncoder(nn.Module, ABC):
     config: PlainConfig
     dim: int
     image_size: int | None = None
+    num_frames: int | None = None
+    """Frames per clip that suit the model; None: its method decides."""
     context_length: int | None = None
     vocabulary_size: int | None = None
     logit_scale: Tensor

@@ -13,6 +13,11 @@ Languages = Literal["English", "many"]
 ACCEPTED = "EAGLENET_ACCEPT_LICENCE"
 """Environment variable with a licence that was read and accepted, such as ``CC-BY-NC-4.0``."""
 PE_PAPER = "Bolya et al. 2025, arXiv:2504.13181"
+MTEB = "MTEB's results of 20 August 2026, over 879 of the 1,000 videos"
+ST_PREFIX = "st:"
+"""Start of the names of models that sentence-transformers opens."""
+GPU_PARAMETERS = 2_000_000_000
+"""Models of more weights than this are for GPUs."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,10 @@ class ModelCard:
     """What there is to know of a model before it is downloaded.
 
     parameters: of both towers. stored_bytes: that files hold of each.
+    image_size: side of frames here; 0 if the model cannot be loaded here.
     zero_shot: published text-to-video R@1 on MSR-VTT without training on it; None: not published
         by its makers. source: where that number is from.
+    obstacle: why the model cannot be loaded here; it is listed for its numbers.
     """
 
     name: str
@@ -35,10 +42,18 @@ class ModelCard:
     zero_shot: float | None = None
     source: str = ""
     stored_bytes: int = 4
+    obstacle: str = ""
 
     @property
     def bytes_on_disk(self) -> int:
         return self.stored_bytes * self.parameters
+
+    @property
+    def hardware(self) -> str:
+        """Device that the model is for, by the size of its weights in 16 bits."""
+        if self.parameters < GPU_PARAMETERS:
+            return "CPU or GPU"
+        return f"GPU, {2 * self.parameters / 1e9:.1f} GB for weights in bf16"
 
 
 CARDS: dict[str, ModelCard] = {
@@ -96,15 +111,44 @@ CARDS: dict[str, ModelCard] = {
             "facebook/metaclip-2-worldwide-huge-quickgelu", "clip", 1_858_783_745, 1024, 224,
             "many", "CC-BY-NC-4.0", is_commercial=False,
         ),
+        ModelCard(
+            "st:Qwen/Qwen3-VL-Embedding-2B", "st", 2_127_532_032, 2048, 448, "many", "Apache-2.0",
+            zero_shot=53.8, source=f"its makers (issue 29 of their repository); 55.6 in {MTEB}",
+            stored_bytes=2,
+        ),
+        ModelCard(
+            "st:Qwen/Qwen3-VL-Embedding-8B", "st", 8_144_793_840, 4096, 448, "many", "Apache-2.0",
+            zero_shot=58.2, source=f"its makers (issue 29 of their repository); 59.8 in {MTEB}",
+            stored_bytes=2,
+        ),
+        ModelCard(
+            "st:google/videoprism-lvt-base-f16r288", "st", 247_623_424, 768, 288, "English",
+            "Apache-2.0", zero_shot=50.1, source="its card; 50.06 in pull request 5193 of MTEB",
+        ),
+        ModelCard(
+            "encord-team/ebind-full", "", 1_790_000_000, 1024, 0, "English", "CC-BY-NC-SA-4.0",
+            is_commercial=False, zero_shot=50.1, source=MTEB, obstacle="needs its own package",
+        ),
+        ModelCard(
+            "facebook/pe-av-large", "", 2_234_700_748, 1024, 0, "English", "Apache-2.0",
+            zero_shot=42.3, source=MTEB, obstacle="sentence-transformers does not open it",
+        ),
+        ModelCard(
+            "jinaai/jina-embeddings-v5-omni-small", "", 1_626_268_672, 1024, 0, "many",
+            "CC-BY-NC-4.0", is_commercial=False, zero_shot=36.1, source=MTEB, stored_bytes=2,
+            obstacle="needs code of its repository",
+        ),
     )
 }  # fmt: skip
-"""By hub id."""
+"""By the name that ``--model`` takes."""
 
 ALIASES = {
     "fast": "openai/clip-vit-base-patch32",
     "balanced": "timm/PE-Core-B-16",
     "best": "timm/PE-Core-L-14-336",
     "multilingual": "google/siglip2-base-patch16-224",
+    "best-laptop": "st:google/videoprism-lvt-base-f16r288",
+    "best-gpu": "st:Qwen/Qwen3-VL-Embedding-2B",
 }
 """Names that people can remember; a folder called so is written as ``./best``."""
 
@@ -128,7 +172,7 @@ def require_licence(identifier: str, page: str = "") -> None:
 
     ``page``: the README of a model without a card here, whose head names its licence.
     """
-    card = CARDS.get(identifier)
+    card = CARDS.get(identifier) or CARDS.get(ST_PREFIX + identifier)
     if card is not None:
         licence = "" if card.is_commercial else card.licence
         size = f" ({card.bytes_on_disk / 1e9:.1f} GB)"

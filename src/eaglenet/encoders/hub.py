@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
 import re
 import sys
 import time
@@ -11,12 +12,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import ModelNotFoundError, shell_quote
-from eaglenet.encoders.catalogue import HUB_IDS, require_licence
+from eaglenet.core.errors import ModelNotFoundError, UsageError, shell_quote
+from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX, require_licence
 from eaglenet.encoders.file_names import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
@@ -179,9 +181,131 @@ def split_revision(name: str) -> tuple[str, str | None]:
     return (found[1], found[2]) if found else (name, None)
 
 
+OTHER_RUNTIMES = (
+    "*.onnx*", "onnx/*", "openvino/*", "coreml/*", "*.msgpack", "*.h5", "*.npz", "*.gguf", "*.ot",
+)  # fmt: skip
+PINNED = {"google/videoprism-lvt-base-f16r288": "fb6de9f0eb7bc285be86bdca1cf7daa3e3ef51ff"}
+"""Commits of hub models whose newest revision has no weights in the format of transformers."""
+
+
+def split_st_name(name: str) -> tuple[str, int | None]:
+    """Split ``st:MODEL:DIM`` into the model and the dimension, which may be missing.
+
+    >>> split_st_name("st:owner/model:512"), split_st_name("st:/models/a")
+    (('owner/model', 512), ('/models/a', None))
+    """
+    model = name.removeprefix(ST_PREFIX)
+    source, _, number = model.rpartition(":")
+    if source and re.fullmatch(r"[0-9]{1,6}", number) and not Path(model).expanduser().is_dir():
+        return source, int(number)
+    return model, None
+
+
+def find_snapshot(name: str) -> Path:
+    """The local folder of a hub model with all its files, for libraries that read them themselves.
+
+    It is downloaded if it is not here; weights for other runtimes are left out.
+    """
+    identifier, revision = split_revision(name)
+    if not is_hub_id(identifier):
+        raise ModelNotFoundError(
+            f"there is no model {ST_PREFIX}{name} (no such folder)",
+            f"give {ST_PREFIX}FOLDER or {ST_PREFIX}OWNER/MODEL, or another of `eaglenet models`",
+        )
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    locations = [Path(name), Path(constants.HF_HUB_CACHE)]
+    folder = cached_snapshot(name)
+    if folder is not None:
+        return folder
+    if constants.HF_HUB_OFFLINE:
+        raise _not_found(name, locations, "offline mode is on")
+    require_licence(identifier)
+    knock(constants.ENDPOINT, identifier)
+
+    def fetch(file: str, commit: str | None) -> Path:
+        with _quiet_hub():
+            path = huggingface_hub.hf_hub_download(
+                identifier, file, revision=commit, tqdm_class=download_progress()
+            )
+        return Path(path)
+
+    revision = revision or PINNED.get(identifier)
+    try:
+        require_licence(identifier, _page(lambda: fetch("README.md", revision)))
+        # All further files are of the commit of the first one.
+        folder = fetch("config.json", revision).parent
+        with _quiet_hub():
+            names = huggingface_hub.HfApi().list_repo_files(identifier, revision=folder.name)
+        for file in select_files(names):
+            fetch(file, folder.name)
+    except UsageError:
+        raise
+    except Exception as error:  # network, authorisation, no such model, a hub that lies
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise _not_found(name, locations, f"the hub answered: {lines[0]}") from error
+    return folder
+
+
+def select_files(names: Sequence[str]) -> list[str]:
+    """Files of a hub model that libraries on torch read: plain relative names alone.
+
+    >>> select_files(["config.json", "onnx/model.onnx", "../a", "1_Dense/model.safetensors"])
+    ['config.json', '1_Dense/model.safetensors']
+    >>> select_files(["model.safetensors", "pytorch_model.bin"])
+    ['model.safetensors']
+    """
+    plain = [name for name in names if re.fullmatch(r"\w[\w.+-]*(/\w[\w.+-]*)*", name)]
+    safe = {name.rpartition("/")[0] for name in plain if name.endswith(".safetensors")}
+    return [
+        name
+        for name in plain
+        if not any(fnmatch(name, pattern) for pattern in OTHER_RUNTIMES)
+        and not (name.endswith(".bin") and name.rpartition("/")[0] in safe)
+    ]
+
+
+def cached_snapshot(name: str) -> Path | None:
+    """Find the folder of a hub model on this machine; None unless all its weights are there."""
+    import huggingface_hub
+
+    identifier, revision = split_revision(name)
+    try:
+        folder = Path(
+            huggingface_hub.snapshot_download(
+                identifier, revision=revision or PINNED.get(identifier), local_files_only=True
+            )
+        )
+        # A download that was interrupted leaves a folder without all weights.
+        indices = list(folder.rglob("*.index.json"))
+        shards = [
+            index.parent / shard
+            for index in indices
+            for shard in shard_names(untrusted.read_object(index, untrusted.MAX_VOCABULARY), index)
+        ]
+        weights = shards or [*folder.rglob("*.safetensors"), *folder.rglob("*.bin")]
+        return folder if weights and all(file.is_file() for file in weights) else None
+    except Exception:  # not cached, or cached in part
+        return None
+
+
 def exact_name(name: str) -> str:
-    """A hub model as ``owner/model@commit``, the one that lies here; any other name as it is."""
-    identifier, revision = split_revision(HUB_IDS.get(name, name))
+    """A hub model as ``owner/model@commit``, the one that lies here; any other name as it is.
+
+    The folder of an ``st:`` model is made absolute.
+    """
+    name = HUB_IDS.get(name, name)
+    if name.startswith(ST_PREFIX):
+        source, dim = split_st_name(name)
+        path = Path(source).expanduser()
+        if path.is_dir():
+            source = os.path.abspath(path)
+        elif split_revision(source)[1] is None:
+            snapshot = cached_snapshot(source)
+            source = source if snapshot is None else f"{source}@{snapshot.name}"
+        return f"{ST_PREFIX}{source}" + (f":{dim}" if dim else "")
+    identifier, revision = split_revision(name)
     if revision is not None or not is_hub_id(identifier):
         return name if revision is None else f"{identifier}@{revision}"
     folder = cached_folder(identifier)

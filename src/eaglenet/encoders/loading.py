@@ -8,6 +8,7 @@ import torch
 
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError
 from eaglenet.core.types import Tokenizer
+from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX
 from eaglenet.encoders.hub import find_hub_folder
 from eaglenet.encoders.openclip import PREFIX, load_openclip
 from eaglenet.encoders.registry import ENCODERS, Pretrained
@@ -24,15 +25,20 @@ def load_pretrained(
 
     Args:
         name_or_folder: a folder or file as the makers publish it, a hub id, a short name, or
-            ``openclip:NAME/PRETRAINED``.
+            ``openclip:NAME/PRETRAINED``, or ``st:MODEL``.
         tokenizer: a folder or table to take the vocabulary from, where the model has none.
     """
-    if str(name_or_folder).startswith(PREFIX):
-        return load_openclip(str(name_or_folder))
+    name = HUB_IDS.get(str(name_or_folder), str(name_or_folder))
+    if name.startswith(PREFIX):
+        return load_openclip(name)
+    if name.startswith(ST_PREFIX):
+        from eaglenet.encoders.sentence_transformer import load_st
+
+        return load_st(name)
     path = Path(name_or_folder).expanduser()
     location = path if path.exists() else find_hub_folder(str(name_or_folder))
-    for name in ENCODERS:
-        spec = ENCODERS[name]
+    for family in ENCODERS:
+        spec = ENCODERS[family]
         if spec.load is not None and spec.recognises(location):
             return spec.load(location, dtype=dtype, tokenizer=tokenizer)
     families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)

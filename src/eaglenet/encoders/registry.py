@@ -74,5 +74,6 @@ ENCODERS: Registry[EncoderSpec] = Registry(
         "openclip": "eaglenet.encoders.openclip",
         "perception": "eaglenet.encoders.perception",
         "siglip": "eaglenet.encoders.siglip_files",
+        "st": "eaglenet.encoders.sentence_transformer",
     },
 )

@@ -38,7 +38,7 @@ def encode_clips(
         features = features.to(device, torch.float32)
     vectors = method.coarse_vectors(features).float().cpu().numpy()
     prepared = prepare_for_store(method, features) if has_prepared else None
-    return vectors, feature_arrays(features, seconds, prepared)
+    return vectors, feature_arrays(features, method.feature_seconds(features, clips), prepared)
 
 
 def int8_twin(method: Method) -> Method:

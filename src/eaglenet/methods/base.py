@@ -73,6 +73,8 @@ class Method(nn.Module, ABC):
     name: ClassVar[str]
     needs_words: ClassVar[bool] = False
     needs_patches: ClassVar[bool] = False
+    needs_frames: bool = True
+    """It compares or mixes single frames; an encoder of whole clips gives none."""
     is_cross_encoder: ClassVar[bool] = False
     """Text and video go through one network together: nothing can be prepared, and search uses the
     method only to rank a shortlist."""
@@ -91,6 +93,7 @@ class Method(nn.Module, ABC):
     def __init__(self, encoder: Encoder, *, frame_spec: FrameSpec | None = None) -> None:
         super().__init__()
         for is_needed, is_available, what in (
+            (self.needs_frames, encoder.abilities.frames, "the features of single frames"),
             (self.needs_patches, encoder.abilities.patches, "patches"),
             (self.needs_words, encoder.abilities.words, "words"),
         ):
@@ -201,11 +204,27 @@ class Method(nn.Module, ABC):
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos frames"]:
-        """Score each frame with each text, to find the moment; padded frames get -inf."""
+        """Score each frame with each text, to find the moment; padded frames get -inf.
+
+        An encoder of whole clips has no frames: its vectors get the score of their clip.
+        """
+        if not self.encoder.abilities.frames:
+            whole = self.score(text, video)[..., None].expand(-1, -1, video.mask.shape[1])
+            return whole.masked_fill(~video.mask[None], float("-inf"))
         sentence = F.normalize(text.sentence, dim=-1)
         frames = F.normalize(video.frames, dim=-1)
         scores = torch.einsum("td,vfd->tvf", sentence, frames)
         return scores.masked_fill(~video.mask[None], float("-inf"))
+
+    def feature_seconds(
+        self, features: VideoFeatures, clips: Clips
+    ) -> Float[Tensor, "videos features"]:
+        """Time of each row of ``features.frames``: its frame's, or the middle of a whole clip."""
+        if self.encoder.abilities.frames:
+            return clips.seconds
+        weights = clips.mask.to(clips.seconds.dtype)
+        middle = (clips.seconds * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        return middle[:, None].expand(-1, features.mask.shape[1])
 
     @property
     def level_bank(self) -> tuple[SentenceBank, Tensor] | None:

@@ -61,6 +61,8 @@ class CLIP4Clip(Method):
     config: CLIP4ClipConfig
 
     def __init__(self, encoder: Encoder, config: CLIP4ClipConfig) -> None:
+        # A mean over the vectors of a clip is a mean, whatever they stand for.
+        self.needs_frames = config.head != "mean"
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
         self.head: TemporalLSTM | TemporalTransformer | CrossEncoder | None

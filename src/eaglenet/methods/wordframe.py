@@ -83,6 +83,7 @@ class WordFrame(Method):
     config: WordFrameConfig
 
     def __init__(self, encoder: Encoder, config: WordFrameConfig) -> None:
+        self.needs_frames = bool(config.interaction and (config.num_layers or config.changes))
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
         self.temporal = (
@@ -116,8 +117,8 @@ class WordFrame(Method):
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
-        if not self.config.interaction:
-            return features
+        if not self.config.interaction or not self.encoder.abilities.frames:
+            return features  # the tokens would be the vectors themselves
         return dataclasses.replace(
             features, tokens=self.frame_tokens(features), tokens_mask=features.mask
         )

@@ -147,10 +147,28 @@ def _find(name_or_folder: str | Path) -> Method:
     from eaglenet.encoders.loading import load_pretrained
 
     encoder, tokenizer = load_pretrained(name_or_folder)
-    spec = METHODS["clip4clip"]
-    method = spec.build(spec.config_class(), encoder)
+    method = _zero_shot(encoder)
     method.tokenizer = tokenizer
     return method
+
+
+def _zero_shot(encoder: Encoder) -> Method:
+    """The method without parameters for towers as they are.
+
+    The cosine of the text and the mean of the frames; for several vectors per text and per clip,
+    the mean over the text's vectors of the best cosine with one of the clip's.
+    """
+    settings: dict[str, Any] = {}
+    num_frames = getattr(encoder, "num_frames", None)
+    if num_frames is not None:
+        settings["num_frames"] = num_frames
+    name = "clip4clip"
+    if encoder.abilities.words and not encoder.abilities.frames:
+        name = "wordframe"
+        settings |= {"coarse": False, "changes": False, "num_layers": 0, "weighted": False}
+        settings |= {"bank": 0}
+    spec = METHODS[name]
+    return spec.build(spec.config_class(**settings), encoder)
 
 
 def _read_description(folder: Path) -> dict[str, Any] | None:

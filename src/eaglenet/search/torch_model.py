@@ -164,7 +164,9 @@ def make_manifest(
         dim=dim,
         frame_spec=spec,
         splitting=splitting,
-        layout=Layout.of(feature_arrays(features, clips.seconds, prepared)),
+        layout=Layout.of(
+            feature_arrays(features, method.feature_seconds(features, clips), prepared)
+        ),
         roots=tuple(absolute_location(root) for root in roots),
     )
 
@@ -305,7 +307,7 @@ class TorchModel:
     ) -> ClipFeatures:
         clips = Clips(*(torch.from_numpy(array) for array in (frames, mask, seconds)))
         features = self.method.encode_video(clips.to(self.method.device))
-        return ClipFeatures(feature_arrays(features, seconds))
+        return ClipFeatures(feature_arrays(features, self.method.feature_seconds(features, clips)))
 
     @torch.no_grad()
     def vectors(self, clips: ClipFeatures) -> NDArray[np.float32]:

@@ -371,7 +371,9 @@ class Agents:
 
         def read(view: StoreView) -> FilesBody:
             library = self.state.libraries.of(view)
-            shelf = Shelf([], library.find_by_name(name, order)) if name else library.shelf(folder, order)
+            shelf = library.shelf(folder, order)
+            if name:
+                shelf = Shelf([], library.find_by_name(name, order))
             numbers = shelf.files[first : first + k]
             clips = view.snapshot.clips(library.first_row[numbers])
             table = view.files

@@ -1,0 +1,541 @@
+"""Models of sentence-transformers as encoders: whole clips, or frames one by one, and texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import (
+    CheckpointError,
+    ConfigError,
+    EagleNetError,
+    ModelNotFoundError,
+    UsageError,
+)
+from eaglenet.core.extras import missing_extra
+from eaglenet.core.hardware import has_fast_bf16
+from eaglenet.core.types import (
+    MAX_SIDE,
+    Abilities,
+    Clips,
+    Resize,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
+from eaglenet.encoders.base import BaseEncoder
+from eaglenet.encoders.catalogue import ST_PREFIX
+from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
+from eaglenet.encoders.hub import find_snapshot, split_st_name
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+
+logger = logging.getLogger(__name__)
+
+DYNAMIC_SIZE = 448
+"""Side of frames for models that take any resolution: 14 x 14 tokens of Qwen3-VL."""
+SIDE_STEP = 32
+"""Pixels per token of Qwen-VL, along a side."""
+NUM_FRAMES = 12
+MAX_WORDS = 128
+"""Vectors per text of a multi-vector model; longer texts lose their end."""
+SPARE_VECTORS = 16
+"""Room for clips whose times take more tokens to write than those of the clip that was measured."""
+TEXTS_PER_CALL = 32
+MAX_CLIPS_PER_CALL = 64
+MEMORY_SHARE = 0.6
+"""Share of a GPU's free memory that a call may fill."""
+MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
+ENCODING = threading.RLock()
+"""One call at a time: fast tokenizers refuse to be used by two threads at once."""
+
+
+@dataclass(frozen=True)
+class StConfig:
+    """Properties of a model that decide its vectors; read from the model when it is loaded.
+
+    source: its folder. dim: numbers per vector, after truncation.
+    num_frames: frames per clip; ``is_fixed``: the model takes no other number.
+    reads_clips: a clip is one call; otherwise each frame is.
+    prompts: instructions by task, from the model's own settings.
+    """
+
+    source: str
+    dim: int
+    image_size: int
+    resize: Resize
+    num_frames: int
+    is_fixed: bool
+    reads_clips: bool
+    is_multi_vector: bool
+    prompts: Mapping[str, str] = field(default_factory=dict)
+
+
+def sentence_transformers() -> Any:
+    """Import the package on first use: the one door to it."""
+    try:
+        import sentence_transformers as package
+    except ModuleNotFoundError as error:
+        raise (
+            missing_extra(error, "a model of sentence-transformers")
+            or UsageError(f"sentence-transformers cannot be imported ({error})")
+        ) from error
+    if not hasattr(package, "MultiVectorEncoder"):
+        raise UsageError(
+            f"sentence-transformers {package.__version__} is too old: pip install -U 'eaglenet[st]'"
+        )
+    return package
+
+
+class CharacterTokenizer:
+    """Passes texts on, one id per character; the model's own tokenizer reads them in its encoder.
+
+    Prompts and chat templates surround the text before it is cut, so only the model can do it.
+    ``max_length`` counts tokens of CLIP and is ignored: the model cuts texts at its own limit.
+    """
+
+    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        width = max((len(text) for text in texts), default=0) or 1
+        ids = torch.zeros(len(texts), width, dtype=torch.long)
+        mask = torch.zeros(len(texts), width, dtype=torch.bool)
+        for row, text in enumerate(texts):
+            ids[row, : len(text)] = torch.tensor([ord(letter) for letter in text])
+            mask[row, : len(text)] = True
+        return Tokens(ids, mask)
+
+    def read(self, tokens: Tokens) -> list[str]:
+        """Return the texts of :meth:`__call__`."""
+        rows = zip(tokens.ids.tolist(), tokens.mask.sum(dim=1).tolist(), strict=True)
+        return ["".join(map(chr, ids[:length])) for ids, length in rows]
+
+    def save(self, folder: str | Path) -> None:
+        raise UsageError(
+            "a model of sentence-transformers is not saved in a model folder: it has one already; "
+            f"use it by its name, {ST_PREFIX}MODEL"
+        )
+
+
+class StEncoder(BaseEncoder):
+    """A model of sentence-transformers, frozen.
+
+    A model that reads video takes the frames of a clip in one call, in order and with their times;
+    ``VideoFeatures.frames`` then holds the vectors of the clip, one or several, and not those of
+    single frames (``abilities.frames`` is False). A clip whose frames are all equal, such as a
+    photograph, is passed as an image if the model reads images. A model that reads images alone
+    gives one vector per frame.
+    """
+
+    family = "st"
+    abilities: Abilities  # type: ignore[misc]
+    resize: Resize  # type: ignore[misc]
+    config: StConfig
+
+    def __init__(self, config: StConfig, *, seed: int = 0, model: Any = None) -> None:
+        super().__init__()
+        self.config = config
+        self.dim, self.image_size = config.dim, config.image_size
+        self.resize, self.num_frames = config.resize, config.num_frames
+        self.abilities = Abilities(words=config.is_multi_vector, frames=not config.reads_clips)
+        self.model = open_model(Path(config.source), config.dim) if model is None else model
+        self.tokenizer = CharacterTokenizer()
+        self.register_buffer("logit_scale", torch.tensor(CLIP_LOGIT_SCALE), persistent=False)
+        # Part of the state, and so of the identity of a store's model: the weights are the same
+        # whatever the dimension and the prompts are.
+        self.register_buffer("settings_hash", _hash(config))
+        self._num_vectors = 1
+        self._clips_per_call: dict[str, int] = {}
+
+    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
+        """Vectors of queries, with the model's prompt for queries."""
+        if not isinstance(texts, Tokens):
+            raise UsageError(f"an encoder of st reads Tokens, got {type(texts).__name__}")
+        if words and not self.abilities.words:
+            raise UsageError(f"{self.config.source} gives one vector per text, not its words")
+        # Wrapped: a plain string that names a file or an address would be opened.
+        inputs = [
+            {"text": self._without_special_tokens(text)} for text in self.tokenizer.read(texts)
+        ]
+        vectors = self._call("encode_query", inputs, TEXTS_PER_CALL)
+        if not self.config.is_multi_vector:
+            return TextFeatures(sentence=self._one_each(vectors))
+        padded, mask = _pad([each[:MAX_WORDS] for each in vectors], MAX_WORDS)
+        return TextFeatures(
+            sentence=_mean_direction(padded, mask),
+            words=padded if words else None,
+            words_mask=mask if words else None,
+        )
+
+    def encode_video(
+        self, videos: Clips | VideoFeatures, *, patches: bool = False
+    ) -> VideoFeatures:
+        """Vectors of clips, or of frames for a model without video; see the class."""
+        if not isinstance(videos, Clips):
+            raise UsageError(f"an encoder of st reads Clips, got {type(videos).__name__}")
+        if patches:
+            raise UsageError(f"{self.config.source} gives whole clips or frames, not their patches")
+        mask = videos.mask.to(self.device)
+        if not self.config.reads_clips:
+            return VideoFeatures(frames=self._encode_frames(videos), mask=mask)
+        vectors = self._encode_clips(
+            [
+                self._clip_input(frames[real], seconds[real])
+                for frames, real, seconds in zip(
+                    videos.frames.cpu(), videos.mask.cpu(), videos.seconds.cpu(), strict=True
+                )
+            ]
+        )
+        if not self.config.is_multi_vector:
+            frames = self._one_each(vectors)[:, None]
+            return VideoFeatures(frames=frames, mask=mask.new_ones(len(frames), 1))
+        count = self._count_vectors()
+        padded, is_real = _pad([_thin_out(each, count) for each in vectors], count)
+        return VideoFeatures(frames=padded, mask=is_real)
+
+    def _encode_frames(self, videos: Clips) -> Float[Tensor, "videos frames dim"]:
+        """One vector per real frame, zeros for padding."""
+        real = videos.mask.cpu()
+        images = [{"image": _image(frame)} for frame in videos.frames.cpu()[real]]
+        vectors = self._one_each(self._encode_clips(images))
+        frames = vectors.new_zeros(*real.shape, vectors.shape[-1])
+        frames[real.to(frames.device)] = vectors
+        return frames
+
+    def _clip_input(
+        self, frames: UInt8[Tensor, "frames 3 height width"], seconds: Float[Tensor, "frames"]
+    ) -> dict[str, Any]:
+        """A clip as sentence-transformers takes it."""
+        if self.model.supports("image") and bool((frames == frames[:1]).all()):
+            return {"image": _image(frames[0])}
+        count = self.config.num_frames
+        if self.config.is_fixed and len(frames) != count:
+            order = torch.linspace(0, len(frames) - 1, count).round().long()
+            frames, seconds = frames[order], seconds[order]
+        span = float(seconds[-1] - seconds[0])
+        rate = (len(frames) - 1) / span if span > 0 else 1.0
+        metadata = {
+            "fps": rate,
+            "total_num_frames": len(frames),
+            "duration": len(frames) / rate,
+            "frames_indices": list(range(len(frames))),
+        }
+        return {"video": {"array": frames, "video_metadata": metadata}}
+
+    def _count_vectors(self) -> int:
+        """Vectors per clip of a store, measured once with a clip of noise."""
+        if self._num_vectors == 1:
+            size = self.config.image_size
+            generator = torch.Generator().manual_seed(0)
+            shape = (self.config.num_frames, 3, size, size)
+            noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+            clip = self._clip_input(noise, torch.arange(len(noise)).float())
+            self._num_vectors = len(self._encode_clips([clip])[0]) + SPARE_VECTORS
+        return self._num_vectors
+
+    def _encode_clips(self, inputs: list[dict[str, Any]]) -> list[Tensor]:
+        """Vectors of documents, in batches as large as memory allows; see :meth:`_batch_size`."""
+        kinds = [next(iter(each)) for each in inputs]
+        vectors: dict[int, Tensor] = {}
+        for kind in dict.fromkeys(kinds):
+            numbers = [number for number, each in enumerate(kinds) if each == kind]
+            batch = [inputs[number] for number in numbers]
+            size = self._batch_size(kind, batch[0])
+            while True:
+                try:
+                    encoded = self._call("encode_document", batch, size)
+                    break
+                except torch.OutOfMemoryError:
+                    if size == 1:
+                        raise
+                    torch.cuda.empty_cache()
+                    size = self._clips_per_call[kind] = size // 2
+                    logger.info("encoding %d clips per call: more do not fit in memory", size)
+            vectors.update(zip(numbers, encoded, strict=True))
+        return [vectors[number] for number in range(len(inputs))]
+
+    def _batch_size(self, kind: str, sample: dict[str, Any]) -> int:
+        """Clips per call: on a GPU as many as fit, by what one needs; one on other devices.
+
+        ``kind`` is ``video`` or ``image``, which need very different amounts.
+        """
+        if self.device.type != "cuda":
+            return 1
+        if kind not in self._clips_per_call:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            self._call("encode_document", [sample], 1)
+            needed = max(torch.cuda.max_memory_allocated(self.device) - before, 1)
+            reserved = torch.cuda.memory_reserved(self.device) - before
+            free = torch.cuda.mem_get_info(self.device)[0] + reserved
+            fitting = int(MEMORY_SHARE * free / needed)
+            self._clips_per_call[kind] = min(max(fitting, 1), MAX_CLIPS_PER_CALL)
+        return self._clips_per_call[kind]
+
+    def _call(self, task: str, inputs: list[dict[str, Any]], size: int) -> list[Tensor]:
+        """One call of the library: ``encode_query`` or ``encode_document``, with its prompt."""
+        options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
+        if "video" in inputs[0]:
+            # The frames are sampled already.
+            options["processing_kwargs"] = {"video": {"do_sample_frames": False}}
+        if not self.config.is_multi_vector:
+            options["convert_to_tensor"] = True
+        with ENCODING:
+            self._settle_precision()
+            encoded = getattr(self.model, task)(inputs, **options)
+        # A copy: tensors of inference mode cannot be used in training.
+        vectors = [each.float().clone() for each in encoded]
+        width = vectors[0].shape[-1]
+        if width != self.dim:
+            raise ConfigError(
+                f"{self.config.source}: vectors of {width} numbers from {task}, {self.dim} from "
+                "encode_query; texts and clips cannot be compared"
+            )
+        return vectors
+
+    def _settle_precision(self) -> None:
+        """Compute in fp32 where weights are stored in 16 bits and the device is slow in them."""
+        weight = next(self.model.parameters(), None)
+        is_half = weight is not None and weight.dtype in (torch.bfloat16, torch.float16)
+        if is_half and not has_fast_bf16(self.device):
+            self.model.float()
+
+    def _one_each(self, vectors: list[Tensor]) -> Float[Tensor, "items dim"]:
+        """Vectors of single-vector models; some have an axis of length 1 before the last."""
+        return torch.stack([each.reshape(self.dim) for each in vectors])
+
+    def _without_special_tokens(self, text: str) -> str:
+        """Remove tokens of the chat template, which would be read as such, from a user's text."""
+        vocabulary: Mapping[str, int] = getattr(self.model.tokenizer, "get_added_vocab", dict)()
+        for token in vocabulary:
+            text = text.replace(token, " ")
+        return text
+
+    def train(self, mode: bool = True) -> StEncoder:
+        """Stay in eval mode; training is refused before it starts."""
+        if mode:
+            raise UsageError(
+                "a model of sentence-transformers is not trained here; store its features and "
+                "train a method on them (docs/features.md)"
+            )
+        super().train(False)
+        return self
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the model in place, with ``torch.compile``'s arguments."""
+        self.model.compile(*args, **kwargs)
+
+
+def _hash(config: StConfig) -> UInt8[Tensor, "bytes"]:
+    values = {name: value for name, value in dataclasses.asdict(config).items() if name != "source"}
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).digest()
+    return torch.tensor(list(digest[:16]), dtype=torch.uint8)
+
+
+def _image(frame: UInt8[Tensor, "3 height width"]) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy())
+
+
+def _pad(
+    items: Sequence[Tensor], count: int
+) -> tuple[Float[Tensor, "items vectors dim"], Bool[Tensor, "items vectors"]]:
+    """Stack items of up to ``count`` vectors each, and say which vectors are real."""
+    padded = torch.stack([F.pad(each, (0, 0, 0, count - len(each))) for each in items])
+    lengths = torch.tensor([len(each) for each in items], device=padded.device)
+    return padded, torch.arange(count, device=padded.device)[None] < lengths[:, None]
+
+
+def _thin_out(vectors: Float[Tensor, "vectors dim"], count: int) -> Float[Tensor, "kept dim"]:
+    """At most ``count`` vectors, evenly spaced."""
+    if len(vectors) <= count:
+        return vectors
+    return vectors[torch.linspace(0, len(vectors) - 1, count).round().long()]
+
+
+def _mean_direction(
+    vectors: Float[Tensor, "items vectors dim"], mask: Bool[Tensor, "items vectors"]
+) -> Float[Tensor, "items dim"]:
+    return (F.normalize(vectors, dim=-1) * mask[..., None]).sum(dim=1)
+
+
+# Opening a model, and what its processor says of frames.
+
+
+def load_st(name: str) -> Pretrained:
+    """Load ``st:MODEL`` or ``st:MODEL:DIM``: a hub id or a folder, vectors truncated to DIM."""
+    source, dim = split_st_name(name)
+    if not source:
+        raise UsageError(
+            f"{name!r}: write {ST_PREFIX}MODEL, such as {ST_PREFIX}Qwen/Qwen3-VL-Embedding-2B, or "
+            f"{ST_PREFIX}MODEL:512 for vectors of 512 numbers"
+        )
+    if dim == 0:
+        raise UsageError(f"{name}: give a dimension of 1 or more")
+    sentence_transformers()  # before anything is downloaded
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        folder = find_snapshot(source)
+    if not any((folder / file).is_file() for file in (MODULES, "config.json")):
+        raise ModelNotFoundError(
+            f"{folder} has no {MODULES} and no config.json; expected a folder of a model of "
+            "sentence-transformers or transformers"
+        )
+    model = open_model(folder, dim)
+    encoder = StEncoder(describe(folder, model, dim), model=model).eval()
+    encoder.requires_grad_(False)
+    return Pretrained(encoder, encoder.tokenizer)
+
+
+def open_model(folder: Path, dim: int | None) -> Any:
+    """Open a folder with sentence-transformers, in the precision of its weights, on the CPU.
+
+    Code of the folder is never run.
+    """
+    package = sentence_transformers()
+    is_multi_vector = _settings(folder).get("model_type") in MULTI_VECTOR_TYPES
+    options: dict[str, Any] = {"device": "cpu", "model_kwargs": {"dtype": "auto"}}
+    if is_multi_vector and dim is not None:
+        raise UsageError(
+            f"{folder} gives several vectors per text, which are not truncated; leave out :{dim}"
+        )
+    if not is_multi_vector:
+        options["truncate_dim"] = dim
+    kind = package.MultiVectorEncoder if is_multi_vector else package.SentenceTransformer
+    try:
+        with _quiet_libraries():
+            model = kind(str(folder), local_files_only=True, **options)
+    except Exception as error:  # a file, a missing package, another library: each with its class
+        raise _not_opened(folder, error) from error
+    if not (folder / MODULES).is_file() and len(model) > 1:
+        raise ModelNotFoundError(
+            f"{folder} has no {MODULES}, so nothing says how its token vectors become one vector; "
+            "use the folder that SentenceTransformer.save wrote"
+        )
+    if not model.supports("text") or not (model.supports("image") or model.supports("video")):
+        kinds = ", ".join(kind for kind in model.modalities if isinstance(kind, str))
+        raise UsageError(
+            f"{folder} reads {kinds} alone; searching videos needs a model that reads text and "
+            "images or video (`eaglenet models` lists some)"
+        )
+    return model
+
+
+@contextmanager
+def _quiet_libraries() -> Iterator[None]:
+    """Hide the progress bars of reading weights."""
+    from transformers.utils import logging as library
+
+    was_shown = library.is_progress_bar_enabled()
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            library.enable_progress_bar()
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / SETTINGS
+    try:
+        return untrusted.read_object(path) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); download it again") from error
+
+
+def _not_opened(folder: Path, error: Exception) -> EagleNetError:
+    """The error for a model that the library did not open."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "trust_remote_code" in str(error):
+        return UsageError(
+            f"{folder} needs Python code from its own repository, which eaglenet does not run"
+        )
+    if "torchvision" in str(error).lower():
+        return UsageError(f"{folder} needs torchvision: pip install 'eaglenet[st]'")
+    return CheckpointError(f"{folder}: sentence-transformers cannot open this model ({reason})")
+
+
+def describe(folder: Path, model: Any, dim: int | None) -> StConfig:
+    """Read from an opened model what decides its vectors."""
+    with ENCODING:
+        text = model.encode_query([{"text": "a video"}], show_progress_bar=False)[0]
+    width = int(text.shape[-1])
+    if dim is not None and width != dim:
+        raise UsageError(
+            f"{ST_PREFIX}{folder}:{dim}: the model gives vectors of {width} numbers; give a "
+            f"dimension from 1 to {width}"
+        )
+    size, resize = frame_size(model.processor)
+    frame_count = _fixed_frames(getattr(model.transformers_model, "config", None))
+    return StConfig(
+        source=str(folder),
+        dim=width,
+        image_size=size,
+        resize=resize,
+        num_frames=frame_count or NUM_FRAMES,
+        is_fixed=frame_count is not None,
+        reads_clips=model.supports("video"),
+        is_multi_vector=text.ndim == 2,
+        prompts=dict(model.prompts),
+    )
+
+
+def _fixed_frames(config: Any) -> int | None:
+    """Frames per clip of a model with positions for so many (VideoPrism); None: any number."""
+    for part in (getattr(config, "vision_config", None), config):
+        count = getattr(part, "num_frames", None)
+        if isinstance(count, int) and count > 0:
+            return count
+    return None
+
+
+def frame_size(processor: Any) -> tuple[int, Resize]:
+    """Side of the square frames to decode, as the model's processor would make them.
+
+    Models that take any resolution get ``DYNAMIC_SIZE``, with the whole picture in it.
+    """
+    for name in ("video_processor", "image_processor"):
+        part = getattr(processor, name, None)
+        if part is None:
+            continue
+        crop, size = getattr(part, "crop_size", None), getattr(part, "size", None)
+        if getattr(part, "do_center_crop", False) and _side(crop, "height"):
+            return _side(crop, "height"), "crop"
+        if _side(size, "height"):
+            return max(_side(size, "height"), _side(size, "width")), "stretch"
+        pixels = _side(size, "longest_edge")
+        if pixels > MAX_SIDE:  # no side: pixels of all frames together (Qwen-VL)
+            side = min(DYNAMIC_SIZE, math.isqrt(pixels // NUM_FRAMES))
+            return max(side // SIDE_STEP, 1) * SIDE_STEP, "stretch"
+    return DYNAMIC_SIZE, "stretch"
+
+
+def _side(size: Any, name: str) -> int:
+    value = size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
+    return int(value or 0)
+
+
+ENCODERS.add(
+    "st",
+    EncoderSpec(
+        name="st",
+        title="a model of sentence-transformers (st:MODEL)",
+        config_class=StConfig,
+        build=StEncoder,
+    ),
+)

@@ -1,0 +1,220 @@
+"""Small models of sentence-transformers with random weights, their processors and tokenizers."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SPECIAL = (
+    "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+    "<|video_pad|>", "<|endoftext|>",
+)  # fmt: skip
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for c in m.content %}"
+    "{% if c.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif c.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% else %}{{ c.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The parts of Qwen3-VL's chat template that embedding uses."""
+PROMPTS = {"query": "Find the video of the text.", "document": "Represent the input."}
+SIDE = 64
+
+
+def require_sentence_transformers(*, videos: bool) -> Any:
+    """The package; the test is skipped where it, or torchvision for videos, is not installed."""
+    if importlib.util.find_spec("sentence_transformers") is None:
+        pytest.skip("sentence-transformers is not installed")
+    if importlib.util.find_spec("torchvision") is not None:
+        _import_torchvision()
+    elif videos:
+        pytest.skip("torchvision is not installed")
+    return importlib.import_module("sentence_transformers")
+
+
+def _import_torchvision() -> None:
+    """Import torchvision, also one whose compiled operators are for another build of torch.
+
+    Its transforms of pictures, which processors of videos use, are Python. Importing it registers
+    gradients of two operators, which have to be declared for that.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.startswith("torchvision")]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float threshold) -> Tensor")
+        DECLARED.append(library)
+        importlib.import_module("torchvision")
+
+
+DECLARED: list[Any] = []
+"""Operators are forgotten with their library."""
+
+
+def _qwen(folder: Path) -> Any:
+    """Qwen3-VL's architecture and processor, saved as transformers saves them."""
+    from tokenizers import pre_tokenizers
+    from transformers import (
+        Qwen2Tokenizer,
+        Qwen2VLImageProcessor,
+        Qwen3VLConfig,
+        Qwen3VLModel,
+        Qwen3VLProcessor,
+        Qwen3VLVideoProcessor,
+    )
+
+    letters = {letter: id for id, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Qwen2Tokenizer(vocab=letters, merges=[], pad_token="<|endoftext|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL)})
+    start, end, image, video = (tokenizer.convert_tokens_to_ids(each) for each in SPECIAL[2:6])
+    config = Qwen3VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0, "mrope_interleaved": True,
+                "mrope_section": [4, 2, 2],
+            },
+        },
+        vision_config={
+            "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2,
+            "out_hidden_size": 32, "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+        },
+        image_token_id=image, video_token_id=video,
+        vision_start_token_id=start, vision_end_token_id=end,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    Qwen3VLModel(config).save_pretrained(folder)
+    budget = {"shortest_edge": 32 * 32, "longest_edge": 16 * SIDE * SIDE}
+    Qwen3VLProcessor(
+        Qwen2VLImageProcessor(patch_size=16, merge_size=2, size=budget),
+        tokenizer,
+        Qwen3VLVideoProcessor(size=budget, cap_pixels_per_frame=False),
+        chat_template=TEMPLATE,
+    ).save_pretrained(folder)
+    from sentence_transformers.base.modules import Transformer
+
+    return Transformer(str(folder))
+
+
+def make_qwen(folder: Path) -> Path:
+    """Qwen3-VL-Embedding: the last token of Qwen3-VL, unit length, with prompts."""
+    package = require_sentence_transformers(videos=True)
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    transformer = _qwen(folder / "transformer")
+    modules = [transformer, Pooling(32, "lasttoken"), Normalize()]
+    package.SentenceTransformer(modules=modules, prompts=PROMPTS, device="cpu").save(
+        str(folder / "model")
+    )
+    return folder / "model"
+
+
+def make_multi_vector(folder: Path) -> Path:
+    """One vector per token of Qwen3-VL, in the manner of ColQwen."""
+    package = require_sentence_transformers(videos=True)
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    torch.manual_seed(2)
+    dense = Dense(
+        32, 8, bias=False, activation_function=torch.nn.Identity(),
+        module_input_name="token_embeddings", module_output_name="token_embeddings",
+    )  # fmt: skip
+    modules = [_qwen(folder / "transformer"), dense, MultiVectorMask()]
+    package.MultiVectorEncoder(modules=modules, device="cpu").save(str(folder / "model"))
+    return folder / "model"
+
+
+def make_videoprism(folder: Path) -> Path:
+    """VideoPrism-LvT in transformers' own layout, which has no modules.json."""
+    require_sentence_transformers(videos=True)
+    from transformers import (
+        LlavaOnevisionVideoProcessor,
+        VideoPrismClipModel,
+        VideoPrismConfig,
+        VideoPrismProcessor,
+        VideoPrismTokenizer,
+    )
+
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
+    pieces += [(letter, -3.0) for letter in "abcdefghijklmnopqrstuvwxyz"]
+    tokenizer = VideoPrismTokenizer(vocab=pieces, extra_ids=0)
+    width = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    config = VideoPrismConfig(
+        text_config={**width, "vocab_size": len(tokenizer), "num_hidden_layers": 2},
+        vision_config={
+            **width, "image_size": 36, "num_frames": 4, "num_spatial_layers": 1,
+            "num_temporal_layers": 1, "num_auxiliary_layers": 1,
+        },
+    )  # fmt: skip
+    torch.manual_seed(3)
+    VideoPrismClipModel(config).save_pretrained(folder)
+    processor = LlavaOnevisionVideoProcessor(size={"height": 36, "width": 36}, do_normalize=False)
+    VideoPrismProcessor(processor, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def make_clip(folder: Path) -> Path:
+    """CLIP, which reads images and no videos."""
+    package = require_sentence_transformers(videos=False)
+    from tokenizers import pre_tokenizers
+    from transformers import (
+        CLIPConfig,
+        CLIPImageProcessorPil,
+        CLIPModel,
+        CLIPProcessor,
+        CLIPTokenizer,
+    )
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = [*letters, *(f"{letter}</w>" for letter in letters)]
+    names += ["<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    tokenizer = CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=40)
+    width = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+    }
+    config = CLIPConfig(
+        text_config={
+            **width, "vocab_size": len(names), "max_position_embeddings": 40,
+            "bos_token_id": len(names) - 2, "eos_token_id": len(names) - 1,
+        },
+        vision_config={**width, "image_size": 24, "patch_size": 8},
+        projection_dim=12,
+    )  # fmt: skip
+    torch.manual_seed(4)
+    CLIPModel(config).save_pretrained(folder / "transformer")
+    images = CLIPImageProcessorPil(
+        size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}
+    )
+    CLIPProcessor(images, tokenizer).save_pretrained(folder / "transformer")
+    package.SentenceTransformer(str(folder / "transformer"), device="cpu").save(
+        str(folder / "model")
+    )
+    return folder / "model"
+
+
+def make_text_model(folder: Path) -> Path:
+    """A model that reads text alone."""
+    package = require_sentence_transformers(videos=False)
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel({"a": 0, "cat": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    modules = [StaticEmbedding(words, embedding_dim=4)]
+    package.SentenceTransformer(modules=modules, device="cpu").save(str(folder))
+    return folder
