@@ -173,7 +173,8 @@ def evaluate(
 def _evaluate_moments(
     store: str, annotations: Path, device: str, output: Path | None, *, as_json: bool
 ) -> None:
-    from eaglenet.research.evaluation.moments import evaluate_store, read_moments
+    from eaglenet.research.data.moment_files import read_moments
+    from eaglenet.research.evaluation.moments import evaluate_store
     from eaglenet.search.engine import Engine
 
     texts = read_moments(annotations)

@@ -49,13 +49,19 @@ class DataAxis:
     towers: Mapping[str, Mapping[str, MakeSetup]]
 
 
-def _videos(title: str, default: str) -> DataAxis:
-    paper = {"paper": benchmarks.paper_setup}
-    clip = {
-        **paper, "released": benchmarks.released_setup, "original": benchmarks.original_setup
-    }  # fmt: skip
-    towers = {default: clip, **{name: clip if name in CLIP_TOWERS else paper for name in TOWERS}}
-    return DataAxis(title, {**towers, "experts": {"original": benchmarks.original_setup}})
+def _videos(title: str, *published: str) -> DataAxis:
+    """A dataset with the paper's protocol on every tower, and ``published`` ones on CLIP's."""
+    setups: Mapping[str, MakeSetup] = {
+        "paper": benchmarks.paper_setup,
+        "released": benchmarks.released_setup,
+        "original": benchmarks.original_setup,
+    }
+    clip = {name: setups[name] for name in ("paper", *published)}
+    towers = {"clip-b16": clip, **dict.fromkeys(CLIP_TOWERS, clip)}
+    towers |= {name: {"paper": benchmarks.paper_setup} for name in TOWERS if name not in towers}
+    if "released" in published:
+        towers["experts"] = {"original": benchmarks.original_setup}
+    return DataAxis(title, towers)
 
 
 DATA: Mapping[str, DataAxis] = {
@@ -80,10 +86,16 @@ DATA: Mapping[str, DataAxis] = {
     "experts": DataAxis(
         "stored features of several experts", {"experts": {"equal": small_data.expert_setup}}
     ),
-    "msrvtt": _videos("MSR-VTT", "clip-b16"),
-    "didemo": _videos("DiDeMo", "clip-b16"),
-    "msvd": _videos("MSVD", "clip-b16"),
-    "vatex": _videos("VATEX", "clip-b16"),
+    "msrvtt": _videos("MSR-VTT", "released", "original"),
+    "didemo": _videos("DiDeMo", "released", "original"),
+    "msvd": _videos("MSVD", "released", "original"),
+    "vatex": _videos("VATEX", "released", "original"),
+    "activitynet": _videos("ActivityNet Captions", "original"),
+    "lsmdc": _videos("LSMDC", "original"),
+    "youcook2": _videos("YouCook2"),
+    "qvhighlights": _videos("QVHighlights"),
+    "charades-sta": _videos("Charades-STA"),
+    "tgif": _videos("TGIF"),
 }
 
 INSIDE_CLIP = frozenset(
