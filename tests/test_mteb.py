@@ -14,6 +14,10 @@ from hub_tables import write_pairs, write_three
 from small_videos import colour_video
 
 mteb = pytest.importorskip("mteb")
+pytestmark = [
+    pytest.mark.slow,  # mteb imports a thousand tasks
+    pytest.mark.filterwarnings("default"),
+]
 
 COLOURS = ("red", "green", "blue")
 CAPTIONS = ["a red wall", "green", "the colour blue"]
@@ -31,7 +35,11 @@ def task_of(kind: str, folder: Path) -> Any:
 
     base = getattr(msr_vtt, kind)
     metadata = base.metadata.model_copy(
-        update={"name": f"Colours{kind}", "dataset": {"path": str(folder), "revision": "1"}}
+        update={
+            "name": f"Colours{kind}",
+            "dataset": {"path": str(folder), "revision": "1"},
+            "is_beta": False,
+        }
     )
     return type(f"Colours{kind}", (base,), {"metadata": metadata})()
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from eaglenet.core.errors import UsageError
 from eaglenet.core.extras import missing_extra
 from eaglenet.core.types import TextFeatures, VideoFeatures
-from eaglenet.methods.base import evaluating
+from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.folder import load
 from eaglenet.search.torch_model import model_identity
 from eaglenet.video.inputs import FrameBatch, clips_of, clips_of_image
@@ -63,12 +63,8 @@ class MtebModel:
                 f"{model} is a head over stored features and cannot read videos; install it beside "
                 "the model whose features it was trained on (docs/frames.md)"
             )
-        self.meta = describe(model, model_identity(self.method), self.method)
+        self.mteb_model_meta = describe(model, self.method)
         self.corpus: datasets.Dataset | None = None
-
-    @property
-    def mteb_model_meta(self) -> ModelMeta:
-        return self.meta
 
     def encode(self, inputs: Any, **_: Any) -> NDArray[np.float32]:
         """Unit vectors of the texts, images or videos of a loader, one row each."""
@@ -170,23 +166,29 @@ class MtebModel:
             return clips_of(paths, self.method.frame_spec)
 
 
-def describe(model: str | Path, revision: str, method: Any = None) -> ModelMeta:
+class VideoModelMeta(ModelMeta):  # type: ignore[misc]
+    """Metadata of a model that decodes videos itself."""
+
+    def _check_requirements(self) -> None:
+        """Nothing: torchcodec and torchvision, which mteb asks of video models, are not used."""
+
+
+def describe(model: str | Path, method: Method) -> VideoModelMeta:
     """Metadata of a model; its revision is a hash of its weights and settings."""
     name = str(model)
     if Path(name).expanduser().exists():
         name = Path(name).expanduser().resolve().name
-    parameters = None if method is None else sum(part.numel() for part in method.parameters())
-    return ModelMeta(
+    return VideoModelMeta(
         loader=MtebModel,
         loader_kwargs={},
         name=name if name.count("/") == 1 else f"eaglenet/{name.replace('/', '_')}",
-        revision=revision,
+        revision=model_identity(method),
         release_date=None,
         languages=None,
-        n_parameters=parameters,
+        n_parameters=sum(parameter.numel() for parameter in method.parameters()),
         memory_usage_mb=None,
-        max_tokens=None if method is None else method.encoder.context_length,
-        embed_dim=None if method is None else method.encoder.dim,
+        max_tokens=method.encoder.context_length,
+        embed_dim=method.encoder.dim,
         license=None,
         open_weights=None,
         public_training_code=None,
@@ -206,8 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = build_cli().parse_args(sys.argv[1:] if arguments is None else list(arguments))
     if getattr(options, "model", None):
         model = MtebModel(options.model, device=getattr(options, "device", None))
-        name = model.meta.name
-        MODEL_REGISTRY[name] = model.meta.model_copy(update={"loader": lambda *_, **__: model})
+        name = model.mteb_model_meta.name
+        meta = model.mteb_model_meta.model_copy(update={"loader": lambda *_, **__: model})
+        MODEL_REGISTRY[name] = meta
         options.model = name
     options.func(options)
 

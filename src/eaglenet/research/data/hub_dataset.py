@@ -110,9 +110,7 @@ def download(
         for number, file in enumerate(chosen):
             report_progress(progress, "downloads", number, len(chosen))
             with guard_downloads():
-                path = api.hf_hub_download(
-                    identifier, file, repo_type="dataset", revision=info.sha
-                )
+                path = api.hf_hub_download(identifier, file, repo_type="dataset", revision=info.sha)
             paths.append(Path(path))
     except DatasetError:
         raise

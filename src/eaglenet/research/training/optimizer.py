@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
+from eaglenet.encoders.low_rank import is_adapter
 
 # Ranger, the optimizer of CE and TeachText: rectified Adam with look-ahead.
 
@@ -204,8 +205,11 @@ def parameter_groups(
 
 
 def is_of_encoder(name: str) -> bool:
-    """Tell whether a parameter trains at the encoder's rate: its own, and CLIP's scale."""
-    return name.startswith("encoder.") or name == "loss.logit_scale"
+    """Tell whether a parameter trains at the encoder's rate: its own, and CLIP's scale.
+
+    Low-rank changes of towers start at nothing, as a head does, and train at its rate.
+    """
+    return name == "loss.logit_scale" or (name.startswith("encoder.") and not is_adapter(name))
 
 
 def build_optimizer(

@@ -25,6 +25,7 @@ from eaglenet.core.files import atomic_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.run_folder import MODEL, LogEvent
 from eaglenet.core.types import PairBatch
+from eaglenet.encoders.low_rank import adapt_towers, is_adapter, merge_adapters
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import save
 from eaglenet.research.data.batches import PairSampler
@@ -170,6 +171,11 @@ class Trainer:
     def _prepare_method(self) -> torch.optim.Optimizer:
         frozen = freeze_parameters(self.method, self.config.freeze)
         logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
+        if self.config.lora_rank:
+            count = adapt_towers(
+                self.method.encoder, self.config.lora_rank, self.config.lora_targets
+            )
+            logger.info("%d matrices change by rank %d", count, self.config.lora_rank)
         if self.config.checkpointing:
             self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":
@@ -402,6 +408,12 @@ def summary(result: EvaluationResult) -> dict[str, Any]:
 
 
 def save_model(method: Method, folder: Path) -> None:
-    """Save a model folder so that the old one is whole until the new one is."""
+    """Save a model folder so that the old one is whole until the new one is.
+
+    Low-rank changes are added to the weights they change.
+    """
+    if any(is_adapter(name) for name, _ in method.named_parameters()):
+        method = copy.deepcopy(method)
+        merge_adapters(method.encoder)
     with atomic_folder(folder) as fresh:
         save(method, fresh)
