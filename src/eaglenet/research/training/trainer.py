@@ -11,7 +11,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +48,7 @@ from eaglenet.research.training.distributed import (
     sum_over_ranks,
 )
 from eaglenet.research.training.epochs import epoch_batches, evaluate_source, pair_samplers
+from eaglenet.research.training.loggers import open_boards
 from eaglenet.research.training.memory import peak_memory
 from eaglenet.research.training.optimizer import (
     build_optimizer,
@@ -111,7 +112,8 @@ SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do 
 class Trainer:
     """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``.
 
-    ``experiment``, as plain values, is kept in every checkpoint for whoever opens one.
+    ``experiment``, as plain values, is kept in every checkpoint for whoever opens one. ``boards``
+    are names of :data:`eaglenet.research.training.loggers.BOARDS`.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Trainer:
         *,
         experiment: Mapping[str, Any],
         progress: Progress | None = None,
-        tensorboard: bool = False,
+        boards: Sequence[str] = (),
     ) -> None:
         self.experiment = experiment
         self.config = config
@@ -154,11 +156,10 @@ class Trainer:
         self._last_score = ""
         self._log_started = self._counted = self._saved = time.perf_counter()
         self._resume()
-        self.logbook = (
-            Logbook(folder, step=self.position.step, tensorboard=tensorboard)
-            if world.is_main
-            else None
-        )
+        self.logbook = None
+        if world.is_main:
+            opened = open_boards(boards, folder, self.position.step, experiment)
+            self.logbook = Logbook(folder, opened)
 
     def _next_batches(self) -> tuple[PairSampler, int, int]:
         """Sampler of the next step, epochs before it, and batches of its epoch before it."""
