@@ -1,13 +1,13 @@
 """Low-rank changes of frozen matrices (LoRA).
 
 :func:`adapt_towers` changes the matrices of any tower, ours or a library's, and
-:func:`merge_adapters` adds the changes to them. :class:`LowRankLinear` is a layer of TempMe.
+:func:`merged_state` adds the changes to them. :class:`LowRankLinear` is a layer of TempMe.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -111,14 +111,22 @@ def adapt_towers(encoder: nn.Module, rank: int, targets: Targets = "attention") 
     return len(matrices)
 
 
-def merge_adapters(encoder: nn.Module) -> None:
-    """Add the changes of :func:`adapt_towers` to their matrices and remove them."""
-    for module in list(encoder.modules()):
-        if not parametrize.is_parametrized(module):
-            continue
-        for name, changes in list(module.parametrizations.items()):  # type: ignore[operator,union-attr]
-            if any(isinstance(change, LowRankChange) for change in changes):
-                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a model, with the changes of :func:`adapt_towers` added to their matrices.
+
+    The names are those of the model before it was adapted.
+    """
+    merged = {}
+    for name, value in state.items():
+        module, is_changed, rest = name.partition("parametrizations.")
+        if not is_changed:
+            merged[name] = value
+        elif rest.endswith(".original"):
+            matrix = rest.removesuffix(".original")
+            change = f"{module}parametrizations.{matrix}.0."
+            up, down = state[f"{change}up"], state[f"{change}down"]
+            merged[f"{module}{matrix}"] = value + LowRankChange.SCALE * (up @ down)
+    return merged
 
 
 def is_adapter(name: str) -> bool:

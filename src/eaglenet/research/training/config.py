@@ -52,6 +52,8 @@ class TrainingConfig:
     lora_rank: train low-rank changes of the towers' matrices instead of the towers, at
         ``lr_head``; 0 for none. The exported model has them added in and is like any other.
     lora_targets: the matrices to change: of ``attention``, or ``all`` linear maps of both towers.
+    shard: with several processes, share out weights, gradients and optimizer state of the towers'
+        blocks (FSDP2), for towers that do not fit one GPU; needs ``optimizer="adamw"``.
     deterministic: on a GPU use kernels that give the same bits again, so that a resumed run equals
         one never interrupted; slower. A CPU always does.
     select: the split that chooses the epoch; ``test`` is what published rows do, and is reported.
@@ -88,6 +90,7 @@ class TrainingConfig:
     freeze: Freeze = "none"
     lora_rank: int = 0
     lora_targets: Targets = "attention"
+    shard: bool = False
     captions: Captions = "all"
     neighbours: bool = False
     deterministic: bool = True
@@ -128,6 +131,11 @@ class TrainingConfig:
             raise ConfigError(
                 "training.lora_rank cannot be combined with training.precision=fp16_weights, which "
                 "trains the towers' own weights; set training.precision=auto"
+            )
+        if self.shard and (self.optimizer != "adamw" or self.precision == "fp16_weights"):
+            raise ConfigError(
+                "training.shard needs training.optimizer=adamw and weights in fp32; set "
+                "training.precision=auto"
             )
         if self.accumulate > self.batch_size:
             raise ConfigError(

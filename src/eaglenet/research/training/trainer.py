@@ -25,7 +25,7 @@ from eaglenet.core.files import atomic_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.run_folder import MODEL, LogEvent
 from eaglenet.core.types import PairBatch
-from eaglenet.encoders.low_rank import adapt_towers, is_adapter, merge_adapters
+from eaglenet.encoders.low_rank import adapt_towers, merged_state
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import save
 from eaglenet.research.data.batches import PairSampler
@@ -45,7 +45,12 @@ from eaglenet.research.training.distributed import (
     average_gradients,
     barrier,
     broadcast_state,
+    clip_gradients,
+    load_whole_state,
+    shard_towers,
     sum_over_ranks,
+    whole_state,
+    whole_weights,
 )
 from eaglenet.research.training.epochs import epoch_batches, evaluate_source, pair_samplers
 from eaglenet.research.training.loggers import open_boards
@@ -186,6 +191,9 @@ class Trainer:
             torch._dynamo.config.suppress_errors = True
             self.method.compile()
         broadcast_state(self.method, self.world)
+        if self.config.shard:
+            count = shard_towers(self.method.encoder, self.world)
+            logger.info("%d blocks are shared out over %d processes", count, self.world.size)
         groups = parameter_groups(
             self.method,
             lr_encoder=self.config.lr_encoder,
@@ -238,7 +246,7 @@ class Trainer:
         losses = training_losses(self.method, batch, options, self.world, seed=seed)
         average_gradients(self.method.parameters(), self.world)
         clip_norm = self.config.clip_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.method.parameters(), clip_norm)
+        norm = clip_gradients(self.method.parameters(), clip_norm, self.world)
         factor = rate_factor(
             step,
             self.num_steps,
@@ -331,9 +339,10 @@ class Trainer:
         if self.config.precision == "fp16_weights":
             # Towers compute in fp16 all the same: the precision that they are trained in.
             evaluated, precision = copy.deepcopy(self.method).float(), "fp16"
-        result = evaluate_source(
-            evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
-        )
+        with whole_weights(evaluated):
+            result = evaluate_source(
+                evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
+            )
         record = {"epoch": epoch, **summary(result)}
         self._log("evaluation", record)
         score = result.metrics.t2v.recall_at_1
@@ -349,8 +358,9 @@ class Trainer:
         if score > self.position.best_score:
             self.position.best_score, self.position.best_epoch = score, epoch
             self.position.evaluations_since_best = 0
+            weights = whole_state(evaluated.state_dict())
             if self.world.is_main:
-                save_model(evaluated, self.folder / MODEL)
+                save_model(evaluated, self.folder / MODEL, weights)
         barrier(self.world, "waiting for rank 0 to save the model")
 
     def _lost_patience(self) -> bool:
@@ -368,6 +378,8 @@ class Trainer:
     def _checkpoint(self) -> None:
         self._flush()
         self._count()
+        weights = whole_state(self.method.state_dict())
+        moments = whole_state(self.optimizer.state_dict())
         if self.world.is_main:
             write_checkpoint(
                 self.folder / "checkpoints",
@@ -376,8 +388,8 @@ class Trainer:
                     "experiment": dict(self.experiment),
                     "position": vars(self.position).copy(),
                     "sampler": self._next_batches()[0].identity(),
-                    "method": self.method.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
+                    "method": weights,
+                    "optimizer": moments,
                 },
             )
         self._saved = time.perf_counter()
@@ -391,8 +403,7 @@ class Trainer:
             return
         self.position = Position(**state["position"])
         self._next_batches()[0].check_identity(state["sampler"])
-        self.method.load_state_dict(state["method"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_whole_state(self.method, self.optimizer, state["method"], state["optimizer"])
         if self.world.is_main:
             cut_log(self.folder, self.position.step, self.position.evaluated)
         logger.info("resuming after step %d of %d", self.position.step, self.num_steps)
@@ -408,13 +419,10 @@ def summary(result: EvaluationResult) -> dict[str, Any]:
     return {"protocol": result.protocol, **result.metrics.to_dict()}
 
 
-def save_model(method: Method, folder: Path) -> None:
+def save_model(method: Method, folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Save a model folder so that the old one is whole until the new one is.
 
     Low-rank changes are added to the weights they change.
     """
-    if any(is_adapter(name) for name, _ in method.named_parameters()):
-        method = copy.deepcopy(method)
-        merge_adapters(method.encoder)
     with atomic_folder(folder) as fresh:
-        save(method, fresh)
+        save(method, fresh, weights=merged_state(weights))
