@@ -87,6 +87,8 @@ class RepositoryHandler(BaseHTTPRequestHandler):
             name = f"{owner}/{wanted['name']}"
             (self.folder / "models" / name).mkdir(parents=True, exist_ok=True)
             self.answer(200, {"url": f"http://{self.headers['Host']}/{name}", "id": name})
+        elif path == "/api/validate-yaml":
+            self.answer(200, {"errors": [], "warnings": []})
         elif "/preupload/" in path:
             files = [
                 {

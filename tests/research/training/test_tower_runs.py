@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +87,10 @@ def test_adapters_are_refused_where_they_cannot_work(features: Path, tmp_path: P
 def test_towers_on_two_processes_have_the_losses_of_one(tmp_path: Path, rank: int) -> None:
     """Trained one epoch, resumed for another, and saved: as one process does it."""
 
-    def run(folder: Path) -> None:
-        for epochs in (1, 2):
-            train(
-                tower_experiment(shard=True, clip_norm=0.5, epochs=epochs, lora_rank=rank),
-                folder,
-                device="cpu",
-            )
-
-    run(tmp_path / "one")
-    run_ranks(lambda: run(tmp_path / "two"))
+    for epochs in (1, 2):
+        experiment = tower_experiment(shard=True, clip_norm=0.5, epochs=epochs, lora_rank=rank)
+        run_ranks(partial(train, experiment, tmp_path / "two", device="cpu"))
+        train(experiment, tmp_path / "one", device="cpu")
     one, two = logged_losses(tmp_path / "one"), logged_losses(tmp_path / "two")
     assert len(one) == len(two) == 4
     for first, second in zip(one, two, strict=True):

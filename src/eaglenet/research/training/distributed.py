@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from eaglenet.core.errors import ConfigError, DistributedError, UsageError
 from eaglenet.core.hardware import best_device
@@ -193,13 +193,21 @@ def whole_weights(module: nn.Module) -> Iterator[None]:
             block.reshard()
 
 
-def whole_state(value: Any) -> Any:
+def whole_state(value: Any, world: World) -> Any:
     """A state dict without sharded tensors. All ranks have to call it."""
     if isinstance(value, Mapping):
-        return {name: whole_state(part) for name, part in value.items()}
+        return {name: whole_state(part, world) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(whole_state(part) for part in value)
-    return value.full_tensor() if isinstance(value, DTensor) else value
+        return type(value)(whole_state(part, world) for part in value)
+    return _whole(value, world) if isinstance(value, DTensor) else value
+
+
+def _whole(value: DTensor, world: World) -> Tensor:
+    """Equal parts of the first axis, the last ones shorter or empty, put together."""
+    local = value.detach().to_local()
+    each = -(-value.shape[0] // world.size)
+    filler = local.new_zeros(each - len(local), *local.shape[1:])
+    return _all_gather(torch.cat([local, filler]), world)[: value.shape[0]]
 
 
 def load_whole_state(
@@ -207,27 +215,39 @@ def load_whole_state(
     optimizer: torch.optim.Optimizer,
     weights: Mapping[str, Tensor],
     state: dict[str, Any],
+    world: World,
 ) -> None:
     """Load what :func:`whole_state` gave, of any number of ranks, into a method and optimizer."""
+    own = method.state_dict()
     method.load_state_dict(
-        {name: _like(weights[name], value) for name, value in method.state_dict().items()}
-        if any(map(is_sharded, method.parameters()))
-        else weights
+        {name: _like(value, own.get(name), world) for name, value in weights.items()}
     )
     parameters = [value for group in optimizer.param_groups for value in group["params"]]
     moments = {
-        index: {name: _like(moment, parameters[int(index)]) for name, moment in values.items()}
+        index: {
+            name: _like(moment, parameters[int(index)], world) for name, moment in values.items()
+        }
         for index, values in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": moments})
 
 
-def _like(value: Any, target: Tensor) -> Any:
-    """Share out a whole tensor as ``target`` is, if it has its shape."""
-    if isinstance(target, DTensor) and isinstance(value, Tensor) and value.shape == target.shape:
-        whole = value.to(target.device)
-        return distribute_tensor(whole, target.device_mesh, target.placements)
-    return value
+def _like(value: Any, target: Tensor | None, world: World) -> Any:
+    """This rank's part of a whole tensor, if ``target`` is sharded and has its shape."""
+    if not isinstance(target, DTensor) or not isinstance(value, Tensor):
+        return value
+    if value.shape != target.shape:
+        return value
+    each = -(-value.shape[0] // world.size)
+    local = value[world.rank * each : (world.rank + 1) * each].to(target.device)
+    return DTensor.from_local(
+        local,
+        target.device_mesh,
+        target.placements,
+        run_check=False,
+        shape=target.shape,
+        stride=target.stride(),
+    )
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, world: World) -> Tensor:
@@ -235,13 +255,14 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, world: W
     members = [value for value in parameters if value.grad is not None]
     if not any(map(is_sharded, members)):
         return torch.nn.utils.clip_grad_norm_(members, max_norm)
-    norms = []
-    for is_part in (True, False):
-        grads = [value.grad for value in members if is_sharded(value) == is_part]
-        norm = torch.nn.utils.get_total_norm(grads) if grads else torch.zeros(())
-        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        norms.append(whole.to(world.device))
-    total = torch.stack(norms).norm()
+    squares = {True: torch.zeros((), device=world.device), False: torch.zeros(())}
+    for value in members:
+        grad = value.grad.to_local() if isinstance(value.grad, DTensor) else value.grad
+        assert grad is not None
+        is_part = is_sharded(value)
+        squares[is_part] = squares[is_part].to(grad.device) + grad.float().square().sum()
+    parts = sum_over_ranks(squares[True], world)
+    total = (parts + squares[False].to(parts.device)).sqrt()
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for value in members:
         assert value.grad is not None

@@ -358,7 +358,7 @@ class Trainer:
         if score > self.position.best_score:
             self.position.best_score, self.position.best_epoch = score, epoch
             self.position.evaluations_since_best = 0
-            weights = whole_state(evaluated.state_dict())
+            weights = whole_state(evaluated.state_dict(), self.world)
             if self.world.is_main:
                 save_model(evaluated, self.folder / MODEL, weights)
         barrier(self.world, "waiting for rank 0 to save the model")
@@ -378,8 +378,8 @@ class Trainer:
     def _checkpoint(self) -> None:
         self._flush()
         self._count()
-        weights = whole_state(self.method.state_dict())
-        moments = whole_state(self.optimizer.state_dict())
+        weights = whole_state(self.method.state_dict(), self.world)
+        moments = whole_state(self.optimizer.state_dict(), self.world)
         if self.world.is_main:
             write_checkpoint(
                 self.folder / "checkpoints",
@@ -403,7 +403,9 @@ class Trainer:
             return
         self.position = Position(**state["position"])
         self._next_batches()[0].check_identity(state["sampler"])
-        load_whole_state(self.method, self.optimizer, state["method"], state["optimizer"])
+        load_whole_state(
+            self.method, self.optimizer, state["method"], state["optimizer"], self.world
+        )
         if self.world.is_main:
             cut_log(self.folder, self.position.step, self.position.evaluated)
         logger.info("resuming after step %d of %d", self.position.step, self.num_steps)
