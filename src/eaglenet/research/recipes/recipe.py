@@ -35,6 +35,7 @@ OTHER_TOWERS: Mapping[str, str] = {
     "small": "the towers of `small`, trained along; no download",
     "small-frozen": "the frozen towers of `small`; their features are computed once",
     "adapters": "trained adapters over stored features",
+    "shared": "stored features of one space for texts and frames, as they are",
     "random": "small towers from random weights",
 }
 PRETRAINED = tuple(TOWERS)
@@ -82,7 +83,13 @@ DATA: Mapping[str, DataAxis] = {
             "small": {"equal": small_data.frames_setup},
         },
     ),
-    "features": DataAxis("stored features", {"adapters": {"equal": small_data.feature_setup}}),
+    "features": DataAxis(
+        "stored features",
+        {
+            "adapters": {"equal": small_data.feature_setup},
+            "shared": {"equal": small_data.shared_setup},
+        },
+    ),
     "experts": DataAxis(
         "stored features of several experts", {"experts": {"equal": small_data.expert_setup}}
     ),
@@ -209,7 +216,7 @@ def find_data(name: str) -> DataAxis:
 def reason_against(recipe: Recipe) -> str:
     """Why a resolved recipe cannot run; empty where it can."""
     method, data, tower = recipe.method, recipe.data, recipe.tower
-    is_stored = tower in ("adapters", "experts", "small-frozen")
+    is_stored = tower in ("adapters", "shared", "experts", "small-frozen")
     if method in INSIDE_CLIP and tower not in (*CLIP_TOWERS, "random"):
         return (
             f"{method} works inside CLIP's towers and cannot run on data {data} with tower "
@@ -226,6 +233,8 @@ def reason_against(recipe: Recipe) -> str:
             "hgr reads words and graphs of sentences, which only folders of experts and of frames "
             "hold: choose --data experts or --data frames"
         )
+    if METHODS[method].reads_experts and tower == "shared":
+        return f"{method} reads several experts: choose --data experts, or --tower adapters"
     if method == "supportset" and tower == "adapters":
         return "supportset reads token ids, which plain features lack: choose --data experts"
     published = _published(method, tower)
