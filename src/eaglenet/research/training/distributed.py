@@ -204,7 +204,7 @@ def whole_state(value: Any, world: World) -> Any:
 
 def _whole(value: DTensor, world: World) -> Tensor:
     """Equal parts of the first axis, the last ones shorter or empty, put together."""
-    local = value.detach().to_local()
+    local = value.to_local().detach()
     each = -(-value.shape[0] // world.size)
     filler = local.new_zeros(each - len(local), *local.shape[1:])
     return _all_gather(torch.cat([local, filler]), world)[: value.shape[0]]

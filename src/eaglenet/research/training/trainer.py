@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eaglenet.core.errors import StoppedError
 from eaglenet.core.files import atomic_folder
@@ -178,9 +178,8 @@ class Trainer:
         frozen = freeze_parameters(self.method, self.config.freeze)
         logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
         if self.config.lora_rank:
-            count = adapt_towers(
-                self.method.encoder, self.config.lora_rank, self.config.lora_targets
-            )
+            encoder = cast(nn.Module, self.method.encoder)
+            count = adapt_towers(encoder, self.config.lora_rank, self.config.lora_targets)
             logger.info("%d matrices change by rank %d", count, self.config.lora_rank)
         if self.config.checkpointing:
             self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
@@ -192,7 +191,7 @@ class Trainer:
             self.method.compile()
         broadcast_state(self.method, self.world)
         if self.config.shard:
-            count = shard_towers(self.method.encoder, self.world)
+            count = shard_towers(cast(nn.Module, self.method.encoder), self.world)
             logger.info("%d blocks are shared out over %d processes", count, self.world.size)
         groups = parameter_groups(
             self.method,
