@@ -44,10 +44,15 @@ CLIP_TOWERS = tuple(name for name, tower in TOWERS.items() if tower.is_clip)
 
 @dataclass(frozen=True)
 class DataAxis:
-    """A value of the data axis. towers: tower -> protocols; the first of each is the default."""
+    """A value of the data axis.
+
+    towers: tower -> protocols; the first of each is the default.
+    is_default_named: the default tower is part of an experiment's name.
+    """
 
     title: str
     towers: Mapping[str, Mapping[str, MakeSetup]]
+    is_default_named: bool = True
 
 
 def _videos(title: str, *published: str) -> DataAxis:
@@ -89,6 +94,7 @@ DATA: Mapping[str, DataAxis] = {
             "adapters": {"equal": small_data.feature_setup},
             "shared": {"equal": small_data.shared_setup},
         },
+        is_default_named=False,  # runs were made when there was no other
     ),
     "experts": DataAxis(
         "stored features of several experts", {"experts": {"equal": small_data.expert_setup}}
@@ -178,8 +184,11 @@ class Recipe:
 
     def _chosen_axes(self) -> list[tuple[str, str]]:
         """Tower and protocol, each where the data offers a choice."""
-        towers = find_data(self.data).towers
-        axes = [("tower", self.tower)] if len(towers) > 1 else []
+        axis = find_data(self.data)
+        towers = axis.towers
+        is_default = self.tower == next(iter(towers))
+        is_named = len(towers) > 1 and (axis.is_default_named or not is_default)
+        axes = [("tower", self.tower)] if is_named else []
         return axes + ([("protocol", self.protocol)] if len(towers[self.tower]) > 1 else [])
 
     @property
