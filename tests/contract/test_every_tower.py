@@ -14,6 +14,7 @@ from small_models import (
     TEXTS,
     VIDEOS,
     make_config,
+    make_encoder,
     make_texts,
     make_videos,
     pad_texts,
@@ -31,6 +32,7 @@ from eaglenet.encoders.compact import (
     CompactTextConfig,
     CompactVisionConfig,
 )
+from eaglenet.encoders.low_rank import adapt_towers, is_adapter, merged_state
 from eaglenet.encoders.openclip import OpenClipConfig, OpenClipEncoder
 from eaglenet.encoders.perception import PerceptionConfig, PerceptionEncoder, PerceptionVisionConfig
 from eaglenet.encoders.siglip import (
@@ -200,3 +202,39 @@ def test_gradients_can_be_recomputed_and_compiled_towers_keep_their_names(family
     names = list(plain.state_dict())
     plain.compile(backend="eager")
     assert list(plain.state_dict()) == names
+
+
+@pytest.mark.parametrize("targets", ["attention", "all"])
+@pytest.mark.parametrize("family", ["clip", *OURS, "openclip"])
+def test_low_rank_changes_train_alone_and_are_merged_away(family: str, targets: str) -> None:
+    encoder = make_encoder("clip") if family == "clip" else make_tower(family)
+    method = build("clip4clip", encoder)
+    plain = {name: value.clone() for name, value in method.state_dict().items()}
+    texts, videos = make_texts("clip"), make_videos("clip")
+    with torch.no_grad():
+        start = method.score(method.encode_text(texts), method.encode_video(videos))
+    count = adapt_towers(encoder, 2, targets)  # type: ignore[arg-type]
+    adapters = [p for n, p in method.named_parameters() if is_adapter(n)]
+    assert len(adapters) == 2 * count
+    trained = {n for n, p in encoder.named_parameters() if p.requires_grad}
+    assert {n for n in trained if not is_adapter(n)} <= {"logit_scale", "logit_bias"}
+    scores = method.score(method.encode_text(texts), method.encode_video(videos))
+    torch.testing.assert_close(scores, start, **CLOSE)
+    scores[0, 0].backward()
+    # Every change begins to move: B by its own gradient, A once B is not zero.
+    optimizer = torch.optim.SGD(adapters, lr=1.0)
+    moved = [p for n, p in method.named_parameters() if n.endswith(".up") and is_adapter(n)]
+    still = [p for p in moved if p.grad is None or not p.grad.any()]
+    assert not still
+    optimizer.step()
+    with torch.no_grad():
+        changed = method.score(method.encode_text(texts), method.encode_video(videos))
+        assert not torch.allclose(changed, start, atol=1e-4)
+    weights = merged_state(method.state_dict())
+    assert set(weights) == set(plain)
+    fresh = build("clip4clip", make_encoder("clip") if family == "clip" else make_tower(family))
+    fresh.load_state_dict(weights)
+    with torch.no_grad():
+        merged = fresh.score(fresh.encode_text(texts), fresh.encode_video(videos))
+    torch.testing.assert_close(merged, changed, **CLOSE)
+    assert sum(not torch.equal(weights[name], plain[name]) for name in plain) == count

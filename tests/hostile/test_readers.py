@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import io
 import json
 import pickle
@@ -134,34 +135,31 @@ def test_checkpoints_of_training(tmp_path: Path) -> None:
 
 
 def dataset_readers(tmp_path: Path, files: Any) -> list[tuple[Path, Callable[[], Any]]]:
-    from eaglenet.research.data.datasets import didemo, msrvtt, msvd, own_folder, vatex
+    from eaglenet.research.data import datasets
+    from eaglenet.research.data.datasets import own_folder
 
-    roots = {name: tmp_path / name for name in ("msrvtt", "msvd", "didemo", "vatex", "own")}
-    made = {
-        "msrvtt": files.msrvtt(roots["msrvtt"]),
-        "msvd": files.msvd(roots["msvd"]),
-        "didemo": files.didemo(roots["didemo"]),
-        "vatex": files.vatex(roots["vatex"]),
-    }
-    roots["own"].mkdir()
-    (roots["own"] / "captions.csv").write_text('path,caption\na.mp4,"one, two"\nb.mp4,three\n')
+    names = [name for name in datasets.__all__ if name != "own_folder"]
+    made = {name: getattr(files, name)(tmp_path / name) for name in names}
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "captions.csv").write_text('path,caption\na.mp4,"one, two"\nb.mp4,three\n')
     lines = [{"video": f"{n}.mp4", "captions": ["x", "y"], "start": 1, "end": 2.5} for n in "ab"]
-    (roots["own"] / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    modules = {"msrvtt": msrvtt, "msvd": msvd, "didemo": didemo, "vatex": vatex}
+    (own / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
     readers: list[tuple[Path, Callable[[], Any]]] = []
     for name, root in made.items():
         for path in sorted(root.rglob("*")):
-            if path.suffix in (".json", ".csv", ".txt", ".pkl"):
-                module: Any = modules[name]
+            if path.suffix in (".json", ".jsonl", ".csv", ".tsv", ".txt", ".pkl"):
+                module: Any = getattr(datasets, name)
                 readers.append((path, lambda module=module, root=root: _all(module, root)))
     for name in ("captions.csv", "data.jsonl"):
-        path = roots["own"] / name
+        path = own / name
         readers.append((path, lambda path=path: own_folder.load(path, "all")))
     return readers
 
 
 def _all(module: Any, root: Path) -> None:
-    options = {"hold_out": 2} if "msrvtt" in module.__name__ else {}
+    takes_hold_out = "hold_out" in inspect.signature(module.load).parameters
+    options = {"hold_out": 1} if takes_hold_out else {}
     for split in ("train", "test"):
         module.load(root, split, **options)
 

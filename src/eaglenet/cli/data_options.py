@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 EXAMPLE = "train=7k"
-DATASETS_WITH_VIDEOS = "msrvtt, didemo, msvd, vatex, folder (your own) or demo"
+DATASETS_WITH_VIDEOS = (
+    "msrvtt, didemo, msvd, vatex, activitynet, lsmdc, youcook2, qvhighlights, charades-sta, tgif, "
+    "folder (your own) or demo"
+)
 Dataset = Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}.")]
 Root = Annotated[Path, typer.Option("--root", help="Folder (or file) of the dataset.")]
 VideoFolders = Annotated[

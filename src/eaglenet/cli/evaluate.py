@@ -40,6 +40,14 @@ def evaluate(
         str | None, typer.Option(help="Score any model on this data (demo, msrvtt, ...).")
     ] = None,
     root: Annotated[str, typer.Option(help="Folder of --data.")] = "",
+    from_hub: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME",
+            help="Score any model on a dataset of the hub that holds its videos (mteb/MSR-VTT); "
+            "downloaded once.",
+        ),
+    ] = None,
     videos: VideoFolders = None,
     settings: DatasetSettings = None,
     noise_seeds: Annotated[
@@ -109,7 +117,7 @@ def evaluate(
     With --moments: R@1 at IoU 0.3, 0.5 and 0.7, mean IoU and mean average precision.
     """
     if moments is not None:
-        if split or data or root or features or frames or settings or videos or scores:
+        if split or data or from_hub or root or features or frames or settings or videos or scores:
             raise UsageError("--moments takes a store; leave out options of data and splits")
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
@@ -124,6 +132,18 @@ def evaluate(
 
     if scores is not None and scores.suffix != ".npy":
         raise UsageError(f"--scores {scores}: give a file name that ends in .npy")
+    if from_hub is not None:
+        if data or root or features or videos or settings:
+            raise UsageError(
+                "--from-hub brings its own videos; leave out --data, --root, --features, --videos "
+                "and --set"
+            )
+        from eaglenet.research.data.hub_dataset import unpack_hub_dataset
+
+        split = split or "test"
+        with show_progress(quiet=as_json) as announce:
+            root = str(unpack_hub_dataset(from_hub, split, progress=announce(from_hub)))
+        data = "folder"
     options = read_assignments(settings, EXAMPLE)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
@@ -173,7 +193,8 @@ def evaluate(
 def _evaluate_moments(
     store: str, annotations: Path, device: str, output: Path | None, *, as_json: bool
 ) -> None:
-    from eaglenet.research.evaluation.moments import evaluate_store, read_moments
+    from eaglenet.research.data.moment_files import read_moments
+    from eaglenet.research.evaluation.moments import evaluate_store
     from eaglenet.search.engine import Engine
 
     texts = read_moments(annotations)

@@ -46,7 +46,7 @@ VALUE_NAMES = {
 """Name of a value in the help, by its type in Typer."""
 COMMANDS = {
     "Search": ("index", "search", "highlights", "serve", "mcp", "watch", "store", "models", "demo"),
-    "Train and compare": ("train", "evaluate", "recipes", "compare", "ablate", "report"),
+    "Train and compare": ("train", "evaluate", "recipes", "compare", "ablate", "report", "push"),
     "Data and files": ("data", "metrics", "convert", "doctor"),
 }
 """Commands by section of the help. Each is a module of this package with a ``register(app)``."""

@@ -34,7 +34,8 @@ Data = Annotated[
     str,
     typer.Option(
         "--data", metavar="NAME", help="demo, folder, frames, features, experts, msrvtt, didemo, "
-        "msvd or vatex; default demo.",
+        "msvd, vatex, activitynet, lsmdc, youcook2, qvhighlights, charades-sta or tgif; default "
+        "demo.",
     ),
 ]  # fmt: skip
 Tower = Annotated[

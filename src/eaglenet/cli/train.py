@@ -56,9 +56,12 @@ def train(
     root: Root = "",
     settings: Settings = None,
     device: Device = "auto",
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write a TensorBoard log.")
-    ] = False,
+    log: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="Also log to tensorboard, wandb or trackio; commas between them."
+        ),
+    ] = "",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -70,7 +73,9 @@ def train(
     """
     from eaglenet.research.experiments.runs import train as run_training
     from eaglenet.research.small.run import TOWER_RECIPES
+    from eaglenet.research.training.loggers import parse_boards
 
+    boards = parse_boards(log)
     if name in TOWER_RECIPES:
         if data or tower or protocol or variants or root:
             raise UsageError(f"{name} trains towers, with only --set (docs/how-to/make_small.md)")
@@ -90,7 +95,7 @@ def train(
             output,
             device=device,
             progress=announce(experiment.name),
-            tensorboard=tensorboard,
+            boards=boards,
         )
     if not is_main:
         return

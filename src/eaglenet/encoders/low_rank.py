@@ -1,15 +1,28 @@
-"""Low-rank changes of frozen matrices (LoRA), for methods that train little of a tower."""
+"""Low-rank changes of frozen matrices (LoRA).
+
+:func:`adapt_towers` changes the matrices of any tower, ours or a library's, and
+:func:`merged_state` adds the changes to them. :class:`LowRankLinear` is a layer of TempMe.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.encoders.blocks import ResidualBlock
 from eaglenet.encoders.clip import ClipEncoder
+
+Targets = Literal["attention", "all"]
+"""Matrices to change: those of attention, or all linear maps of both towers."""
+ADAPTER_PARTS = (".down", ".up")
 
 
 class LowRankLinear(nn.Linear):
@@ -45,3 +58,93 @@ def freeze_tower(encoder: ClipEncoder) -> None:
     """Nothing of the encoder trains any more; what is added later does."""
     for parameter in encoder.parameters():
         parameter.requires_grad_(False)
+
+
+class LowRankChange(nn.Module):
+    """``W + (alpha / rank) B A`` with ``alpha`` = 2 ``rank``; ``B`` starts at 0.
+
+    A parametrisation, so that whatever reads the matrix reads the changed one: a fused kernel, or
+    an attention of another library that never calls the layer.
+    """
+
+    SCALE = 2.0
+
+    def __init__(self, weight: Tensor, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        rows, columns = weight.shape
+        down = torch.empty(rank, columns, dtype=torch.float32)
+        nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
+        self.down = nn.Parameter(down.to(weight))
+        self.up = nn.Parameter(weight.new_zeros(rows, rank))
+
+    def forward(self, weight: Float[Tensor, "out width"]) -> Float[Tensor, "out width"]:
+        return weight + self.SCALE * (self.up @ self.down)
+
+
+def adapt_towers(encoder: nn.Module, rank: int, targets: Targets = "attention") -> int:
+    """Freeze both towers and give their matrices a trainable change of ``rank``.
+
+    Returns the number of matrices that were changed.
+
+    Raises:
+        ConfigError: the encoder has no towers, or they have no such matrices.
+    """
+    towers = [getattr(encoder, name, None) for name in ("vision", "text")]
+    if not all(isinstance(tower, nn.Module) for tower in towers):
+        raise ConfigError(
+            "training.lora_rank: this encoder has no towers, only adapters of stored features; set "
+            "training.lora_rank=0, or choose data with videos or frames"
+        )
+    matrices = list(_matrices(towers, targets))
+    if not matrices:
+        raise ConfigError(
+            f"training.lora_targets={targets}: the towers have no such matrices; choose all"
+        )
+    # Until now other seeds give other heads; the adapters are the same for all of them.
+    generator = torch.Generator().manual_seed(0)
+    for tower in towers:
+        for parameter in tower.parameters():  # type: ignore[union-attr]
+            parameter.requires_grad_(False)
+    for module, name in matrices:
+        change = LowRankChange(getattr(module, name), rank, generator)
+        parametrize.register_parametrization(module, name, change)
+    return len(matrices)
+
+
+def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a model, with the changes of :func:`adapt_towers` added to their matrices.
+
+    The names are those of the model before it was adapted.
+    """
+    merged = {}
+    for name, value in state.items():
+        module, is_changed, rest = name.partition("parametrizations.")
+        if not is_changed:
+            merged[name] = value
+        elif rest.endswith(".original"):
+            matrix = rest.removesuffix(".original")
+            change = f"{module}parametrizations.{matrix}.0."
+            up, down = state[f"{change}up"], state[f"{change}down"]
+            merged[f"{module}{matrix}"] = value + LowRankChange.SCALE * (up @ down)
+    return merged
+
+
+def is_adapter(name: str) -> bool:
+    """Tell whether a parameter of this name was added by :func:`adapt_towers`."""
+    return ".parametrizations." in name and name.endswith(ADAPTER_PARTS)
+
+
+def _matrices(towers: list[nn.Module | None], targets: Targets) -> Iterator[tuple[nn.Module, str]]:
+    """Modules and the names of their matrices, each matrix once."""
+    seen: set[int] = set()
+    for tower in towers:
+        assert tower is not None
+        for parent in tower.modules():
+            is_wanted = targets == "all" or "Attention" in type(parent).__name__
+            for module in parent.modules() if is_wanted else ():
+                for name in ("weight", "in_proj_weight"):
+                    matrix = module._parameters.get(name)
+                    is_linear = isinstance(module, nn.Linear | nn.MultiheadAttention)
+                    if is_linear and matrix is not None and id(matrix) not in seen:
+                        seen.add(id(matrix))
+                        yield module, name

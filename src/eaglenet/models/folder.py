@@ -72,11 +72,18 @@ MARGIN = 2**24
 """Weights that a method's builder may take away from the towers."""
 
 
-def save(method: Method, folder: str | Path, *, storage: Storage = "full") -> None:
+def save(
+    method: Method,
+    folder: str | Path,
+    *,
+    storage: Storage = "full",
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
     """Write a model folder that :func:`load` gives back with bit-identical scores.
 
     Files are replaced one by one and whole, the configuration last; other files are left alone.
     ``storage="int8"`` takes a quarter of the space and rounds the weights (`methods.int8_weights`).
+    ``weights`` replace the method's own state, which several processes may share.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,10 +100,8 @@ def save(method: Method, folder: str | Path, *, storage: Storage = "full") -> No
     }
     if method.habits != EvaluationHabits():
         description["habits"] = dataclasses.asdict(method.habits)
-    weights = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in method.state_dict().items()
-    }
+    state = method.state_dict() if weights is None else weights
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
     if storage == "int8":
         weights = to_int8(weights)
     write_tensors(folder / WEIGHTS, weights)

@@ -9,13 +9,12 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.research.data.moment_files import MomentText, read_moments
 from eaglenet.research.evaluation.moments import (
     PRECISION_THRESHOLDS,
-    MomentText,
     average_precision,
     evaluate_store,
     moment_metrics,
-    read_moments,
     span_ious,
     text_iou,
 )
@@ -148,30 +147,35 @@ def test_spans_that_are_published_backwards_are_turned(tmp_path: Path, content: 
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "message"),
     [
-        "",
-        "nonsense",
-        "[]",
-        "[1, 2]",
-        '[{"video": "a"}]',
-        '[{"video": "a", "description": "b", "times": []}]',
-        '[{"video": "a", "description": "b", "times": [[3]]}]',
-        '[{"video": "a", "description": "b", "times": [["x", "y"]]}]',
-        '{"a": {"timestamps": [[0, 1]], "sentences": []}}',
-        '{"a": {"timestamps": [[0, NaN]], "sentences": ["b"]}}',
-        '{"a": {"timestamps": [[-5, 1]], "sentences": ["b"]}}',
-        '{"vid": "a", "query": "b", "relevant_windows": [[5, 1]]}',
-        "a b##c",
-        "a 1 2##c\nb##c",
-        "[" * 5000,
+        ("", "none of"),
+        ("nonsense", "none of"),
+        ("[]", "no annotated moment"),
+        ("[1, 2]", "entry 0"),
+        ('[{"video": "a"}]', "entry 0 has no 'times'"),
+        ('[{"video": "a", "description": "b", "times": []}]', "entry 0: no span"),
+        ('[{"video": "a", "description": "b", "times": [[3]]}]', "entry 0"),
+        ('[{"video": "a", "description": "b", "times": [["x", "y"]]}]', "entry 0"),
+        ('{"a": {"timestamps": [[0, 1]], "sentences": []}}', "video 'a'"),
+        ('{"a": {"timestamps": [[0, NaN]], "sentences": ["b"]}}', "annotations.json"),
+        ('{"a": {"timestamps": [[-5, 1]], "sentences": ["b"]}}', "video 'a': the span -5"),
+        ('{"vid": "a", "query": "b", "relevant_windows": [[5, 1]]}', "line 1: the span"),
+        ('{"vid": "a", "query": "b"}', "line 1 has no 'relevant_windows'"),
+        ("a b##c", "line 1 is not"),
+        ("a 1 2##c\nb##c", "line 2 is not"),
+        ("a 1 2##c\na x 2##c", "line 2: could not"),
+        ("[" * 5000, "annotations.json"),
     ],
 )
-def test_broken_annotations_are_refused_by_name(tmp_path: Path, content: str) -> None:
+def test_broken_annotations_are_refused_with_their_place(
+    tmp_path: Path, content: str, message: str
+) -> None:
     path = tmp_path / "annotations.json"
     path.write_text(content)
-    with pytest.raises(DatasetError, match=r"annotations\.json"):
+    with pytest.raises(DatasetError, match=r"annotations\.json") as error:
         read_moments(path)
+    assert message in str(error.value)
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -432,27 +431,3 @@ def test_a_split_that_features_do_not_have_is_refused(finished: Run) -> None:
 def test_a_folder_that_is_no_run_cannot_be_evaluated(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a run folder"):
         evaluate_run(tmp_path)
-
-
-def test_tensorboard_is_written_only_when_asked_for(
-    features: Path, finished: Run, tmp_path: Path
-) -> None:
-    assert not (finished.folder / "tensorboard").exists()
-    train(tiny_experiment(features, epochs=1), tmp_path, device="cpu", tensorboard=True)
-    assert list((tmp_path / "tensorboard").iterdir())
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    board = EventAccumulator(str(tmp_path / "tensorboard"))
-    board.Reload()
-    assert {"step/total", "evaluation/t2v/R@1", "evaluation/v2t/R@10"} <= set(
-        board.Tags()["scalars"]
-    )
-
-
-def test_without_tensorboard_a_run_that_wants_it_stops_at_once(
-    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UsageError, match="leave --tensorboard out"):
-        train(tiny_experiment(features), tmp_path / "run", device="cpu", tensorboard=True)
-    assert not (tmp_path / "run").exists()

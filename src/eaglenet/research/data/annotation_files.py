@@ -15,8 +15,8 @@ from eaglenet.core.errors import DatasetError
 from eaglenet.research.data.records import check_id, clean_captions, report_empty_captions
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
-# DiDeMo has files that end in .null; people's folders have not.
-LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null"}
+# DiDeMo has files that end in .null, TGIF's are .gif; people's folders have neither.
+LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null", ".gif"}
 
 
 def read_bytes(path: Path) -> bytes:
@@ -95,6 +95,22 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
     return rows
 
 
+def read_columns(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """(line number, row) of a file without a header, whose columns are parted by tabs."""
+    rows = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        cells = line.rstrip("\r").split("\t")
+        if cells == [""]:
+            continue
+        if len(cells) != len(names):
+            raise DatasetError(
+                f"{path}: line {number} has {len(cells)} columns, expected {len(names)} parted by "
+                f"tabs: {', '.join(names)}"
+            )
+        rows.append((number, dict(zip(names, cells, strict=True))))
+    return rows
+
+
 def read_list(path: Path) -> list[str]:
     """One entry a line, blank lines skipped; an entry twice is an error."""
     entries = [line.strip() for line in read_text(path).split("\n") if line.strip()]
@@ -139,7 +155,8 @@ class VideoFinder:
         for folder in folders:
             if not folder.is_dir():
                 raise DatasetError(f"{folder} is not a folder; give one that holds video files")
-            for path in sorted(self._walk(folder, seen)):
+            # A GIF is often the preview of a video of the same name.
+            for path in sorted(self._walk(folder, seen), key=lambda file: (is_gif(file), file)):
                 self.by_stem.setdefault(stem_of(path.name), []).append(path)
 
     @staticmethod
@@ -177,6 +194,10 @@ def stem_of(name: str) -> str:
     return stem if is_extension else name
 
 
+def is_gif(path: Path) -> bool:
+    return path.suffix.lower() == ".gif"
+
+
 def is_video_name(name: str) -> bool:
     """Known extension, or none at all; hidden files are not videos."""
     if name.startswith("."):
@@ -196,16 +217,23 @@ def finder_for(root: Path, video_folders: Sequence[Path | str] | Path | str = ()
 
 
 def captions_of_entries(
-    dataset: str, path: Path, entries: Sequence[Any], *, video: str, caption: str, title: str
+    dataset: str,
+    path: Path,
+    entries: Iterable[tuple[int, Any]],
+    *,
+    video: str,
+    caption: str,
+    title: str,
 ) -> dict[str, list[str]]:
-    """The captions of each video, in file order; ``title`` is what an entry is called in errors.
+    """The captions of each video, in file order, from numbered entries.
 
-    ``video`` and ``caption`` are the keys. Empty captions are counted and left out.
+    ``title`` is what an entry is called in errors, ``video`` and ``caption`` are the keys. Empty
+    captions are counted and left out.
     """
     captions: dict[str, list[str]] = {}
     num_empty = 0
-    for place, entry in enumerate(entries):
-        where = f"{path}: {title} {place}"
+    for number, entry in entries:
+        where = f"{path}: {title} {number}"
         try:
             video_id, text = entry[video], entry[caption]
         except (TypeError, KeyError):

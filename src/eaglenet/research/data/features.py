@@ -180,6 +180,27 @@ MOST_OF_A_VIDEO = 100_000_000
 PER_VIDEO = ("video_ids", "frames_per_video", "captions_per_video", "captions")
 
 
+def stored_widths(folder: Path) -> tuple[int, int] | None:
+    """Widths of sentences and frames; None where there is no features folder to read.
+
+    What is wrong with a folder is said by :func:`load_feature_folder`.
+    """
+    names = (QUANTISED_FILE, SENTENCES_FILE)
+    sentences = next((folder / name for name in names if (folder / name).is_file()), None)
+    if sentences is None or not (folder / FRAMES_FILE).is_file():
+        return None
+    try:
+        arrays = [
+            np.load(path, mmap_mode="r", allow_pickle=False)
+            for path in (sentences, folder / FRAMES_FILE)
+        ]
+    except (OSError, ValueError):
+        return None
+    if any(array.ndim != 2 for array in arrays):
+        return None
+    return int(arrays[0].shape[1]), int(arrays[1].shape[1])
+
+
 def load_feature_folder(folder: Path | str) -> FeatureSplit:
     """Read and check a feature folder."""
     folder = Path(folder)

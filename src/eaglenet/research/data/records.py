@@ -308,6 +308,20 @@ def hold_out_ids(video_ids: Sequence[str], num_videos: int, seed: int = 0) -> se
     return set(stable_order(video_ids, seed)[:num_videos])
 
 
+def training_ids(dataset: str, split: str, video_ids: Sequence[str], hold_out: int) -> list[str]:
+    """Ids of ``train``, or the ``hold_out`` ids of ``val`` that are taken out of the same list.
+
+    For datasets whose official files have no validation videos beside those that are reported.
+    """
+    held = hold_out_ids(video_ids, hold_out)
+    if split == "val" and not held:
+        raise UsageError(
+            f"{dataset}: hold_out=0 leaves no validation videos; name the other splits (--split "
+            "train --split test), or select on the test set by name"
+        )
+    return [video_id for video_id in video_ids if (video_id in held) == (split == "val")]
+
+
 def check_id(video_id: object, where: str) -> None:
     """Refuse an id that is not text, or that no file name can hold."""
     if not isinstance(video_id, str):

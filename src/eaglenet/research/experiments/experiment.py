@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from eaglenet.core.errors import CheckpointError, ConfigError
 from eaglenet.core.files import read_json, write_json
 from eaglenet.core.settings import from_plain, override, split_assignment, to_plain
 from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
+from eaglenet.research.data.features import stored_widths
 from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.training.config import TrainingConfig
 
@@ -89,7 +91,8 @@ class Experiment:
     def override(self, assignments: Iterable[str]) -> Experiment:
         """Apply `a.b=c` settings in order, each read as the type of its field.
 
-        The number of frames of a method follows ``data.frames.num_frames``.
+        The number of frames of a method follows ``data.frames.num_frames``, and widths of stored
+        features follow the folder ``data.root``.
 
         Raises:
             ConfigError: an unknown or impossible setting, or one that would have no effect.
@@ -111,7 +114,7 @@ class Experiment:
                 changed.method_config, num_frames=changed.data.frames.num_frames
             )
             changed = dataclasses.replace(changed, method_config=config)
-        return changed
+        return fit_widths(changed, paths) if "data.root" in paths else changed
 
 
 def _has_pixels(experiment: Experiment) -> bool:
@@ -167,3 +170,32 @@ def _with_config(choice: EncoderChoice) -> EncoderChoice:
     return dataclasses.replace(
         choice, config=from_plain(kind, choice.config, where="encoder.config")
     )
+
+
+def fit_widths(experiment: Experiment, settings: Collection[str] = ()) -> Experiment:
+    """Widths of a features folder for the encoder, where ``settings`` name none.
+
+    Features that are left as they are give the method their width too.
+    """
+    config, folder = experiment.encoder.config, Path(experiment.data.root).expanduser()
+    is_fitting = experiment.data.dataset == "features" and isinstance(config, FeatureConfig)
+    if not is_fitting or any(path.startswith("encoder.config.") for path in settings):
+        return experiment
+    widths = stored_widths(folder)
+    if widths is None:
+        return experiment
+    text_dim, frame_dim = widths
+    if config.identity and text_dim != frame_dim:
+        raise ConfigError(
+            f"--tower shared: sentences in {folder} are {text_dim} wide and frames {frame_dim}, so "
+            "they do not share a space; choose --tower adapters"
+        )
+    dim = frame_dim if config.identity else config.dim
+    encoder = dataclasses.replace(
+        experiment.encoder,
+        config=dataclasses.replace(config, text_dim=text_dim, frame_dim=frame_dim, dim=dim),
+    )
+    method_config = experiment.method_config
+    if config.identity and hasattr(method_config, "dim"):
+        method_config = dataclasses.replace(method_config, dim=dim)
+    return dataclasses.replace(experiment, encoder=encoder, method_config=method_config)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from eaglenet.research.experiments.build import (
     splits_of,
 )
 from eaglenet.research.experiments.experiment import Experiment
-from eaglenet.research.training.checkpoint import Position, check_board, read_log
+from eaglenet.research.training.checkpoint import Position, read_log
 from eaglenet.research.training.distributed import (
     World,
     barrier,
@@ -42,6 +42,7 @@ from eaglenet.research.training.distributed import (
     sum_over_ranks,
     wait_for_main,
 )
+from eaglenet.research.training.loggers import check_boards
 from eaglenet.research.training.memory import reset_peak_memory
 from eaglenet.research.training.trainer import Trainer
 
@@ -70,15 +71,15 @@ def train(
     *,
     device: str = "auto",
     progress: Progress | None = None,
-    tensorboard: bool = False,
+    boards: Sequence[str] = (),
 ) -> Run:
     """Train into ``folder``, or continue where the same experiment stopped there.
 
     A finished run continues when ``experiment`` differs from it in a larger number of epochs only.
+    ``boards`` (tensorboard, wandb, trackio) show what ``log.jsonl`` records.
     """
     folder = Path(folder).expanduser()
-    if tensorboard:
-        check_board()
+    check_boards(boards)
     world = join(device)
     try:
         result = find_result(experiment, folder)
@@ -86,7 +87,7 @@ def train(
             return Run(folder, experiment, result, was_finished=True)
         with run_lock(folder, world):
             begin_run(experiment, folder, world)
-            result = _train(experiment, folder, world, progress, tensorboard)
+            result = _train(experiment, folder, world, progress, boards)
         return Run(folder, experiment, result)
     finally:
         leave(world)
@@ -97,7 +98,7 @@ def _train(
     folder: Path,
     world: World,
     progress: Progress | None,
-    tensorboard: bool,
+    boards: Sequence[str],
 ) -> dict[str, Any]:
     method, sources = prepare(experiment, folder, world, progress)
     if world.is_main:
@@ -111,7 +112,7 @@ def _train(
         world,
         experiment=experiment.to_plain(),
         progress=progress,
-        tensorboard=tensorboard,
+        boards=boards,
     )
     reset_peak_memory(world.device)
     with deterministic(world.device, experiment.training.deterministic):

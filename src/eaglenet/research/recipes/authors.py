@@ -36,7 +36,7 @@ CLIPBERT: Settings = {
 }  # fmt: skip
 CLIP_TOWERS = ("clip-b32", "clip-b16")
 LONG: dict[str, Any] = {"num_frames": 64, "max_words": 64}
-"""Most methods read DiDeMo's paragraphs whole."""
+"""Most methods read the paragraphs of DiDeMo and ActivityNet whole."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,12 @@ class Original:
 
 FIELD = Original(FIELD_TRAINING, frames=FIELD_FRAMES)
 ORIGINALS: Mapping[str, Original] = {
-    "clip4clip": FIELD,
+    "clip4clip": Original(
+        FIELD_TRAINING,
+        datasets=("msrvtt", "didemo", "msvd", "vatex", "lsmdc", "activitynet"),
+        frames=FIELD_FRAMES,
+        changes={"didemo": Change(**LONG), "activitynet": Change(**LONG)},
+    ),
     "xpool": Original(
         XPOOL_TRAINING,
         datasets=("msrvtt", "msvd"),

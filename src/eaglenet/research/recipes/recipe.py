@@ -35,6 +35,7 @@ OTHER_TOWERS: Mapping[str, str] = {
     "small": "the towers of `small`, trained along; no download",
     "small-frozen": "the frozen towers of `small`; their features are computed once",
     "adapters": "trained adapters over stored features",
+    "shared": "stored features of one space for texts and frames, as they are",
     "random": "small towers from random weights",
 }
 PRETRAINED = tuple(TOWERS)
@@ -43,19 +44,30 @@ CLIP_TOWERS = tuple(name for name, tower in TOWERS.items() if tower.is_clip)
 
 @dataclass(frozen=True)
 class DataAxis:
-    """A value of the data axis. towers: tower -> protocols; the first of each is the default."""
+    """A value of the data axis.
+
+    towers: tower -> protocols; the first of each is the default.
+    is_default_named: the default tower is part of an experiment's name.
+    """
 
     title: str
     towers: Mapping[str, Mapping[str, MakeSetup]]
+    is_default_named: bool = True
 
 
-def _videos(title: str, default: str) -> DataAxis:
-    paper = {"paper": benchmarks.paper_setup}
-    clip = {
-        **paper, "released": benchmarks.released_setup, "original": benchmarks.original_setup
-    }  # fmt: skip
-    towers = {default: clip, **{name: clip if name in CLIP_TOWERS else paper for name in TOWERS}}
-    return DataAxis(title, {**towers, "experts": {"original": benchmarks.original_setup}})
+def _videos(title: str, *published: str) -> DataAxis:
+    """A dataset with the paper's protocol on every tower, and ``published`` ones on CLIP's."""
+    setups: Mapping[str, MakeSetup] = {
+        "paper": benchmarks.paper_setup,
+        "released": benchmarks.released_setup,
+        "original": benchmarks.original_setup,
+    }
+    clip = {name: setups[name] for name in ("paper", *published)}
+    towers = {"clip-b16": clip, **dict.fromkeys(CLIP_TOWERS, clip)}
+    towers |= {name: {"paper": benchmarks.paper_setup} for name in TOWERS if name not in towers}
+    if "released" in published:
+        towers["experts"] = {"original": benchmarks.original_setup}
+    return DataAxis(title, towers)
 
 
 DATA: Mapping[str, DataAxis] = {
@@ -76,14 +88,27 @@ DATA: Mapping[str, DataAxis] = {
             "small": {"equal": small_data.frames_setup},
         },
     ),
-    "features": DataAxis("stored features", {"adapters": {"equal": small_data.feature_setup}}),
+    "features": DataAxis(
+        "stored features",
+        {
+            "adapters": {"equal": small_data.feature_setup},
+            "shared": {"equal": small_data.shared_setup},
+        },
+        is_default_named=False,  # runs were made when there was no other
+    ),
     "experts": DataAxis(
         "stored features of several experts", {"experts": {"equal": small_data.expert_setup}}
     ),
-    "msrvtt": _videos("MSR-VTT", "clip-b16"),
-    "didemo": _videos("DiDeMo", "clip-b16"),
-    "msvd": _videos("MSVD", "clip-b16"),
-    "vatex": _videos("VATEX", "clip-b16"),
+    "msrvtt": _videos("MSR-VTT", "released", "original"),
+    "didemo": _videos("DiDeMo", "released", "original"),
+    "msvd": _videos("MSVD", "released", "original"),
+    "vatex": _videos("VATEX", "released", "original"),
+    "activitynet": _videos("ActivityNet Captions", "original"),
+    "lsmdc": _videos("LSMDC", "original"),
+    "youcook2": _videos("YouCook2"),
+    "qvhighlights": _videos("QVHighlights"),
+    "charades-sta": _videos("Charades-STA"),
+    "tgif": _videos("TGIF"),
 }
 
 INSIDE_CLIP = frozenset(
@@ -159,8 +184,11 @@ class Recipe:
 
     def _chosen_axes(self) -> list[tuple[str, str]]:
         """Tower and protocol, each where the data offers a choice."""
-        towers = find_data(self.data).towers
-        axes = [("tower", self.tower)] if len(towers) > 1 else []
+        axis = find_data(self.data)
+        towers = axis.towers
+        is_default = self.tower == next(iter(towers))
+        is_named = len(towers) > 1 and (axis.is_default_named or not is_default)
+        axes = [("tower", self.tower)] if is_named else []
         return axes + ([("protocol", self.protocol)] if len(towers[self.tower]) > 1 else [])
 
     @property
@@ -197,7 +225,7 @@ def find_data(name: str) -> DataAxis:
 def reason_against(recipe: Recipe) -> str:
     """Why a resolved recipe cannot run; empty where it can."""
     method, data, tower = recipe.method, recipe.data, recipe.tower
-    is_stored = tower in ("adapters", "experts", "small-frozen")
+    is_stored = tower in ("adapters", "shared", "experts", "small-frozen")
     if method in INSIDE_CLIP and tower not in (*CLIP_TOWERS, "random"):
         return (
             f"{method} works inside CLIP's towers and cannot run on data {data} with tower "
@@ -214,6 +242,8 @@ def reason_against(recipe: Recipe) -> str:
             "hgr reads words and graphs of sentences, which only folders of experts and of frames "
             "hold: choose --data experts or --data frames"
         )
+    if METHODS[method].reads_experts and tower == "shared":
+        return f"{method} reads several experts: choose --data experts, or --tower adapters"
     if method == "supportset" and tower == "adapters":
         return "supportset reads token ids, which plain features lack: choose --data experts"
     published = _published(method, tower)

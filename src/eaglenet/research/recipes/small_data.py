@@ -194,6 +194,31 @@ def frames_setup(method: str, dataset: str, tower: str) -> Setup:
     )
 
 
+CLIP_SCALE = 4.6052
+"""Logarithm of 100, the factor that CLIP and its successors learn for their cosines."""
+SHARED_CONFIG: MethodSettings = {
+    **FRAMES_CONFIG,
+    "eaglenet": {**FRAMES_CONFIG["eaglenet"], "initial_temperature": CLIP_SCALE},
+}
+
+
+def shared_setup(method: str, dataset: str, tower: str) -> Setup:
+    """Stored features of a model whose texts and frames lie in one space, left as they are.
+
+    The widths are those of the folder (`Experiment.override`).
+    """
+    identity = FeatureConfig(512, 512, 512, identity=True)
+    return Setup(
+        encoder=EncoderChoice("features", config=identity, logit_scale=CLIP_SCALE),
+        data=DataChoice("features", frames=FrameSpec(num_frames=12)),
+        training=FRAMES_TRAINING,
+        dim=512,
+        notes="Features of one space, as they are: before training, mean pooling ranks by the "
+        "model's own cosines. Videos held out choose the epoch.",
+        config=SHARED_CONFIG.get(method, {}),
+    )
+
+
 def small_folder_setup(method: str, dataset: str, tower: str) -> Setup:
     """Own videos on the towers of the package, which need no network, trained along."""
     frames = frames_setup(method, dataset, tower)

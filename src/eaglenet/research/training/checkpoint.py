@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.core.errors import CheckpointError
 from eaglenet.core.files import atomic_write, write_text
 from eaglenet.core.run_folder import LOG, LogEvent
+from eaglenet.research.training.loggers import Board, numbers
 
 KEEP = 2
 FORMAT = 1
@@ -105,33 +106,24 @@ class Position:
 
 
 class Logbook:
-    """Appends events to ``log.jsonl``; mirrors numbers to TensorBoard when asked.
+    """Appends events to ``log.jsonl``, and shows their numbers on boards."""
 
-    ``step`` of the logbook is where the run begins or resumes.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        step: int = 0,
-        tensorboard: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path, boards: Sequence[Board] = ()) -> None:
         self.path = folder / LOG
         self._file = self.path.open("a", encoding="utf-8")
-        self._board = _open_board(folder, step) if tensorboard else None
+        self._boards = boards
 
     def write(self, event: LogEvent) -> None:
         self._file.write(json.dumps(event.to_dict()) + "\n")
         self._file.flush()
-        if self._board is not None:
-            for name, value in _numbers(event.values, event.event):
-                self._board.add_scalar(name, value, event.step)
+        values = numbers(event)
+        for board in self._boards if values else ():
+            board.add(values, event.step)
 
     def close(self) -> None:
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+        for board in self._boards:
+            board.close()
 
 
 def cut_log(folder: Path, step: int, evaluated: int) -> None:
@@ -163,30 +155,3 @@ def read_log(folder: Path) -> list[LogEvent]:
         except ValueError:
             break
     return events
-
-
-def _numbers(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
-    """`event/name` of every number, those of both directions included."""
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}/{name}")
-        elif isinstance(value, float):
-            yield f"{prefix}/{name}", value
-
-
-def check_board() -> None:
-    """Fail before the data is prepared, not after, where TensorBoard is not installed."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"TensorBoard was requested but cannot be loaded ({error}): install the package "
-            "tensorboard, or leave --tensorboard out; log.jsonl holds the same numbers"
-        ) from error
-
-
-def _open_board(folder: Path, step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    # What an interrupted run showed after its last checkpoint is hidden, as it is cut from the log.
-    return SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=step + 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eaglenet.core.errors import ConfigError
+from eaglenet.encoders.low_rank import Targets
 from eaglenet.research.training.augmentation import Augmentation
 from eaglenet.research.training.distributed import GatherGradients
 from eaglenet.research.training.optimizer import Decay, Freeze, OptimizerName, ScheduleName
@@ -48,6 +49,11 @@ class TrainingConfig:
         ``fp16_weights`` stores the towers' matrices in fp16, as the released code does.
     accumulate: pieces that a batch is encoded in; see ``accumulation`` in `training.step`.
     freeze: ``embeddings`` freezes what the field's "freeze 0" does; ``towers`` both towers whole.
+    lora_rank: train low-rank changes of the towers' matrices instead of the towers, at
+        ``lr_head``; 0 for none. The exported model has them added in and is like any other.
+    lora_targets: the matrices to change: of ``attention``, or ``all`` linear maps of both towers.
+    shard: with several processes, share out weights, gradients and optimizer state of the towers'
+        blocks (FSDP2), for towers that do not fit one GPU; needs ``optimizer="adamw"``.
     deterministic: on a GPU use kernels that give the same bits again, so that a resumed run equals
         one never interrupted; slower. A CPU always does.
     select: the split that chooses the epoch; ``test`` is what published rows do, and is reported.
@@ -82,6 +88,9 @@ class TrainingConfig:
     checkpointed_blocks: int = 0  # with checkpointing: the first visual blocks only; 0: all blocks
     compile: bool = False  # on a GPU: what a step spends its time in; a CPU would only wait for it
     freeze: Freeze = "none"
+    lora_rank: int = 0
+    lora_targets: Targets = "attention"
+    shard: bool = False
     captions: Captions = "all"
     neighbours: bool = False
     deterministic: bool = True
@@ -111,13 +120,23 @@ class TrainingConfig:
             "checkpoint_every",
         )
         coarse = ("coarse_epochs", "coarse_batch_size")
-        for name in (*amounts, "checkpointed_blocks", "epoch_pairs", *coarse):
+        for name in (*amounts, "checkpointed_blocks", "epoch_pairs", "lora_rank", *coarse):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
         if not 0.0 < self.rate_decay <= 1.0:
             raise ConfigError(f"training.rate_decay is {self.rate_decay}; expected 0 to 1")
         if not 0.0 <= self.warmup < 1.0:
             raise ConfigError(f"training.warmup is {self.warmup}; expected a share from 0 to 1")
+        if self.lora_rank and self.precision == "fp16_weights":
+            raise ConfigError(
+                "training.lora_rank cannot be combined with training.precision=fp16_weights, which "
+                "trains the towers' own weights; set training.precision=auto"
+            )
+        if self.shard and (self.optimizer != "adamw" or self.precision == "fp16_weights"):
+            raise ConfigError(
+                "training.shard needs training.optimizer=adamw and weights in fp32; set "
+                "training.precision=auto"
+            )
         if self.accumulate > self.batch_size:
             raise ConfigError(
                 f"training.accumulate is {self.accumulate}, more pieces than the "

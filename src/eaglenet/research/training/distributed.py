@@ -16,7 +16,8 @@ needs no process group.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -24,8 +25,11 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
-from eaglenet.core.errors import DistributedError, UsageError
+from eaglenet.core.errors import ConfigError, DistributedError, UsageError
 from eaglenet.core.hardware import best_device
 from eaglenet.core.types import TensorRecord
 
@@ -113,13 +117,16 @@ def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
-    """Replace every gradient by its mean over the ranks, in buckets."""
+    """Replace every gradient by its mean over the ranks, in buckets.
+
+    Gradients of sharded parameters have been averaged by the backward pass.
+    """
     if world.size == 1:
         return
     bucket: list[Tensor] = []
     filled = 0
     for parameter in parameters:
-        if parameter.grad is None:
+        if parameter.grad is None or is_sharded(parameter):
             continue
         if bucket and (
             filled + parameter.grad.numel() > BUCKET_ELEMENTS
@@ -131,6 +138,137 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
         filled += parameter.grad.numel()
     if bucket:
         _average_bucket(bucket, world)
+
+
+def is_sharded(value: Tensor) -> bool:
+    """Tell whether every rank holds a part of a tensor only."""
+    return isinstance(value, DTensor)
+
+
+def shard_towers(encoder: nn.Module, world: World) -> int:
+    """Share out the weights, gradients and optimizer state of the towers' blocks (FSDP2).
+
+    A block is put together for its forward and its backward pass. Returns the number of blocks;
+    what lies outside them, a few percent of a large tower, stays whole on every rank.
+    """
+    if world.size == 1:
+        return 0
+    blocks = _tower_blocks(encoder)
+    if not blocks:
+        raise ConfigError("training.shard: this encoder has no blocks to share out; set it false")
+    mesh = _call("sharing out weights", world, init_device_mesh, world.device.type, (world.size,))
+    for block in blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    return len(blocks)
+
+
+def _tower_blocks(encoder: nn.Module) -> list[nn.Module]:
+    """Members of the outermost lists of modules in both towers."""
+    towers = [getattr(encoder, name, None) for name in ("vision", "text")]
+    blocks: list[nn.Module] = []
+    inner: set[int] = set()
+    for tower in towers:
+        for module in tower.modules() if isinstance(tower, nn.Module) else ():
+            if isinstance(module, nn.ModuleList) and id(module) not in inner:
+                blocks += [block for block in module if any(True for _ in block.parameters())]
+                inner |= {id(part) for block in module for part in block.modules()}
+    return blocks
+
+
+@contextmanager
+def whole_weights(module: nn.Module) -> Iterator[None]:
+    """Put sharded blocks together for the block of code, in which ranks may differ in their calls.
+
+    All ranks have to enter it.
+    """
+    blocks = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    for block in blocks:
+        block.set_reshard_after_forward(False)
+        block.unshard()
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block.set_reshard_after_forward(True)
+            block.reshard()
+
+
+def whole_state(value: Any, world: World) -> Any:
+    """A state dict without sharded tensors. All ranks have to call it."""
+    if isinstance(value, Mapping):
+        return {name: whole_state(part, world) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(whole_state(part, world) for part in value)
+    return _whole(value, world) if isinstance(value, DTensor) else value
+
+
+def _whole(value: DTensor, world: World) -> Tensor:
+    """Equal parts of the first axis, the last ones shorter or empty, put together."""
+    local = value.to_local().detach()
+    each = -(-value.shape[0] // world.size)
+    filler = local.new_zeros(each - len(local), *local.shape[1:])
+    return _all_gather(torch.cat([local, filler]), world)[: value.shape[0]]
+
+
+def load_whole_state(
+    method: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, Tensor],
+    state: dict[str, Any],
+    world: World,
+) -> None:
+    """Load what :func:`whole_state` gave, of any number of ranks, into a method and optimizer."""
+    own = method.state_dict()
+    method.load_state_dict(
+        {name: _like(value, own.get(name), world) for name, value in weights.items()}
+    )
+    parameters = [value for group in optimizer.param_groups for value in group["params"]]
+    moments = {
+        index: {
+            name: _like(moment, parameters[int(index)], world) for name, moment in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": moments})
+
+
+def _like(value: Any, target: Tensor | None, world: World) -> Any:
+    """This rank's part of a whole tensor, if ``target`` is sharded and has its shape."""
+    if not isinstance(target, DTensor) or not isinstance(value, Tensor):
+        return value
+    if value.shape != target.shape:
+        return value
+    each = -(-value.shape[0] // world.size)
+    local = value[world.rank * each : (world.rank + 1) * each].to(target.device)
+    return DTensor.from_local(
+        local,
+        target.device_mesh,
+        target.placements,
+        run_check=False,
+        shape=target.shape,
+        stride=target.stride(),
+    )
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, world: World) -> Tensor:
+    """Scale all gradients together to ``max_norm`` at most; returns their norm before."""
+    members = [value for value in parameters if value.grad is not None]
+    if not any(map(is_sharded, members)):
+        return torch.nn.utils.clip_grad_norm_(members, max_norm)
+    squares = {True: torch.zeros((), device=world.device), False: torch.zeros(())}
+    for value in members:
+        grad = value.grad.to_local() if isinstance(value.grad, DTensor) else value.grad
+        assert grad is not None
+        is_part = is_sharded(value)
+        squares[is_part] = squares[is_part].to(grad.device) + grad.float().square().sum()
+    parts = sum_over_ranks(squares[True], world)
+    total = (parts + squares[False].to(parts.device)).sqrt()
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    for value in members:
+        assert value.grad is not None
+        # A number of the host: a plain tensor cannot scale a sharded one.
+        value.grad.mul_(float(factor))
+    return total
 
 
 def broadcast_state(module: nn.Module, world: World, *, buffers_only: bool = False) -> None:

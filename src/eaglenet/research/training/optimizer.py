@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
+from eaglenet.encoders.low_rank import is_adapter
+from eaglenet.research.training.distributed import is_sharded
 
 # Ranger, the optimizer of CE and TeachText: rectified Adam with look-ahead.
 
@@ -176,15 +178,17 @@ def parameter_groups(
     optimizer: OptimizerName = "adamw",
     decay: Decay = "matrices",
 ) -> list[dict[str, Any]]:
-    """Up to four groups: encoder (towers or adapters) and the rest, with and without decay.
+    """Groups: encoder (towers or adapters) and the rest, with and without decay.
 
     ``peak`` is their rate. The scale of softmax logits is CLIP's own, so it has the encoder's.
     """
     rates = {True: lr_encoder, False: lr_head}
-    members: dict[tuple[bool, bool], list[Tensor]] = {}
+    members: dict[tuple[bool, bool, bool], list[Tensor]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
-            key = (is_of_encoder(name), decays(name, parameter, optimizer, decay))
+            # The optimizer's fused step takes either whole or sharded tensors.
+            is_decayed = decays(name, parameter, optimizer, decay)
+            key = (is_of_encoder(name), is_decayed, is_sharded(parameter))
             members.setdefault(key, []).append(parameter)
     if not members:
         raise ConfigError(
@@ -199,13 +203,16 @@ def parameter_groups(
             "weight_decay": weight_decay if is_decayed else 0.0,
             "name": f"{'encoder' if encoder else 'head'}{'' if is_decayed else ', no decay'}",
         }
-        for (encoder, is_decayed), parameters in sorted(members.items(), reverse=True)
+        for (encoder, is_decayed, _), parameters in sorted(members.items(), reverse=True)
     ]
 
 
 def is_of_encoder(name: str) -> bool:
-    """Tell whether a parameter trains at the encoder's rate: its own, and CLIP's scale."""
-    return name.startswith("encoder.") or name == "loss.logit_scale"
+    """Tell whether a parameter trains at the encoder's rate: its own, and CLIP's scale.
+
+    Low-rank changes of towers start at nothing, as a head does, and train at its rate.
+    """
+    return name == "loss.logit_scale" or (name.startswith("encoder.") and not is_adapter(name))
 
 
 def build_optimizer(

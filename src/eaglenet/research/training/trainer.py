@@ -11,20 +11,21 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eaglenet.core.errors import StoppedError
 from eaglenet.core.files import atomic_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.run_folder import MODEL, LogEvent
 from eaglenet.core.types import PairBatch
+from eaglenet.encoders.low_rank import adapt_towers, merged_state
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import save
 from eaglenet.research.data.batches import PairSampler
@@ -44,9 +45,15 @@ from eaglenet.research.training.distributed import (
     average_gradients,
     barrier,
     broadcast_state,
+    clip_gradients,
+    load_whole_state,
+    shard_towers,
     sum_over_ranks,
+    whole_state,
+    whole_weights,
 )
 from eaglenet.research.training.epochs import epoch_batches, evaluate_source, pair_samplers
+from eaglenet.research.training.loggers import open_boards
 from eaglenet.research.training.memory import peak_memory
 from eaglenet.research.training.optimizer import (
     build_optimizer,
@@ -110,7 +117,8 @@ SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do 
 class Trainer:
     """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``.
 
-    ``experiment``, as plain values, is kept in every checkpoint for whoever opens one.
+    ``experiment``, as plain values, is kept in every checkpoint for whoever opens one. ``boards``
+    are names of :data:`eaglenet.research.training.loggers.BOARDS`.
     """
 
     def __init__(
@@ -124,7 +132,7 @@ class Trainer:
         *,
         experiment: Mapping[str, Any],
         progress: Progress | None = None,
-        tensorboard: bool = False,
+        boards: Sequence[str] = (),
     ) -> None:
         self.experiment = experiment
         self.config = config
@@ -153,11 +161,10 @@ class Trainer:
         self._last_score = ""
         self._log_started = self._counted = self._saved = time.perf_counter()
         self._resume()
-        self.logbook = (
-            Logbook(folder, step=self.position.step, tensorboard=tensorboard)
-            if world.is_main
-            else None
-        )
+        self.logbook = None
+        if world.is_main:
+            opened = open_boards(boards, folder, self.position.step, experiment)
+            self.logbook = Logbook(folder, opened)
 
     def _next_batches(self) -> tuple[PairSampler, int, int]:
         """Sampler of the next step, epochs before it, and batches of its epoch before it."""
@@ -170,6 +177,10 @@ class Trainer:
     def _prepare_method(self) -> torch.optim.Optimizer:
         frozen = freeze_parameters(self.method, self.config.freeze)
         logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
+        if self.config.lora_rank:
+            encoder = cast(nn.Module, self.method.encoder)
+            count = adapt_towers(encoder, self.config.lora_rank, self.config.lora_targets)
+            logger.info("%d matrices change by rank %d", count, self.config.lora_rank)
         if self.config.checkpointing:
             self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":
@@ -179,6 +190,9 @@ class Trainer:
             torch._dynamo.config.suppress_errors = True
             self.method.compile()
         broadcast_state(self.method, self.world)
+        if self.config.shard:
+            count = shard_towers(cast(nn.Module, self.method.encoder), self.world)
+            logger.info("%d blocks are shared out over %d processes", count, self.world.size)
         groups = parameter_groups(
             self.method,
             lr_encoder=self.config.lr_encoder,
@@ -231,7 +245,7 @@ class Trainer:
         losses = training_losses(self.method, batch, options, self.world, seed=seed)
         average_gradients(self.method.parameters(), self.world)
         clip_norm = self.config.clip_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.method.parameters(), clip_norm)
+        norm = clip_gradients(self.method.parameters(), clip_norm, self.world)
         factor = rate_factor(
             step,
             self.num_steps,
@@ -324,9 +338,10 @@ class Trainer:
         if self.config.precision == "fp16_weights":
             # Towers compute in fp16 all the same: the precision that they are trained in.
             evaluated, precision = copy.deepcopy(self.method).float(), "fp16"
-        result = evaluate_source(
-            evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
-        )
+        with whole_weights(evaluated):
+            result = evaluate_source(
+                evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
+            )
         record = {"epoch": epoch, **summary(result)}
         self._log("evaluation", record)
         score = result.metrics.t2v.recall_at_1
@@ -342,8 +357,9 @@ class Trainer:
         if score > self.position.best_score:
             self.position.best_score, self.position.best_epoch = score, epoch
             self.position.evaluations_since_best = 0
+            weights = whole_state(evaluated.state_dict(), self.world)
             if self.world.is_main:
-                save_model(evaluated, self.folder / MODEL)
+                save_model(evaluated, self.folder / MODEL, weights)
         barrier(self.world, "waiting for rank 0 to save the model")
 
     def _lost_patience(self) -> bool:
@@ -361,6 +377,8 @@ class Trainer:
     def _checkpoint(self) -> None:
         self._flush()
         self._count()
+        weights = whole_state(self.method.state_dict(), self.world)
+        moments = whole_state(self.optimizer.state_dict(), self.world)
         if self.world.is_main:
             write_checkpoint(
                 self.folder / "checkpoints",
@@ -369,8 +387,8 @@ class Trainer:
                     "experiment": dict(self.experiment),
                     "position": vars(self.position).copy(),
                     "sampler": self._next_batches()[0].identity(),
-                    "method": self.method.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
+                    "method": weights,
+                    "optimizer": moments,
                 },
             )
         self._saved = time.perf_counter()
@@ -384,8 +402,9 @@ class Trainer:
             return
         self.position = Position(**state["position"])
         self._next_batches()[0].check_identity(state["sampler"])
-        self.method.load_state_dict(state["method"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_whole_state(
+            self.method, self.optimizer, state["method"], state["optimizer"], self.world
+        )
         if self.world.is_main:
             cut_log(self.folder, self.position.step, self.position.evaluated)
         logger.info("resuming after step %d of %d", self.position.step, self.num_steps)
@@ -401,7 +420,10 @@ def summary(result: EvaluationResult) -> dict[str, Any]:
     return {"protocol": result.protocol, **result.metrics.to_dict()}
 
 
-def save_model(method: Method, folder: Path) -> None:
-    """Save a model folder so that the old one is whole until the new one is."""
+def save_model(method: Method, folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Save a model folder so that the old one is whole until the new one is.
+
+    Low-rank changes are added to the weights they change.
+    """
     with atomic_folder(folder) as fresh:
-        save(method, fresh)
+        save(method, fresh, weights=merged_state(weights))

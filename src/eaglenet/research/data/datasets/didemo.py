@@ -73,7 +73,7 @@ def read_sentences(path: Path) -> dict[str, list[str]]:
     if not isinstance(content, list):
         raise DatasetError(f"{path}: expected a list of descriptions")
     return captions_of_entries(
-        "didemo", path, content, video="video", caption="description", title="entry"
+        "didemo", path, enumerate(content), video="video", caption="description", title="entry"
     )
 
 

@@ -23,9 +23,9 @@ from eaglenet.research.data.records import (
     check_split_name,
     clean_captions,
     gather_records,
-    hold_out_ids,
     make_split,
     report_empty_captions,
+    training_ids,
 )
 from eaglenet.research.data.sources import add_dataset
 
@@ -105,15 +105,10 @@ def choose(
     if split == "val" and has_validation:
         return read_ids(find_file(root, ("MSRVTT_val.full.csv",), FOLDERS)), VALIDATION
     ids = read_ids(find_file(root, TRAIN_FILES[train], FOLDERS))
-    held = set() if has_validation else hold_out_ids(ids, hold_out)
-    if split == "val":
-        if not held:
-            raise UsageError(
-                "msrvtt: hold_out=0 leaves no validation videos; name the other splits (--split "
-                "train --split test), or select on the test set by name"
-            )
-        return [video_id for video_id in ids if video_id in held], HELD_OUT_VALIDATION
-    return [video_id for video_id in ids if video_id not in held], TRAIN
+    if has_validation:
+        return ids, TRAIN
+    protocol = TRAIN if split == "train" else HELD_OUT_VALIDATION
+    return training_ids("msrvtt", split, ids, hold_out), protocol
 
 
 def load_1k_a(root: Path, find: Any) -> Split:
@@ -144,7 +139,7 @@ def read_captions(path: Path) -> dict[str, list[str]]:
     if not isinstance(sentences, list):
         raise DatasetError(f"{path}: expected an object with a list under 'sentences'")
     return captions_of_entries(
-        "msrvtt", path, sentences, video="video_id", caption="caption", title="sentence"
+        "msrvtt", path, enumerate(sentences), video="video_id", caption="caption", title="sentence"
     )
 
 

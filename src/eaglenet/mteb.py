@@ -1,0 +1,219 @@
+"""Any model as one that MTEB evaluates, on the video tasks of MVEB among others.
+
+``python -m eaglenet.mteb run -m MODEL -t MSRVTTT2V`` is ``mteb run`` that also knows the models of
+this package: a model folder, a run, a name of ``eaglenet models`` or a hub id. In Python,
+``mteb.evaluate(MtebModel("small"), tasks)``.
+
+Retrieval between texts and videos ranks by the exact scores of the method; everything else by its
+coarse vectors. Videos are decoded by this package with the frames that the model was built for, so
+neither torchcodec nor a resampling of mteb's comes in between.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eaglenet.core.errors import UsageError
+from eaglenet.core.extras import missing_extra
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.methods.base import Method, evaluating
+from eaglenet.models.folder import load
+from eaglenet.search.torch_model import model_identity
+from eaglenet.video.inputs import FrameBatch, clips_of, clips_of_image
+
+try:
+    import datasets
+    from mteb.models.model_implementations import MODEL_REGISTRY
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
+    from mteb.similarity_functions import cos_sim, pairwise_cos_sim
+except ModuleNotFoundError as error:
+    raise missing_extra(error, "eaglenet.mteb") or error from error
+
+BATCH_SIZE = 32
+
+
+class MtebModel:
+    """A model of this package behind the interfaces of MTEB for encoders and for search.
+
+    Args:
+        model: what :func:`eaglenet.load` takes.
+        device: where it computes; ``auto`` is a GPU where there is one.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        revision: str | None = None,
+        *,
+        device: str | None = None,
+        **_: Any,
+    ) -> None:
+        self.method = load(model, device=device or "auto")
+        if self.method.encoder.image_size is None:
+            raise UsageError(
+                f"{model} is a head over stored features and cannot read videos; install it beside "
+                "the model whose features it was trained on (docs/frames.md)"
+            )
+        self.mteb_model_meta = describe(model, self.method)
+        self.corpus: datasets.Dataset | None = None
+
+    def encode(self, inputs: Any, **_: Any) -> NDArray[np.float32]:
+        """Unit vectors of the texts, images or videos of a loader, one row each."""
+        rows = [
+            self.method.coarse_vectors(features).float().cpu().numpy()
+            for features in self._features(inputs.dataset, inputs.batch_size or BATCH_SIZE)
+        ]
+        return np.concatenate(rows)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        return cos_sim(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        return pairwise_cos_sim(embeddings1, embeddings2)
+
+    def index(self, corpus: datasets.Dataset, **_: Any) -> None:
+        """Keep the corpus until it is searched."""
+        self.corpus = corpus
+
+    def search(
+        self,
+        queries: datasets.Dataset,
+        *,
+        top_k: int,
+        top_ranked: Mapping[str, Sequence[str]] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> dict[str, dict[str, float]]:
+        """Scores of the ``top_k`` best documents for each query."""
+        if self.corpus is None:
+            raise ValueError("index a corpus before searching it")
+        batch_size = int((encode_kwargs or {}).get("batch_size", BATCH_SIZE))
+        scores = self._score(
+            list(self._features(queries, batch_size)),
+            list(self._features(self.corpus, batch_size)),
+        )
+        documents = [str(name) for name in self.corpus["id"]]
+        column = {name: number for number, name in enumerate(documents)}
+        results = {}
+        for query, row in zip(queries["id"], scores, strict=True):
+            names = documents if top_ranked is None else list(map(str, top_ranked[query]))
+            chosen = row[[column[name] for name in names]]
+            best = chosen.topk(min(top_k, len(names)))
+            results[str(query)] = {
+                names[position]: value
+                for value, position in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            }
+        self.corpus = None
+        return results
+
+    def _score(self, queries: list[Any], documents: list[Any]) -> Tensor:
+        kinds = type(queries[0]), type(documents[0])
+        first, second = (type(parts[0]).concatenate(parts) for parts in (queries, documents))
+        with evaluating(self.method), torch.no_grad():
+            if kinds == (TextFeatures, VideoFeatures):
+                return self.method.similarity(first, second).float().cpu()
+            if kinds == (VideoFeatures, TextFeatures):
+                return self.method.similarity(second, first).float().cpu().T
+            vectors = [self.method.coarse_vectors(part).float().cpu() for part in (first, second)]
+        return vectors[0] @ vectors[1].T
+
+    def _features(self, dataset: Any, batch_size: int) -> Iterator[TextFeatures | VideoFeatures]:
+        columns = dataset.column_names
+        kind = next((name for name in ("video", "image", "text") if name in columns), None)
+        if kind is None or len({"video", "image", "text", "audio"} & set(columns)) > 1:
+            raise UsageError(
+                f"this task has the columns {', '.join(columns)}; a model of eaglenet reads either "
+                "video, image or text of a row"
+            )
+        if kind == "video":
+            dataset = dataset.cast_column("video", datasets.Video(decode=False))
+        with evaluating(self.method), torch.no_grad():
+            # Tokens of all texts together have one length, so that their batches can be joined.
+            texts = dataset["text"] if kind == "text" else []
+            tokens = self.method.tokenize(list(map(str, texts))) if texts else None
+            for start in range(0, len(dataset), batch_size):
+                if tokens is not None:
+                    rows = tokens[start : start + batch_size]
+                    yield self.method.encode_text(rows.to(self.method.device))
+                    continue
+                values = dataset[start : start + batch_size][kind]
+                if kind == "image":
+                    spec = self.method.frame_spec
+                    clips = [clips_of_image(image.convert("RGB"), spec) for image in values]
+                    yield self.method.encode_video(FrameBatch.concatenate(clips))
+                else:
+                    yield self.method.encode_video(self._read_videos(values))
+
+    def _read_videos(self, values: Sequence[Mapping[str, Any]]) -> FrameBatch:
+        """Decode videos that lie in a table, or beside it."""
+        with tempfile.TemporaryDirectory(prefix="eaglenet-mteb-") as folder:
+            paths = []
+            for number, value in enumerate(values):
+                path = Path(value["path"] or f"{number}.mp4")
+                if value["bytes"] is not None:
+                    path = Path(folder, f"{number}{path.suffix}")
+                    path.write_bytes(value["bytes"])
+                paths.append(path)
+            return clips_of(paths, self.method.frame_spec)
+
+
+class VideoModelMeta(ModelMeta):  # type: ignore[misc]
+    """Metadata of a model that decodes videos itself."""
+
+    def _check_requirements(self) -> None:
+        """Nothing: torchcodec and torchvision, which mteb asks of video models, are not used."""
+
+
+def describe(model: str | Path, method: Method) -> VideoModelMeta:
+    """Metadata of a model; its revision is a hash of its weights and settings."""
+    name = str(model)
+    if Path(name).expanduser().exists():
+        name = Path(name).expanduser().resolve().name
+    return VideoModelMeta(
+        loader=MtebModel,
+        loader_kwargs={},
+        name=name if name.count("/") == 1 else f"eaglenet/{name.replace('/', '_')}",
+        revision=model_identity(method),
+        release_date=None,
+        languages=None,
+        n_parameters=sum(parameter.numel() for parameter in method.parameters()),
+        memory_usage_mb=None,
+        max_tokens=method.encoder.context_length,
+        embed_dim=method.encoder.dim,
+        license=None,
+        open_weights=None,
+        public_training_code=None,
+        public_training_data=None,
+        framework=["PyTorch"],
+        similarity_fn_name=ScoringFunction.COSINE,
+        use_instructions=False,
+        training_datasets=None,
+        modalities=["text", "image", "video"],
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line of mteb, with ``-m`` naming a model of this package."""
+    from mteb.cli.build_cli import build_cli
+
+    options = build_cli().parse_args(sys.argv[1:] if arguments is None else list(arguments))
+    if getattr(options, "model", None):
+        model = MtebModel(options.model, device=getattr(options, "device", None))
+        name = model.mteb_model_meta.name
+        meta = model.mteb_model_meta.model_copy(update={"loader": lambda *_, **__: model})
+        MODEL_REGISTRY[name] = meta
+        options.model = name
+    options.func(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Datasets of a hub whose videos lie inside their tables, unpacked into a folder of one's own data.
+
+Two layouts are known, those of the text-video tasks of MTEB: one table of rows with a video and a
+caption (``mteb/MSR-VTT``), and three tables, ``corpus`` (id, video), ``queries`` (id, text) and
+``qrels`` (query-id, corpus-id, score). Tables are Parquet; a video is a struct of bytes and path.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core.errors import DatasetError
+from eaglenet.core.extras import missing_extra
+from eaglenet.core.files import atomic_folder
+from eaglenet.core.progress import Progress, report_progress
+from eaglenet.encoders.hub import is_hub_id, split_revision
+from eaglenet.encoders.hub_guard import guard_downloads
+from eaglenet.research.data.records import clean_captions
+from eaglenet.video.containers import VIDEO_SUFFIXES
+
+logger = logging.getLogger(__name__)
+
+CAPTIONS = "captions.jsonl"
+CAPTION_COLUMNS = ("caption", "text", "sentence")
+QUERY, DOCUMENT = "query-id", "corpus-id"
+ROWS = 8
+"""Rows read together: a row holds a whole video."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a dataset: the files of a split in one folder, in order."""
+
+    name: str
+    files: tuple[Path, ...]
+    columns: frozenset[str]
+
+    @property
+    def caption(self) -> str | None:
+        return next((name for name in CAPTION_COLUMNS if name in self.columns), None)
+
+    @property
+    def key(self) -> str | None:
+        return next((name for name in ("id", "_id") if name in self.columns), None)
+
+    def rows(self, *columns: str | None) -> Iterator[tuple[Any, ...]]:
+        """Values of these columns, row by row."""
+        names = [name for name in columns if name is not None]
+        for file in self.files:
+            with _naming(file):
+                for batch in _parquet(file).iter_batches(ROWS, columns=names):
+                    yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+
+
+def unpack_hub_dataset(name: str, split: str = "test", *, progress: Progress | None = None) -> Path:
+    """Folder with the videos of a split and ``captions.jsonl``, for the dataset ``folder``.
+
+    ``name`` is a dataset of the hub (``mteb/MSR-VTT``, optionally ``@REVISION``) or a folder in
+    one of its layouts. A dataset is downloaded and unpacked once, into the user's cache.
+    """
+    local = Path(name).expanduser()
+    if local.is_dir():
+        files = sorted(path.relative_to(local).as_posix() for path in local.rglob("*.parquet"))
+        chosen = choose_files(name, files, split)
+        identity = "-".join(str((local / file).stat().st_mtime_ns) for file in chosen)[-40:]
+        return _unpack(
+            name, split, [local / file for file in chosen], f"local-{identity}", progress
+        )
+    identifier, revision = split_revision(name)
+    if not is_hub_id(identifier):
+        raise DatasetError(f"{name}: no such folder, and not the id of a dataset (OWNER/NAME)")
+    commit, paths = download(identifier, revision, split, progress)
+    return _unpack(identifier, split, paths, commit, progress)
+
+
+def choose_files(name: str, files: Sequence[str], split: str) -> list[str]:
+    """Parquet files of a split, such as ``data/test-00000-of-00002.parquet``."""
+    named = {file: re.match(r"[A-Za-z]+", Path(file).name) for file in files}
+    splits = {match[0] for match in named.values() if match}
+    chosen = [file for file, match in named.items() if match and match[0] == split]
+    if not chosen:
+        known = f"it has {', '.join(sorted(splits))}" if splits else "it has no Parquet file"
+        raise DatasetError(f"{name} has no split {split!r}: {known}; choose one with --split")
+    return sorted(chosen)
+
+
+def download(
+    identifier: str, revision: str | None, split: str, progress: Progress | None
+) -> tuple[str, list[Path]]:
+    """Commit of a dataset, and the files of a split in the hub's cache."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    api = huggingface_hub.HfApi(endpoint=constants.ENDPOINT)
+    try:
+        info = api.dataset_info(identifier, revision=revision)
+        files = [entry.rfilename for entry in info.siblings or () if entry.rfilename]
+        chosen = choose_files(
+            identifier, [file for file in files if file.endswith(".parquet")], split
+        )
+        paths = []
+        for number, file in enumerate(chosen):
+            report_progress(progress, "downloads", number, len(chosen))
+            with guard_downloads():
+                path = api.hf_hub_download(identifier, file, repo_type="dataset", revision=info.sha)
+            paths.append(Path(path))
+    except DatasetError:
+        raise
+    except Exception as error:  # network, authorisation, no such dataset: each with its own class
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise DatasetError(
+            f"{identifier}: cannot be read from {constants.ENDPOINT} ({lines[0]}); check the name, "
+            "the network, and for a gated dataset `hf auth login`"
+        ) from error
+    return str(info.sha), paths
+
+
+def _unpack(
+    name: str, split: str, files: Sequence[Path], identity: str, progress: Progress | None
+) -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    title = name.strip("/").replace("/", "--").replace("\\", "--")[-100:]
+    if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", identity):
+        raise DatasetError(f"{name}: the hub names the commit {identity!r:.80}")
+    target = base / "eaglenet" / "datasets" / f"{identity}-{split}" / title
+    if not (target / CAPTIONS).is_file():
+        tables = read_tables(files)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(target) as fresh:
+            write_folder(name, tables, split, fresh, progress)
+    return target
+
+
+def read_tables(files: Sequence[Path]) -> list[Table]:
+    """Tables by folder, with the columns of their first file."""
+    folders: dict[str, list[Path]] = {}
+    for file in files:
+        folders.setdefault(file.parent.name, []).append(file)
+    tables = []
+    for folder, members in folders.items():
+        with _naming(members[0]):
+            columns = frozenset(_parquet(members[0]).schema_arrow.names)
+        tables.append(Table(folder, tuple(members), columns))
+    return tables
+
+
+def write_folder(
+    name: str, tables: Sequence[Table], split: str, folder: Path, progress: Progress | None
+) -> None:
+    """Write the videos as files and ``captions.jsonl``."""
+    (folder / "videos").mkdir()
+    lines: dict[str, list[str]] = {}
+    pairs = next((table for table in tables if "video" in table.columns and table.caption), None)
+    if pairs is not None:
+        for number, (value, text) in enumerate(pairs.rows("video", pairs.caption)):
+            where = f"{name}: row {number}"
+            lines[_write_video(folder, number, value, where)] = _captions(text, where)
+            report_progress(progress, "videos", number + 1, 0)
+    else:
+        lines = _write_corpus(name, tables, folder, progress)
+    with (folder / CAPTIONS).open("w", encoding="utf-8") as file:
+        for video, captions in lines.items():
+            row = {"video": video, "captions": captions, "split": split}
+            file.write(json.dumps(row) + "\n")
+    logger.info("%s: %d videos in %s", name, len(lines), folder)
+
+
+def _write_corpus(
+    name: str, tables: Sequence[Table], folder: Path, progress: Progress | None
+) -> dict[str, list[str]]:
+    """Corpus, queries and which of them belong together."""
+    corpus = next((table for table in tables if "video" in table.columns and table.key), None)
+    queries = next(
+        (table for table in tables if table.caption and table.key and table is not corpus), None
+    )
+    relevance = next((table for table in tables if {QUERY, DOCUMENT} <= table.columns), None)
+    if corpus is None or queries is None or relevance is None:
+        found = "; ".join(f"{table.name}: {', '.join(sorted(table.columns))}" for table in tables)
+        raise DatasetError(
+            f"{name}: expected a table with the columns video and caption, or the tables corpus "
+            f"(id, video), queries (id, text) and qrels ({QUERY}, {DOCUMENT}); it has {found}"
+        )
+    texts = {str(key): text for key, text in queries.rows(queries.key, queries.caption)}
+    captions: dict[str, list[str]] = {}
+    for number, (query, document) in enumerate(relevance.rows(QUERY, DOCUMENT)):
+        where = f"{name}: row {number} of {relevance.name}"
+        if str(query) not in texts:
+            raise DatasetError(f"{where} names the query {query!r:.60}, which does not exist")
+        captions.setdefault(str(document), []).extend(_captions(texts[str(query)], where))
+    lines: dict[str, list[str]] = {}
+    for number, (key, value) in enumerate(corpus.rows(corpus.key, "video")):
+        if str(key) in captions:
+            where = f"{name}: row {number} of {corpus.name}"
+            video = _write_video(folder, number, value, where)
+            lines[video] = captions.pop(str(key))
+            report_progress(progress, "videos", number + 1, 0)
+    if captions:
+        missing = next(iter(captions))
+        raise DatasetError(f"{name}: {relevance.name} names the video {missing!r:.60}, which does "
+                           f"not exist in {corpus.name}")  # fmt: skip
+    return lines
+
+
+def _captions(value: Any, where: str) -> list[str]:
+    texts, _ = clean_captions(value if isinstance(value, list) else [value], where)
+    if not texts:
+        raise DatasetError(f"{where} has no caption")
+    return list(texts)
+
+
+def _write_video(folder: Path, number: int, value: Any, where: str) -> str:
+    content = value.get("bytes") if isinstance(value, Mapping) else None
+    if not isinstance(content, bytes):
+        raise DatasetError(
+            f"{where}: the video is not inside the table; only datasets that hold the bytes of "
+            "their videos can be read"
+        )
+    suffix = Path(str(value.get("path") or "")).suffix.lower()
+    name = f"videos/{number:06d}{suffix if suffix in VIDEO_SUFFIXES else '.mp4'}"
+    (folder / name).write_bytes(content)
+    return name
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Name the file in what Arrow says of a broken one."""
+    try:
+        yield
+    except (ValueError, OSError, KeyError) as error:  # Arrow's own errors are kinds of these
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise DatasetError(f"{file}: not a readable Parquet table ({lines[0]})") from error
+
+
+def _parquet(file: Path) -> Any:
+    try:
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "reading a dataset of the hub") or error from error
+    return parquet.ParquetFile(file)

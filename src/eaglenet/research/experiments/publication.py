@@ -1,0 +1,167 @@
+"""A trained model as a repository of a model hub, with a card made from the files of its run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import UsageError
+from eaglenet.core.run_folder import EXPERIMENT, MODEL, RESULT
+from eaglenet.encoders.hub import is_hub_id
+from eaglenet.models.files import CONFIG, WEIGHTS
+from eaglenet.version import __version__
+
+CARD = "README.md"
+EVALUATIONS = "evaluation*.json"
+"""What `eaglenet evaluate RUN --output RUN/evaluation-test.json` writes."""
+
+
+def find_model(folder: Path) -> Path:
+    """The model folder of a run, or the folder itself."""
+    folder = folder.expanduser()
+    for candidate in (folder / MODEL, folder):
+        if (candidate / CONFIG).is_file() and (candidate / WEIGHTS).is_file():
+            return candidate
+    raise UsageError(
+        f"{folder} holds no model ({CONFIG} and {WEIGHTS}); give a run folder or a model folder"
+    )
+
+
+def model_card(folder: Path, repository: str, licence: str = "") -> str:
+    """Markdown with the head that the hub reads: method, tower, training and measured recalls."""
+    folder = folder.expanduser()
+    config = _read(find_model(folder) / CONFIG)
+    experiment, result = _read(folder / EXPERIMENT), _read(folder / RESULT)
+    method = str(config.get("method", ""))
+    encoder = experiment.get("encoder", {})
+    tower = encoder.get("source") or config.get("encoder", {}).get("kind", "")
+    head = [
+        "---",
+        "library_name: eaglenet",
+        "tags:",
+        "- text-video-retrieval",
+        "- video-search",
+        *([f"license: {licence}"] if licence else []),
+        *([f"base_model: {tower}"] if is_hub_id(str(tower)) and "/" in str(tower) else []),
+        "---",
+    ]
+    name = repository.rpartition("/")[2]
+    frames = config.get("frame_spec", {})
+    lines = [
+        *head,
+        f"# {name}",
+        "",
+        f"The method `{method}` over `{tower}`, for text-video retrieval and video search with "
+        f"[eaglenet](https://pypi.org/project/eaglenet/) {__version__}.",
+        "",
+        "## Use",
+        "",
+        "```",
+        f"hf download {repository} --local-dir {name}",
+        f"eaglenet index VIDEOS --store STORE --model ./{name}",
+        'eaglenet search "a dog runs on the beach" --store STORE',
+        "```",
+        "",
+        "```python",
+        "import eaglenet",
+        "",
+        f'model = eaglenet.load("./{name}")',
+        'scores = model.similarity(["a dog runs on the beach"], ["video.mp4"])',
+        "```",
+        "",
+        f"It reads {frames.get('num_frames', '?')} frames of {frames.get('size', '?')} pixels per "
+        "video.",
+        *_training_lines(experiment, result),
+        *_result_lines(folder, result),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _training_lines(experiment: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    if not experiment:
+        return []
+    training, data = experiment.get("training", {}), experiment.get("data", {})
+    lines = [
+        "",
+        "## Training",
+        "",
+        f"Experiment `{experiment.get('name', '')}` on `{data.get('dataset', '')}`: "
+        f"{training.get('epochs')} epochs, {training.get('batch_size')} pairs per batch, rates "
+        f"{training.get('lr_encoder'):g} (towers) and {training.get('lr_head'):g} (the rest), seed "
+        f"{training.get('seed')}.",
+    ]
+    if training.get("lora_rank"):
+        lines.append(
+            f"Low-rank changes of rank {training['lora_rank']} are merged into the towers."
+        )
+    if result.get("selection"):
+        lines.append(f"Epoch {result.get('selected_epoch')} was selected: {result['selection']}.")
+    if experiment.get("notes"):
+        lines.append(str(experiment["notes"]))
+    return lines
+
+
+def _result_lines(folder: Path, result: Mapping[str, Any]) -> list[str]:
+    rows = []
+    if result.get("metrics"):
+        rows.append((str(result.get("selected_on", "val")), result["metrics"]))
+    for path in sorted(folder.glob(EVALUATIONS)):
+        record = _read(path)
+        rows.append((str(record.get("split") or path.stem), record))
+    if not rows:
+        return []
+    lines = [
+        "",
+        "## Results",
+        "",
+        "| split | protocol | direction | R@1 | R@5 | R@10 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for split, record in rows:
+        for direction, words in (("t2v", "text to video"), ("v2t", "video to text")):
+            recalls = record.get(direction, {})
+            cells = " | ".join(f"{recalls[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
+            lines.append(f"| {split} | {record.get('protocol', '')} | {words} | {cells} |")
+    return lines
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = untrusted.read_json(path)
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{path}: not readable ({error})") from error
+    return content if isinstance(content, dict) else {}
+
+
+def push_model(model: Path, repository: str, card: str, *, private: bool = False) -> str:
+    """Create the repository if it is missing and upload the files; returns its address."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    if not is_hub_id(repository) or repository.count("/") != 1:
+        raise UsageError(f"{repository!r} is not the name of a repository; write OWNER/NAME")
+    api = huggingface_hub.HfApi(endpoint=constants.ENDPOINT)
+    with tempfile.TemporaryDirectory(prefix="eaglenet-push-") as name:
+        staging = Path(name, "model")
+        shutil.copytree(model, staging, ignore=shutil.ignore_patterns(".*"))
+        (staging / CARD).write_text(card, encoding="utf-8")
+        try:
+            api.create_repo(repository, private=private, exist_ok=True)
+            api.upload_folder(
+                repo_id=repository,
+                folder_path=staging,
+                commit_message=f"Upload a model of eaglenet {__version__}",
+            )
+        except Exception as error:  # network, authorisation, no such owner: each its own class
+            lines = str(error).splitlines() or [type(error).__name__]
+            raise UsageError(
+                f"{repository}: cannot be written at {constants.ENDPOINT} ({lines[0]}); log in "
+                "with `hf auth login` and check that you may write there"
+            ) from error
+    return f"{constants.ENDPOINT}/{repository}"

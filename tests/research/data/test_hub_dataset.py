@@ -1,0 +1,114 @@
+"""Datasets of a hub with their videos inside, in the layouts of MTEB."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.core.errors import DatasetError
+from eaglenet.research.data.hub_dataset import unpack_hub_dataset
+from hub_repositories import repository_hub
+from hub_tables import write_pairs, write_table, write_three
+from small_videos import colour_video
+
+CAPTIONS = ["a red wall", "green", "the colour blue"]
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("videos")
+    return [colour_video(folder / f"{name}.mp4", [name], 1) for name in ("red", "green", "blue")]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("write", [write_pairs, write_three])
+def test_one_command_evaluates_a_model_on_a_dataset_of_the_hub(
+    tmp_path: Path, videos: list[Path], monkeypatch: pytest.MonkeyPatch, write: object
+) -> None:
+    write(tmp_path / "hub" / "datasets" / "mteb" / "Colours", videos, CAPTIONS)  # type: ignore[operator]
+    with repository_hub(tmp_path / "hub", monkeypatch, tmp_path / "hub-cache"):
+        command = ["evaluate", "small", "--from-hub", "mteb/Colours", "--json"]
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+    record = json.loads(result.stdout)
+    assert record["protocol"] == "mteb--Colours test (3 texts x 3 videos)"
+    assert record["t2v"]["R@1"] == pytest.approx(100)
+
+
+def test_a_folder_in_the_same_layout_is_unpacked_once(tmp_path: Path, videos: list[Path]) -> None:
+    source = write_pairs(tmp_path / "MSR-VTT", videos, CAPTIONS)
+    folder = unpack_hub_dataset(str(source))
+    rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
+    assert [row["captions"] for row in rows] == [[caption] for caption in CAPTIONS]
+    assert [(folder / row["video"]).read_bytes() for row in rows] == [
+        video.read_bytes() for video in videos
+    ]
+    before = (folder / "captions.jsonl").stat().st_mtime_ns
+    assert unpack_hub_dataset(str(source)) == folder
+    assert (folder / "captions.jsonl").stat().st_mtime_ns == before
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, videos: list[Path]) -> None:
+    def fails(name: str, message: str, **options: str) -> None:
+        with pytest.raises(DatasetError, match=message):
+            unpack_hub_dataset(str(tmp_path / name), **options)
+
+    write_pairs(tmp_path / "pairs", videos, CAPTIONS)
+    fails("pairs", "no split 'val': it has test", split="val")
+    fails("nowhere", "no such folder")
+    (tmp_path / "bare").mkdir()
+    fails("bare", "it has no Parquet file")
+    broken = tmp_path / "broken" / "data" / "test-0.parquet"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"PAR1 not a table")
+    fails("broken", r"test-0\.parquet: not a readable Parquet table")
+    write_table(tmp_path / "words" / "data" / "test-0.parquet", {"caption": ["a"], "id": ["b"]})
+    fails("words", "expected a table with the columns video and caption.*it has data: caption, id")
+    write_table(tmp_path / "empty" / "test-0.parquet", {"video": videos[:1], "caption": [" "]})
+    fails("empty", "row 0 has no caption")
+    three = write_three(tmp_path / "three", videos, CAPTIONS)
+    write_table(
+        three / "qrels" / "test-00000-of-00001.parquet",
+        {"query-id": ["q9"], "corpus-id": ["d0"], "score": [1]},
+    )
+    fails("three", "names the query 'q9', which does not exist")
+    write_table(
+        three / "qrels" / "test-00000-of-00001.parquet",
+        {"query-id": ["q0"], "corpus-id": ["d9"], "score": [1]},
+    )
+    fails("three", "names the video 'd9', which does not exist")
+
+
+def test_a_video_outside_the_table_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from hub_tables import VIDEO
+
+    rows = pa.array([{"bytes": None, "path": "/etc/passwd"}], VIDEO)
+    (tmp_path / "data").mkdir()
+    table = pa.table({"video": rows, "caption": pa.array(["a secret"])})
+    parquet.write_table(table, tmp_path / "data" / "test-0.parquet")
+    with pytest.raises(DatasetError, match="row 0: the video is not inside the table"):
+        unpack_hub_dataset(str(tmp_path))
+
+
+def test_an_unknown_dataset_and_options_that_do_not_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        repository_hub(tmp_path / "hub", monkeypatch, tmp_path / "hub-cache"),
+        pytest.raises(DatasetError, match="mteb/Nothing: cannot be read from http"),
+    ):
+        unpack_hub_dataset("mteb/Nothing")
+    command = ["evaluate", "small", "--from-hub", "mteb/Colours", "--data", "msrvtt"]
+    result = CliRunner().invoke(app, command)
+    assert "--from-hub brings its own videos" in str(result.exception)
