@@ -205,7 +205,7 @@ def test_the_ten_examples_of_the_page_mean_the_same_everywhere(
     from eaglenet.cli.search import make_queries
     from eaglenet.serve.api import _parse_query
 
-    page = (Path(__file__).parents[2] / "docs" / "queries.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "queries.md").read_text("utf-8")
     table = page.split("| query | finds |")[1].split("\n\n")[0]
     examples = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
     assert len(examples) == 10

@@ -428,7 +428,7 @@ def test_transcripts_are_read_in_parts_and_images_are_shown(tmp_path: Path) -> N
 
 def test_the_page_and_the_skill_name_every_tool_and_no_other() -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "agents.md").read_text()
+    page = (root / "docs" / "how-to" / "agents.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == TOOLS | {"save_clip"}
     skill = (root / "skills" / "eaglenet" / "SKILL.md").read_text()
     assert skill.startswith("---\nname: eaglenet\ndescription: ")

@@ -1,4 +1,4 @@
-"""docs/features.md, end to end: vectors of any model, a features folder, heads, test videos."""
+"""docs/how-to/features.md, end to end: vectors of any model, a features folder, heads, test videos."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import ConfigError
 from eaglenet.research.recipes import Recipe
 
-PAGE = Path(__file__).parents[3] / "docs" / "features.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "features.md"
 WIDTH, FRAMES = 24, 4
 
 
