@@ -512,4 +512,4 @@ def test_recording_dates_are_shown_and_searched(world: Path, tmp_path: Path) -> 
     result = runner.invoke(app, ["search", "--store", str(tmp_path / "store"), "red in 2023"])
     assert "--literal searches for the text as it is" in result.stderr
     info = runner.invoke(app, ["store", "info", "--store", str(tmp_path / "store")]).stdout
-    assert "recording dates 1" in info
+    assert "recording_dates 1" in info

@@ -386,7 +386,8 @@ def test_migrations_run_when_a_store_is_written_to(
     fill(tmp_path / "store", 1).database.close()
     added = "CREATE TABLE more (a)"
     monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(schema, "STATEMENTS", (*schema.STATEMENTS, added))
+    statements = (each.replace("/* schema 2 */", "/* schema 3 */") for each in schema.STATEMENTS)
+    monkeypatch.setattr(schema, "STATEMENTS", (*statements, added))
     monkeypatch.setitem(schema.MIGRATIONS, 2, lambda connection: connection.execute(added))
     with LocalStore.write(tmp_path / "store") as writer:
         assert writer.database.value("SELECT count(*) FROM more") == 0

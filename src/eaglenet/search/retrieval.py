@@ -83,9 +83,9 @@ class StoreView:
             "roots": list(manifest.roots),
             "tags": sorted({tag for tags in self.files.tags for tag in tags}),
             "lines": snapshot.num_lines,
-            "recording dates": int(np.isfinite(self.files.recorded).sum()),
+            "recording_dates": int(np.isfinite(self.files.recorded).sum()),
             "places": int(np.isfinite(self.files.latitudes).sum()),
-            "unread tags": self.files.cameras.count(None),
+            "unread_tags": self.files.cameras.count(None),
         }
 
 

@@ -145,12 +145,19 @@ TEXT_STATEMENTS = (
 )
 """Derived from ``lines``: rebuilt, never repaired."""
 
+
+def _totals(version: int) -> str:
+    return (
+        f"CREATE TABLE totals (/* schema {version} */ name TEXT PRIMARY KEY, "
+        "num_rows INTEGER, checksum INTEGER)"
+    )
+
+
 STATEMENTS = (
     *(_table(name, columns) for name, columns in COLUMNS.items()),
     f"CREATE TABLE {HIDDEN} (clip_id INTEGER PRIMARY KEY)",
     "CREATE TABLE obsolete (name TEXT PRIMARY KEY)",
-    f"CREATE TABLE totals (/* schema {SCHEMA_VERSION} */ name TEXT PRIMARY KEY, "
-    "num_rows INTEGER, checksum INTEGER)",
+    _totals(SCHEMA_VERSION),
     "CREATE INDEX files_by_content ON files (content_id)",
     "CREATE UNIQUE INDEX clips_by_content ON clips (content_id, number)",
     "CREATE UNIQUE INDEX sources_by_key ON sources (content_id, kind, path)",
@@ -248,17 +255,11 @@ def _add_recordings(connection: sqlite3.Connection) -> None:
     require_total(connection, location, table, len(rows), sum(row[-1] for row in rows))
     if not all(is_intact(table, row) for row in rows):
         raise damage(f"table {table} in {DATABASE}", location)
-    totals = connection.execute("SELECT * FROM totals").fetchall()
-    for old in (table, "totals"):
-        connection.execute(f"DROP TABLE {old}")
+    connection.execute(f"DROP TABLE {table}")  # Its indexes and triggers go with it.
+    connection.execute("UPDATE totals SET num_rows = 0, checksum = 0 WHERE name = ?", (table,))
     for statement in STATEMENTS:
-        # Indexes and triggers of a table went with it.
-        if re.search(rf"\b(TABLE|ON) ({table}|totals)\b", statement):
+        if re.search(rf"\b(TABLE|ON) {table}\b", statement):
             connection.execute(statement)
-    connection.executemany(
-        "INSERT INTO totals VALUES (?, ?, ?)",
-        [(name, 0, 0) if name == table else (name, *rest) for name, *rest in totals],
-    )
     unknown = (None,) * (len(COLUMNS[table]) - width)
     values = [row_of(table, row[0], (*row[1:-1], *unknown)) for row in rows]
     connection.executemany(insert_statement(table), values)
@@ -277,8 +278,17 @@ def migrate(connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             MIGRATIONS[version](connection)
-            connection.execute(f"PRAGMA user_version = {version + 1}")
+            _set_version(connection, version + 1)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
+
+
+def _set_version(connection: sqlite3.Connection, version: int) -> None:
+    """Record a version of the schema, which the statement of ``totals`` names as well."""
+    rows = connection.execute("SELECT name, num_rows, checksum FROM totals").fetchall()
+    connection.execute("DROP TABLE totals")
+    connection.execute(_totals(version))
+    connection.executemany("INSERT INTO totals VALUES (?, ?, ?)", rows)
+    connection.execute(f"PRAGMA user_version = {version}")
