@@ -330,7 +330,7 @@ class StEncoder(BaseEncoder):
         if mode:
             raise UsageError(
                 "a model of sentence-transformers is not trained here; store its features and "
-                "train a method on them (docs/features.md)"
+                "train a method on them (docs/how-to/features.md)"
             )
         super().train(False)
         return self
