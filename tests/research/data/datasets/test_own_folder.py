@@ -184,3 +184,24 @@ def test_a_text_whose_video_is_gone_counts_as_a_missing_video(tmp_path: Path, fi
     split = load(tmp_path, "all")
     assert [video.video_id for video in split.missing] == ["sub/gone"]
     assert split.present().protocol.name.endswith("(1 texts x 1 of 2 videos)")
+
+
+def test_images_and_videos_stand_in_one_batch(tmp_path: Path) -> None:
+    import torch
+    from PIL import Image
+
+    from eaglenet.core.types import FrameSpec
+    from eaglenet.research.data.frame_cache import FrameCache
+    from small_videos import colour_video
+
+    colour_video(tmp_path / "a.mp4", ["red"], 1)
+    Image.new("RGB", (40, 24), (0, 255, 0)).save(tmp_path / "b.png")
+    lines = "video,caption,split\na.mp4,red,train\nb.png,green,train\n"
+    (tmp_path / "captions.csv").write_text(lines)
+    split = load(tmp_path, "train")
+    frames = FrameCache.build(split, FrameSpec(num_frames=3, size=32), tmp_path / "cache", 1)
+    clips = frames.clips(torch.tensor([0, 1]))
+    assert clips.mask.all()
+    reds, greens = clips.frames[:, :, 0, 5, 5], clips.frames[:, :, 1, 5, 5]
+    assert (reds > 200).tolist() == [[True] * 3, [False] * 3]
+    assert (greens > 200).tolist() == [[False] * 3, [True] * 3]
