@@ -189,6 +189,9 @@ def _metadata(
         "modified": float(files.modified[file]),
         "tags": files.tags[file],
     }
+    from_keyframes = details.snapshot.from_keyframes
+    if from_keyframes is not None and from_keyframes[row]:
+        metadata["from_keyframes"] = True
     if len(files.paths[file]) > 1:
         metadata["also_at"] = [path for path in files.paths[file] if path != hit_path]
     if more:

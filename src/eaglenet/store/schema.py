@@ -18,7 +18,7 @@ from eaglenet.store.disk import damage
 DATABASE = "store.db"
 APPLICATION_ID = 0x45474C45
 """``EGLE``; ``file store.db`` shows it."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PAGE_SIZE = 4096
 
 COLUMNS: dict[str, dict[str, str]] = {
@@ -58,6 +58,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "start": "REAL NOT NULL",
         "end": "REAL NOT NULL",
     },
+    "keyframe_clips": {"content_id": "INTEGER NOT NULL"},
     "segments": {
         "labels_version": "INTEGER NOT NULL",
         "num_rows": "INTEGER NOT NULL",
@@ -91,13 +92,24 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 HIDDEN = "hidden"
 """Clips that no search shows: of unfinished files, or removed and still in a segment."""
-COUNTED = ("hubness", "contents", "files", "clips", "segments", "sources", "lines", HIDDEN)
+KEYFRAME_CLIPS = "keyframe_clips"
+"""Clips encoded from keyframes only, by clip id; exact ones replace them."""
+COUNTED = (
+    "hubness", "contents", "files", "clips", KEYFRAME_CLIPS, "segments", "sources", "lines", HIDDEN
+)  # fmt: skip
 """Tables with an entry in ``totals``."""
 
 
 def _table(name: str, columns: Mapping[str, str]) -> str:
     fields = "".join(f'  "{column}" {kind},\n' for column, kind in columns.items())
     return f'CREATE TABLE {name} (\n  "id" INTEGER PRIMARY KEY,\n{fields}  "checksum" INTEGER\n)'
+
+
+def _totals(version: int) -> str:
+    return (
+        f"CREATE TABLE totals (/* schema {version} */ name TEXT PRIMARY KEY, "
+        "num_rows INTEGER, checksum INTEGER)"
+    )
 
 
 def _triggers(name: str) -> Iterable[str]:
@@ -136,8 +148,7 @@ STATEMENTS = (
     *(_table(name, columns) for name, columns in COLUMNS.items()),
     f"CREATE TABLE {HIDDEN} (clip_id INTEGER PRIMARY KEY)",
     "CREATE TABLE obsolete (name TEXT PRIMARY KEY)",
-    f"CREATE TABLE totals (/* schema {SCHEMA_VERSION} */ name TEXT PRIMARY KEY, "
-    "num_rows INTEGER, checksum INTEGER)",
+    _totals(SCHEMA_VERSION),
     "CREATE INDEX files_by_content ON files (content_id)",
     "CREATE UNIQUE INDEX clips_by_content ON clips (content_id, number)",
     "CREATE UNIQUE INDEX sources_by_key ON sources (content_id, kind, path)",
@@ -146,7 +157,17 @@ STATEMENTS = (
     *TEXT_STATEMENTS,
 )
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+
+
+def _add_keyframe_clips(connection: sqlite3.Connection) -> None:
+    """Add the table of clips encoded from keyframes only; a store before it has none."""
+    connection.execute(_table(KEYFRAME_CLIPS, {"content_id": "INTEGER NOT NULL"}))
+    for trigger in _triggers(KEYFRAME_CLIPS):
+        connection.execute(trigger)
+    connection.execute("INSERT INTO totals VALUES (?, 0, 0)", (KEYFRAME_CLIPS,))
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_keyframe_clips}
 """By the version a migration starts from; each runs inside a writer's transaction."""
 
 
@@ -237,8 +258,17 @@ def migrate(connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             MIGRATIONS[version](connection)
-            connection.execute(f"PRAGMA user_version = {version + 1}")
+            _set_version(connection, version + 1)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
+
+
+def _set_version(connection: sqlite3.Connection, version: int) -> None:
+    """Record a version of the schema, which the statement of ``totals`` names as well."""
+    rows = connection.execute("SELECT name, num_rows, checksum FROM totals").fetchall()
+    connection.execute("DROP TABLE totals")
+    connection.execute(_totals(version))
+    connection.executemany("INSERT INTO totals VALUES (?, ?, ?)", rows)
+    connection.execute(f"PRAGMA user_version = {version}")
