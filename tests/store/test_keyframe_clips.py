@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_store import CLIPS, content_of, fill, make_batch, make_file, make_manifest
 
 from eaglenet.cluster import log
 from eaglenet.core.errors import StoreError, UsageError
@@ -17,7 +18,6 @@ from eaglenet.indexing.exchange import export_store, import_store
 from eaglenet.store import schema
 from eaglenet.store.records import Changes, ClipBatch
 from eaglenet.store.store import LocalStore
-from made_store import CLIPS, content_of, fill, make_batch, make_file, make_manifest
 
 
 def from_keyframes(number: int) -> ClipBatch:
@@ -117,7 +117,8 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> No
         writer.finish()
     store = LocalStore.open(tmp_path)
     store.verify()
-    assert len(marked(store)) == CLIPS and len(store.snapshot()) == 3 * CLIPS
+    assert len(marked(store)) == CLIPS
+    assert len(store.snapshot()) == 3 * CLIPS
 
 
 def test_exports_and_the_log_carry_the_marks(tmp_path: Path) -> None:

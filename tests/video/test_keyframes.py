@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
+from videos import read_numbers, write_numbered
 
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video import decoding, source
-from eaglenet.video.decoding import decode_keyframe_windows, decode_windows
-from videos import read_numbers, write_numbered
+from eaglenet.video.decoding import Window, decode_keyframe_windows, decode_windows
 
 SPEC = FrameSpec(num_frames=6, size=64)
 WINDOWS = [(0.0, 4.0), (3.0, 7.0), (6.0, 10.0)]
 
 
-def numbers(path: Path, windows=WINDOWS, spec: FrameSpec = SPEC) -> dict:
+def numbers(
+    path: Path, windows: Sequence[Window] = WINDOWS, spec: FrameSpec = SPEC
+) -> dict[Window | None, list[int]]:
     """Distinct numbers of the frames of each window that keyframes gave."""
     videos = list(decode_keyframe_windows(path, spec, windows, thumbnail_size=32))
     assert all(video.thumbnail is not None for video in videos)
@@ -98,7 +102,7 @@ def test_masked_frames_and_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     send = source.VideoSource.send
 
-    def fail(self, packet, **options):
+    def fail(self: source.VideoSource, packet: Any, **options: Any) -> list[Any]:
         if packet is not None and packet.pts == packets[150]:
             self.errors += 1
             return []
@@ -115,7 +119,7 @@ def test_only_keyframes_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sent = []
     send = source.VideoSource.send
 
-    def count(self, packet, **options):
+    def count(self: source.VideoSource, packet: Any, **options: Any) -> list[Any]:
         if packet is not None:
             sent.append(packet.is_keyframe)
         return send(self, packet, **options)
@@ -123,4 +127,5 @@ def test_only_keyframes_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(source.VideoSource, "send", count)
     overlapping = [(0.0, 4.0), (0.5, 4.5), (1.0, 5.0), (6.0, 10.0)]
     distinct = {number for each in numbers(path, overlapping).values() for number in each}
-    assert all(sent) and len(sent) == len(distinct) == 5
+    assert all(sent)
+    assert len(sent) == len(distinct) == 5

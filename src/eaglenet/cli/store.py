@@ -47,9 +47,9 @@ def info(store: StoreName, as_json: AsJson = False) -> None:
         return
     for name, value in values.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else value
-        line = f"{name:<10} {text:.2f}" if isinstance(value, float) else f"{name:<10} {text}"
+        line = f"{name:<14} {text:.2f}" if isinstance(value, float) else f"{name:<14} {text}"
         print_line(line)
-    print_line(f"{'size':<10} {_size(total)}")
+    print_line(f"{'size':<14} {_size(total)}")
     for name, size in sorted(usage.items(), key=lambda part: -part[1]):
         share = f"{size / max(total, 1):.0%}"
         print_line(f"  {name:<12} {_size(size):>9}  {share:>4}")

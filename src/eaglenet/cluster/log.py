@@ -114,9 +114,7 @@ def _operation(body: bytes) -> Operation:
             # Logs of earlier versions have no clips from keyframes.
             keyframe_keys = frozenset((key[0], key[1]) for key in header.get("keyframe_keys", ()))
             thumbnails = [b""] * len(keys)
-            clips = [
-                ClipBatch(keys, starts, ends, vectors, pointers, thumbnails, keyframe_keys)
-            ]
+            clips = [ClipBatch(keys, starts, ends, vectors, pointers, thumbnails, keyframe_keys)]
     return Changes(
         clips,
         [IndexedFile(**{**file, "tags": tuple(file["tags"])}) for file in header["files"]],

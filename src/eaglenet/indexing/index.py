@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexOptions", "index", "index_videos"]
 
 EXACT_SECONDS = 60.0
-"""Seconds of video that a run encodes exactly at once: with `small` on two cores they take some 4 s.
+"""Seconds of video that a run encodes exactly at once: some 4 s of work for `small` on two cores.
 A first pass over the keyframes of what follows makes it searchable, and a second one exact."""
 
 

@@ -204,7 +204,7 @@ def info(request: Request) -> InfoBody:
     """What is in the store."""
     state = state_of(request)
     values = state.engine.info()
-    names = ("clips", "files", "hours", "lines", "method", "index", "tags")
+    names = ("clips", "keyframe_clips", "files", "hours", "lines", "method", "index", "tags")
     card = CARDS.get(values["model"])
     return InfoBody(
         **{name: values[name] for name in names},
@@ -281,6 +281,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         match=label(hit.confidence),
         moment=MomentBody(start=hit.moment.start, end=hit.moment.end, best=hit.moment.best),
         duration=hit.duration,
+        from_keyframes=bool(hit.metadata.get("from_keyframes")),
         tags=list(hit.metadata.get("tags", ())),
         more=list(hit.metadata.get("more", ())),
         copies=[shown_path(state, path) for path in hit.metadata.get("copies", ())],

@@ -173,6 +173,9 @@ class HitBody(BaseModel):
     match: Label = Field(default="not measured", description="The confidence in a word")
     moment: MomentBody
     duration: float = Field(description="Of the whole file, seconds; 0 for a photograph")
+    from_keyframes: bool = Field(
+        default=False, description="Whether the clip was indexed from keyframes only so far"
+    )
     tags: list[str]
     more: list[str] = Field(description="Where grouped: ids of the file's other clips")
     copies: list[str] = Field(description="Paths of near copies that are folded into this one")
@@ -235,6 +238,7 @@ class ClipBody(BaseModel):
 
 class InfoBody(BaseModel):
     clips: int
+    keyframe_clips: int = Field(description="Clips indexed from keyframes only so far")
     files: int
     hours: float
     lines: int = Field(description="That were said or are to be read")

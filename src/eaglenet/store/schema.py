@@ -158,7 +158,6 @@ STATEMENTS = (
 )
 
 
-
 def _add_keyframe_clips(connection: sqlite3.Connection) -> None:
     """Add the table of clips encoded from keyframes only; a store before it has none."""
     connection.execute(_table(KEYFRAME_CLIPS, {"content_id": "INTEGER NOT NULL"}))

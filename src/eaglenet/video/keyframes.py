@@ -51,7 +51,7 @@ class _Target:
         if self.packet is None or self._cost(packet) < self._cost(self.packet):
             self.packet = packet
             return True
-        return packet.pts <= self.time
+        return bool(packet.pts <= self.time)
 
     @property
     def time_of_packet(self) -> int:

@@ -65,6 +65,7 @@ export const card = (hit, open, words = null) => {
   const facts = element("span", "facts");
   const more = hit.more.length ? `+${hit.more.length} more` : folderOf(hit);
   facts.append(element("span", "folder", more), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
+  if (hit.from_keyframes) facts.firstChild.after(element("span", "folder", "from keyframes"));
   text.append(element("span", "name", hit.name));
   if (words) text.append(words);
   text.append(facts);
