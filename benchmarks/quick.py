@@ -7,13 +7,13 @@
 ``eaglenet index`` runs as a user runs it, in processes of its own, the start of Python included:
 with ``--quick``, then without it, which completes the clips; and once with a single exact pass, for
 comparison (``--no-single`` leaves it out). The film is that of ``film.py`` (1080p, a keyframe
-every 10 s). A phone video is 30 s of 1080p at 30 frames per second, 16 Mbit/s, a keyframe per second
-and no B-frames; all consist of the same 300 groups of frames, each file of others than the nine
-before it, so that hardly a frame is encoded for two files at once.
+every 10 s). A phone video is 30 s of 1080p at 30 frames per second, 16 Mbit/s, with a keyframe per
+second and no B-frames; all consist of the same 300 groups of frames, each file of others than the
+nine before it, so that hardly a frame is encoded for two files at once.
 
-``--clips`` is a folder of real videos with ``manifest.tsv`` (columns ``file`` and ``caption``). Each
-caption is searched among all videos: R@1 over whole videos, for keyframes and for exact frames, on
-the same captions, and how many captions only one of the two finds.
+``--clips`` is a folder of real videos with ``manifest.tsv`` (columns ``file`` and ``caption``).
+Each caption is searched among all videos: R@1 over whole videos, for keyframes and for exact
+frames, on the same captions, and how many captions only one of the two finds.
 """
 
 from __future__ import annotations
