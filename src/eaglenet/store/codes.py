@@ -35,7 +35,9 @@ FAR = np.iinfo(np.uint16).max
 RANKED_FACTOR = 4
 """Codes that are ranked by the query's numbers, per row wanted."""
 MAX_SUM = 2**24
-"""Whole numbers below it are exact in single precision, in whatever order they are added."""
+"""Bound of the sums of weights."""
+BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int32)
+"""``[256, 8]``: the bits of every value of a byte."""
 HALVED_ROWS = 2**20
 """Rows from which on the second half of a code is compared only where the first half is near."""
 HALVED_FRACTION, HALVED_FACTOR = 64, 16
@@ -87,7 +89,7 @@ def codes_of(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def weights_of(query: NDArray[np.float32]) -> NDArray[np.int16]:
-    """``[bits]``: the rotated query in whole numbers, so that sums of them are exact everywhere."""
+    """``[bits]``: the rotated query in whole numbers, whose sums are the same on every machine."""
     rotated = rotation(len(query)) @ query
     largest = max(float(np.abs(rotated).max()), 1e-30)
     limit = min(MAX_SUM // len(rotated) - 1, np.iinfo(np.int16).max)
@@ -188,17 +190,21 @@ class Codes:
 
     def scores(self, rows: NDArray[np.int64], weights: NDArray[np.int16]) -> NDArray[np.int32]:
         """Sums of weights over the bits that are set, of some rows (ascending)."""
-        scores = np.empty(len(rows), np.int32)
-        indices, factors = rows - self.first_row, weights.astype(np.float32)
+        scores = np.zeros(len(rows), np.int32)
+        indices = rows - self.first_row
         bounds = np.searchsorted(indices, self.edges)
+        # For each byte of a code, the sum for each of its values.
+        sums = weights.astype(np.int32).reshape(-1, 8) @ BYTE_BITS.T
 
         def add(numbers: Iterable[int]) -> None:
             for number in numbers:
                 low, high = bounds[number], bounds[number + 1]
                 if low < high:
                     words = self.blocks[number][:, indices[low:high] - self.edges[number]]
-                    bits = np.unpackbits(np.ascontiguousarray(words.T).view(np.uint8), axis=1)
-                    scores[low:high] = bits.astype(np.float32) @ factors
+                    values = np.ascontiguousarray(words).view(np.uint8)
+                    values = values.reshape(len(words), high - low, -1).transpose(0, 2, 1)
+                    for table, column in zip(sums, values.reshape(len(sums), -1), strict=True):
+                        scores[low:high] += table.take(column)
 
         self._in_threads(add)
         return scores
