@@ -61,7 +61,7 @@ def make_pool(path: Path, seconds: int) -> None:
 
 def make_phones(folder: Path, count: int) -> Path:
     """Write phone videos: the groups of the pool in other orders."""
-    videos = folder / "phones"
+    videos = folder / "phone-videos"
     videos.mkdir()
     pool = folder / "pool.mp4"
     make_pool(pool, min(POOL_SECONDS, PHONE_SECONDS * count))

@@ -116,7 +116,7 @@ def index(
         print_json(report.to_dict())
     else:
         print_report(report, store)
-    if not (report.indexed or report.unchanged or report.aliases or report.problems):
+    if not any((report.indexed, report.completed, report.unchanged, report.aliases, report.problems)):
         names = ", ".join([*(paths or ()), *([str(files)] if files is not None else [])])
         print_line(f"no videos or images in {names}; hidden files are skipped", is_error=True)
     if report.unused_tags and tags is not None:
