@@ -116,7 +116,8 @@ def index(
         print_json(report.to_dict())
     else:
         print_report(report, store)
-    if not any((report.indexed, report.completed, report.unchanged, report.aliases, report.problems)):
+    num_used = report.indexed + report.completed + report.unchanged + report.aliases
+    if not num_used and not report.problems:
         names = ", ".join([*(paths or ()), *([str(files)] if files is not None else [])])
         print_line(f"no videos or images in {names}; hidden files are skipped", is_error=True)
     if report.unused_tags and tags is not None:
