@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,8 @@ BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astyp
 """``[256, 8]``: the bits of every value of a byte."""
 HALVED_ROWS = 2**20
 """Rows from which on the second half of a code is compared only where the first half is near."""
-HALVED_FRACTION, HALVED_FACTOR = 64, 16
-"""Codes compared in full: one in 64 of all, at least 16 per row wanted."""
+HALVED_FRACTION, HALVED_FACTOR = 64, 8
+"""Codes compared in full: one in 64 of all, at least 8 per code that is ranked."""
 
 Block = NDArray[np.uint64]
 """``[words, codes]``: the first words of all codes, then the second words, and so on."""
@@ -191,22 +192,19 @@ class Codes:
     def scores(self, rows: NDArray[np.int64], weights: NDArray[np.int16]) -> NDArray[np.int32]:
         """Sums of weights over the bits that are set, of some rows (ascending)."""
         scores = np.zeros(len(rows), np.int32)
+        if not len(rows):
+            return scores
         indices = rows - self.first_row
         bounds = np.searchsorted(indices, self.edges)
+        words = np.empty((len(self.blocks[0]), len(rows)), np.uint64)
+        for number, (low, high) in enumerate(pairwise(bounds.tolist())):
+            if low < high:
+                words[:, low:high] = self.blocks[number][:, indices[low:high] - self.edges[number]]
         # For each byte of a code, the sum for each of its values.
         sums = weights.astype(np.int32).reshape(-1, 8) @ BYTE_BITS.T
-
-        def add(numbers: Iterable[int]) -> None:
-            for number in numbers:
-                low, high = bounds[number], bounds[number + 1]
-                if low < high:
-                    words = self.blocks[number][:, indices[low:high] - self.edges[number]]
-                    values = np.ascontiguousarray(words).view(np.uint8)
-                    values = values.reshape(len(words), high - low, -1).transpose(0, 2, 1)
-                    for table, column in zip(sums, values.reshape(len(sums), -1), strict=True):
-                        scores[low:high] += table.take(column)
-
-        self._in_threads(add)
+        values = words.view(np.uint8).reshape(len(words), len(rows), -1).transpose(0, 2, 1)
+        for table, column in zip(sums, values.reshape(len(sums), -1), strict=True):
+            scores += table.take(column)
         return scores
 
     def nearest_in_part(
