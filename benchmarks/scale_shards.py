@@ -21,7 +21,7 @@ from eaglenet.search.shortlist import (
     scan_name,
     uses_exact_scan,
 )
-from eaglenet.store.codes import Near, codes_of, merge_nearest
+from eaglenet.store.codes import Near, merge_best, weights_of
 from eaglenet.store.snapshot import Snapshot
 
 Part = Shortlist | Near
@@ -47,14 +47,14 @@ def measure_shards(
     def part(query: NDArray[np.float32], number: int) -> Part:
         if is_exact:
             return exact_shortlists(snapshot, query[None], k, None, (number, parts))[0]
-        codes = codes_of(query[None])
+        codes = weights_of(query)[None]
         return nearest_in_shard(snapshot, codes, count, (number, parts))[0]
 
     def front(query: NDArray[np.float32], found: Sequence[Part]) -> Shortlist:
         if is_exact:
             return merge_shortlists([each for each in found if isinstance(each, Shortlist)], k)
         near = [each for each in found if isinstance(each, Near)]
-        rows = merge_nearest(near, count, snapshot.num_rows)
+        rows = merge_best(near, count, snapshot.num_rows)
         return rank_candidates(snapshot, rows, query, k)
 
     one, asked, merging, is_same = [], [], [], True

@@ -22,7 +22,7 @@ from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.store import codes
-from eaglenet.store.codes import code_bytes, merge_nearest
+from eaglenet.store.codes import MAX_SUM, merge_best, num_bits, weights_of
 from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes
 from eaglenet.store.segments import MAPPED
@@ -153,7 +153,8 @@ def test_shards_have_the_nearest_codes_of_the_store(
     make_store(tmp_path, bag, num_files=20, clips_each=60)
     snapshot = open_store(tmp_path).snapshot()
     generator = np.random.default_rng(0)
-    asked = codes.codes_of(generator.standard_normal((2, 24), np.float32))
+    queries = generator.standard_normal((2, 24), np.float32)
+    asked = np.stack([weights_of(query) for query in queries])
     for allowed in (None, generator.random(1200) < 0.3, generator.random(1200) < 0.01):
         for count, parts in ((1, 3), (40, 2), (40, 7), (300, 3), (2000, 2)):
             whole = shortlist.nearest_in_shard(snapshot, asked, count, (1, 1), allowed)
@@ -163,9 +164,9 @@ def test_shards_have_the_nearest_codes_of_the_store(
             ]
             for query, expected in enumerate(whole):
                 near = [each[query] for each in found]
-                rows = merge_nearest(near, count, 1200)
-                assert rows.tolist() == merge_nearest([expected], count, 1200).tolist()
-                assert all(len(each.rows) <= 5 * count for each in near)
+                rows = merge_best(near, count, 1200)
+                assert rows.tolist() == merge_best([expected], count, 1200).tolist()
+                assert all(len(each.rows) <= 5 * codes.num_ranked(count) for each in near)
     # A part without a clip.
     (empty,) = shortlist.nearest_in_shard(snapshot, asked[:1], 40, (1, 2000))
     assert not len(empty.rows)
@@ -199,19 +200,22 @@ def test_shard_reads_its_own_codes_and_no_vectors(
     assert is_checked["codes"]
     assert not is_checked["vectors"]
     assert shortlist.rows_of_shard(snapshot, (2, 4)) == (500, 1000)
-    shard_codes, code = snapshot.codes(500, 1000), codes.codes_of(np.ones((1, 24), np.float32))[0]
-    near = shard_codes.nearest_in_part(code, 2000)
-    whole = snapshot.codes().nearest_in_part(code, 2000)
+    shard_codes, weights = snapshot.codes(500, 1000), weights_of(np.ones(24, np.float32))
+    near = shard_codes.best_in_part(weights, 2000)
+    whole = snapshot.codes().best_in_part(weights, 2000)
     is_inside = (whole.rows >= 500) & (whole.rows < 1000)
     assert near.rows.tolist() == whole.rows[is_inside].tolist() == [*range(500, 1000)]
     assert near.distances.tolist() == whole.distances[is_inside].tolist()
+    assert near.scores is not None
+    assert whole.scores is not None
+    assert near.scores.tolist() == whole.scores[is_inside].tolist()
 
 
 def test_refuses_requests_and_responses_of_another_store(
     few_candidates: None, bag: BagMethod, tmp_path: Path
 ) -> None:
     store = make_store(tmp_path, bag, num_files=20, clips_each=60)
-    snapshot, size = store.snapshot(), code_bytes(24)
+    snapshot, size = store.snapshot(), num_bits(24)
     client = TestClient(create_shard_app(store, (1, 2)), base_url="http://localhost")
     body = {
         "identity": store.manifest.identity,
@@ -220,14 +224,14 @@ def test_refuses_requests_and_responses_of_another_store(
         "num_shards": 2,
         "dim": 24,
         "count": 40,
-        "codes": pack(np.zeros(size), "u1"),
+        "weights": pack(np.zeros(size), "<i2"),
     }
     answer = client.post(NEAR_PATH, json=body)
     assert answer.status_code == 200
     for change, status in (
-        ({"codes": pack(np.zeros(size + 1), "u1")}, 422),
-        ({"codes": pack(np.zeros(65 * size), "u1")}, 422),
-        ({"codes": "not base64"}, 422),
+        ({"weights": pack(np.zeros(size + 1), "<i2")}, 422),
+        ({"weights": pack(np.zeros(65 * size), "<i2")}, 422),
+        ({"weights": "not base64"}, 422),
         ({"count": 0}, 422),
         ({"identity": "another"}, 409),
         ({"shard": 2}, 409),
@@ -240,9 +244,13 @@ def test_refuses_requests_and_responses_of_another_store(
         {"rows": pack(np.full(len(unpack(near["rows"], "<i8")), 600), "<i8")},
         {"rows": pack(np.full(40, -1), "<i8")},
         {"distances": pack(np.zeros(39), "<u2")},
+        {"scores": pack(np.zeros(39), "<i4")},
     ):
         with pytest.raises(ValueError, match="outside of the shard"):
             unpack_near({**near, **wrong}, bounds, is_half)
+    impossible = {"scores": pack(np.full(len(unpack(near["rows"], "<i8")), MAX_SUM), "<i4")}
+    with pytest.raises(ValueError, match="impossible scores"):
+        unpack_near({**near, **impossible}, bounds, is_half)
     if not is_half:
         with pytest.raises(TypeError):
             unpack_near(near, bounds, True)

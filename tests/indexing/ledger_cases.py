@@ -19,6 +19,7 @@ class FakeWriter:
 
     stored: list[IndexedFile] = field(default_factory=list)
     keys: list[ClipKey] = field(default_factory=list)
+    keyframe_keys: list[ClipKey] = field(default_factory=list)
 
     def files(self) -> list[IndexedFile]:
         return self.stored
@@ -35,6 +36,13 @@ class FakeWriter:
 
     def clip_numbers(self, content: str) -> frozenset[int]:
         return frozenset(number for owner, number in self.keys if owner == content)
+
+    def keyframe_clips(self) -> dict[str, frozenset[int]]:
+        contents = {content for content, _ in self.keyframe_keys}
+        return {
+            content: frozenset(number for owner, number in self.keyframe_keys if owner == content)
+            for content in contents
+        }
 
 
 def candidate(path: str, modified_ns: int = 5, size: int = 100) -> CandidateFile:

@@ -79,7 +79,8 @@ def test_csv_has_vectors_as_pgvector_reads_them(store: Path, tmp_path: Path) -> 
     snapshot = LocalStore.open(store).snapshot()
     expected = snapshot.vectors_at(np.array([snapshot.row(rows[3]["clip_id"])]))[0]
     assert np.array_equal(np.array(json.loads(rows[3]["vector"]), np.float32), expected)
-    assert rows[3].keys() == {"clip_id", "content", "number", "path", "start", "end", "vector"}
+    spans = {"number", "start", "end", "from_keyframes"}
+    assert rows[3].keys() == {"clip_id", "content", "path", "vector", *spans}
     with (tmp_path / "tables" / "files.csv").open(newline="") as stream:
         assert '/videos/bad, "bad".mp4' in {row["path"] for row in csv.DictReader(stream)}
     with pytest.raises(UsageError, match="parquet or lance"):

@@ -48,7 +48,7 @@ def test_large_stores_use_codes_and_exact_cosines(
     coded = engine.shortlists(queries, 5, few)[1]
     assert [each.rows.tolist() for each in coded] == [each.rows.tolist() for each in filtered]
     # Few candidates are a matter of luck, which is what recall measures.
-    monkeypatch.setattr(shortlist, "CANDIDATES", 60)
+    monkeypatch.setattr(shortlist, "CANDIDATES", 15)
     monkeypatch.setattr(shortlist, "CANDIDATES_PER_RESULT", 1)
     measured = recall(tmp_path, k=10, num_queries=7)
     assert (measured.index, measured.queries) == ("codes", 7)

@@ -7,7 +7,17 @@ import pytest
 from numpy.typing import NDArray
 
 from eaglenet.store import codes as module
-from eaglenet.store.codes import Codes, codes_of, merge_nearest, num_bits, rotation, scan_blocks
+from eaglenet.store.codes import (
+    MAX_SUM,
+    Codes,
+    codes_of,
+    merge_best,
+    num_bits,
+    num_ranked,
+    rotation,
+    scan_blocks,
+    weights_of,
+)
 
 DIM = 40
 
@@ -18,8 +28,12 @@ def made(count: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def brute(vectors: NDArray[np.float32], query: NDArray[np.float32], count: int) -> list[int]:
-    differing = np.unpackbits(codes_of(vectors) ^ codes_of(query[None]), axis=1).sum(axis=1)
-    return sorted(np.argsort(differing, kind="stable")[:count].tolist())
+    """Rows of the ``count`` best codes, one step after the other."""
+    codes, weights = codes_of(vectors), weights_of(query).astype(np.int64)
+    differing = np.unpackbits(codes ^ np.packbits(weights > 0), axis=1).sum(axis=1)
+    nearest = np.sort(np.argsort(differing, kind="stable")[: num_ranked(count)])
+    scores = np.unpackbits(codes[nearest], axis=1) @ weights
+    return sorted(nearest[np.argsort(-scores, kind="stable")[:count]].tolist())
 
 
 def test_the_rotation_is_orthonormal_and_never_changes() -> None:
@@ -101,10 +115,9 @@ def test_parts_together_find_what_the_whole_finds(
     ]
     for seed in range(5):
         query = made(1, seed + 1)[0]
-        code = codes_of(query[None])[0]
-        near = [part.nearest_in_part(code, 15).thinned(15) for part in parts]
+        near = [part.best_in_part(weights_of(query), 15) for part in parts]
         expected = whole.nearest(query, 15)
-        assert merge_nearest(near, 15, len(vectors)).tolist() == expected.tolist()
+        assert merge_best(near, 15, len(vectors)).tolist() == expected.tolist()
 
 
 def test_only_allowed_rows_are_found() -> None:
@@ -113,3 +126,29 @@ def test_only_allowed_rows_are_found() -> None:
     allowed = np.zeros(200, bool)
     allowed[[3, 50, 120]] = True
     assert codes.nearest(vectors[7], 10, allowed).tolist() == [3, 50, 120]
+
+
+def test_weights_are_the_rotated_query_and_their_sums_are_exact() -> None:
+    for dim in (24, 512, 2000):
+        query = np.random.default_rng(dim).standard_normal(dim).astype(np.float32)
+        weights = weights_of(query)
+        assert weights.shape == (num_bits(dim),)
+        assert np.abs(weights.astype(np.int64)).sum() < MAX_SUM
+        rotated = rotation(dim) @ query
+        np.testing.assert_allclose(weights / weights.max(), rotated / rotated.max(), atol=1e-3)
+    assert not weights_of(np.zeros(24, np.float32)).any()
+
+
+def test_ranking_by_the_numbers_of_the_query_finds_more_than_distances_alone() -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.standard_normal((20_000, 128)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    codes = Codes(scan_blocks(codes_of(vectors)), len(vectors))
+    shares = {"distances": 0.0, "numbers": 0.0}
+    for query in generator.standard_normal((20, 128)).astype(np.float32):
+        best = np.argsort(-(vectors @ query))[:20]
+        differing = np.bitwise_count(codes_of(vectors) ^ codes_of(query[None])).sum(axis=1)
+        nearest = np.argsort(differing, kind="stable")[:500]
+        shares["distances"] += np.isin(best, nearest).mean() / 20
+        shares["numbers"] += np.isin(best, codes.nearest(query, 500)).mean() / 20
+    assert shares["numbers"] > shares["distances"] + 0.05

@@ -116,7 +116,8 @@ def index(
         print_json(report.to_dict())
     else:
         print_report(report, store)
-    if not (report.indexed or report.unchanged or report.aliases or report.problems):
+    num_used = report.indexed + report.completed + report.unchanged + report.aliases
+    if not num_used and not report.problems:
         names = ", ".join([*(paths or ()), *([str(files)] if files is not None else [])])
         print_line(f"no videos or images in {names}; hidden files are skipped", is_error=True)
     if report.unused_tags and tags is not None:
@@ -156,9 +157,8 @@ def _progress_callback(display: Progress | None) -> OnProgress:
     def update(progress: IndexProgress) -> None:
         if display is not None:
             total, detail = progress.bytes_total or 1, format_progress(progress)
-            display(
-                ProgressUpdate("indexing", progress.bytes_done, total, detail, is_counted=False)
-            )
+            name = "completing" if progress.is_completing else "indexing"
+            display(ProgressUpdate(name, progress.bytes_done, total, detail, is_counted=False))
 
     return update
 
@@ -193,7 +193,11 @@ def print_report(report: IndexReport, store: str) -> None:
         f"{' and '.join(counts)} indexed ({report.hours:.2f} h in {_clock(report.elapsed)}), "
         f"{report.unchanged} unchanged, {pluralize(report.aliases, 'copy', 'copies')} of others"
     )
-    if report.indexed:
+    if report.completed:
+        print_line(f"{pluralize(report.completed, 'file')} of earlier runs completed")
+    if report.indexed and report.searchable_after < report.elapsed - 1:
+        print_line(f"all could be searched after {_clock(report.searchable_after)}")
+    if report.indexed or report.completed:
         print_line(f"encoded on {report.device} in {report.precision}")
     if report.transcript_lines:
         print_line(f"{pluralize(report.transcript_lines, 'transcript line')} read")
@@ -203,6 +207,11 @@ def print_report(report: IndexReport, store: str) -> None:
         files = pluralize(report.missing, "indexed file is", "indexed files are")
         print_line(f"{files} deleted or excluded; drop them with --drop-missing")
     print_line(f"{pluralize(report.clips, 'clip')} in {store}")
+    if report.keyframe_clips:
+        print_line(
+            f"{pluralize(report.keyframe_clips, 'clip')} from keyframes only; the same command "
+            "without --quick completes them"
+        )
     _print_files("not indexed", report.problems)
     if report.problems:
         print_line("they are tried again when they change, or with --retry", is_error=True)

@@ -36,6 +36,7 @@ from eaglenet.core.errors import (
     UsageError,
     VideoDecodeError,
     cause_of,
+    shell_join,
     shell_quote,
     store_option,
 )
@@ -488,6 +489,12 @@ def _print_notes(
     if copies and not as_json:
         count = pluralize(len(copies), "near copy", "near copies")
         print_line(f"{count} not shown; show them with --keep-duplicates", is_error=True)
+    if any("from_keyframes" in hit.metadata for hit in hits) and not as_json:
+        print_line(
+            "some hits are from clips indexed from keyframes only; complete them with: eaglenet "
+            f"index {shell_join(engine.manifest.roots or ('FOLDER',))}{store_option(store)}",
+            is_error=True,
+        )
     missing = [path for path in dict.fromkeys(hit.path for hit in hits) if is_missing_file(path)]
     if missing:
         files = pluralize(

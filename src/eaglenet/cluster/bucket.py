@@ -16,6 +16,7 @@ folder (see ``mirror``), so that searching reads one format.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -246,6 +247,10 @@ class BucketWriter:
         with self._copy() as copy:
             return copy.clip_numbers(content)
 
+    def keyframe_clips(self) -> Mapping[str, frozenset[int]]:
+        with self._copy() as copy:
+            return copy.keyframe_clips()
+
     def sources(self) -> Mapping[SourceKey, Source]:
         with self._copy() as copy:
             return copy.sources()
@@ -465,8 +470,10 @@ def _operations_of(
     ids = np.array(
         [number for (number,) in copy.database.rows("SELECT id FROM clips ORDER BY id")], np.int64
     )
+    keyframe_ids = {row[0] for row in copy.database.checked("keyframe_clips")}
     for start in range(0, len(ids), COPY_CLIPS):
-        rows = snapshot.rows_of_clips(ids[start : start + COPY_CLIPS])
+        part = ids[start : start + COPY_CLIPS]
+        rows = snapshot.rows_of_clips(part)
         pointers = snapshot.pointers_at(rows)
         starts = pointers["record"] * snapshot.manifest.layout.dtype.itemsize
         is_damaged = _is_inside(starts, damaged_chunks.get("features", ()))
@@ -475,14 +482,17 @@ def _operations_of(
         if not len(rows):
             continue
         clips = snapshot.clips(rows)
+        keys = [(clip.content, clip.number) for clip in clips]
+        from_keyframes = [clip_id in keyframe_ids for clip_id in part[~is_lost].tolist()]
         counts.update(clip.content for clip in clips)
         batch = ClipBatch(
-            keys=[(clip.content, clip.number) for clip in clips],
+            keys=keys,
             starts=np.array([clip.start for clip in clips]),
             ends=np.array([clip.end for clip in clips]),
             vectors=snapshot.vectors_at(rows),
             features=snapshot.features_at(rows),
             thumbnails=snapshot.thumbnails_at(rows),
+            keyframe_keys=frozenset(itertools.compress(keys, from_keyframes)),
         )
         yield Changes([batch])
     pending: list[SourceLines] = []

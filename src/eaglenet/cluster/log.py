@@ -69,7 +69,7 @@ def encode(operation: Operation) -> bytes:
         }
         if operation.clips:
             batch = ClipBatch.concatenate(operation.clips)
-            header["keys"] = batch.keys
+            header |= {"keys": batch.keys, "keyframe_keys": sorted(batch.keyframe_keys)}
             arrays = {"starts": batch.starts, "ends": batch.ends, "vectors": batch.vectors}
             arrays["pointers"] = batch.features
     text = np.frombuffer(zlib.compress(json.dumps(header).encode()), np.uint8)
@@ -111,7 +111,10 @@ def _operation(body: bytes) -> Operation:
             keys = [(content, number) for content, number in header["keys"]]
             names = ("starts", "ends", "vectors", "pointers")
             starts, ends, vectors, pointers = (arrays[name] for name in names)
-            clips = [ClipBatch(keys, starts, ends, vectors, pointers, [b""] * len(keys))]
+            # Logs of earlier versions have no clips from keyframes.
+            keyframe_keys = frozenset((key[0], key[1]) for key in header.get("keyframe_keys", ()))
+            thumbnails = [b""] * len(keys)
+            clips = [ClipBatch(keys, starts, ends, vectors, pointers, thumbnails, keyframe_keys)]
     return Changes(
         clips,
         [IndexedFile(**{**file, "tags": tuple(file["tags"])}) for file in header["files"]],

@@ -46,7 +46,7 @@ from eaglenet.search.shortlist import (
     rows_of_shard,
     uses_exact_scan,
 )
-from eaglenet.store.codes import Near, code_bytes, codes_of, is_halved, merge_nearest
+from eaglenet.store.codes import Near, is_halved, merge_best, num_bits, num_ranked, weights_of
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -239,11 +239,11 @@ class ShardScan:
             return self._scan_vectors(snapshot, queries, k, filters, hubness_weights)
         count = num_candidates(snapshot, k)
         results = []
-        for chunk in _chunks(len(queries), min(CODED_QUERIES, CANDIDATES // count)):
-            codes = np.concatenate([codes_of(queries[number, None]) for number in chunk])
-            answers = self._answers(self._code_query(snapshot, codes, count, filters))
+        for chunk in _chunks(len(queries), min(CODED_QUERIES, CANDIDATES // num_ranked(count))):
+            weights = np.stack([weights_of(queries[number]) for number in chunk])
+            answers = self._answers(self._code_query(snapshot, weights, count, filters))
             for index, number in enumerate(chunk):
-                rows = merge_nearest([near[index] for near in answers], count, snapshot.num_rows)
+                rows = merge_best([near[index] for near in answers], count, snapshot.num_rows)
                 weight = hubness_weights[number] if hubness_weights else 0.0
                 results.append(rank_candidates(snapshot, rows, queries[number], k, weight))
         return results
@@ -331,17 +331,17 @@ class ShardScan:
     def _code_query(
         self,
         snapshot: Snapshot,
-        codes: NDArray[np.uint8],
+        weights: NDArray[np.int16],
         count: int,
         filters: Filters | None = None,
     ) -> ShardQuery[Near]:
-        """Query for the nearest codes of each shard."""
-        body = {**self._body(snapshot, filters), "count": count, "codes": pack(codes, "u1")}
-        is_half_code = is_halved(snapshot.num_rows, code_bytes(snapshot.manifest.dim) // 8)
+        """Query for the best codes of each shard."""
+        body = {**self._body(snapshot, filters), "count": count, "weights": pack(weights, "<i2")}
+        is_half_code = is_halved(snapshot.num_rows, num_bits(snapshot.manifest.dim) // 64)
         return ShardQuery(
             NEAR_PATH,
             body,
-            len(codes),
+            len(weights),
             snapshot.num_rows,
             lambda each, shard: unpack_near(each, rows_of_shard(snapshot, shard), is_half_code),
         )
@@ -358,8 +358,8 @@ class ShardScan:
         """Small query that shows whether a shard works."""
         if uses_exact_scan(snapshot):
             return self._vector_query(snapshot, np.zeros((1, snapshot.manifest.dim), np.float32), 1)
-        codes = np.zeros((1, code_bytes(snapshot.manifest.dim)), np.uint8)
-        return self._code_query(snapshot, codes, 1)
+        weights = np.zeros((1, num_bits(snapshot.manifest.dim)), np.int16)
+        return self._code_query(snapshot, weights, 1)
 
     def wait_until_up(self, snapshot: Snapshot, seconds: float) -> None:
         """Wait until every shard answers, or for ``seconds``."""

@@ -38,7 +38,7 @@ from eaglenet.serve.problems import Problem, add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.settings import Settings
 from eaglenet.store.base import Store
-from eaglenet.store.codes import Near, code_bytes
+from eaglenet.store.codes import MAX_SUM, Near, num_bits
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 MAX_QUERIES = 64
@@ -83,20 +83,24 @@ class ScanBody(BaseModel):
 
 
 class NearRequest(ShardRequest):
-    """Request for the nearest codes. ``codes``: those of the queries.
+    """Request for the best codes. ``weights``: int16 ``[queries, bits]``.
 
     The front computes them: two machines may disagree on the sign of a number near 0.
     """
 
     count: int = Field(ge=1, le=MAX_CANDIDATES)
-    codes: str
+    weights: str
 
 
 class NearList(BaseModel):
-    """A ``Near``: rows (int64) and distances (uint16); of many codes, those of halves as well."""
+    """A ``Near``: rows (int64), distances (uint16) and scores (int32).
+
+    Of many codes, the distances of halves as well.
+    """
 
     rows: str
     distances: str
+    scores: str
     half_distances: str | None = None
     half_counts: str | None = None
 
@@ -127,7 +131,12 @@ def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortl
 
 
 def pack_near(near: Near) -> NearList:
-    list_ = NearList(rows=pack(near.rows, "<i8"), distances=pack(near.distances, "<u2"))
+    assert near.scores is not None
+    list_ = NearList(
+        rows=pack(near.rows, "<i8"),
+        distances=pack(near.distances, "<u2"),
+        scores=pack(near.scores, "<i4"),
+    )
     if near.half_distances is not None:
         list_.half_distances = pack(near.half_distances, "<u2")
         list_.half_counts = pack(near.counts, "<i8")
@@ -137,9 +146,13 @@ def pack_near(near: Near) -> NearList:
 def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], is_halved: bool) -> Near:
     """Decode the nearest codes of a shard; raises ``ValueError`` for rows outside of its bounds."""
     rows, distances = unpack(body["rows"], "<i8"), unpack(body["distances"], "<u2")
+    scores = unpack(body["scores"], "<i4").astype(np.int32)
     _check_rows(rows, bounds, len(distances))
+    _check_rows(rows, bounds, len(scores))
+    if len(scores) and not -MAX_SUM < scores.min() <= scores.max() < MAX_SUM:
+        raise ValueError("impossible scores")
     if not is_halved:
-        return Near(rows.astype(np.int64), distances.astype(np.uint16))
+        return Near(rows.astype(np.int64), distances.astype(np.uint16), scores=scores)
     halves, counts = unpack(body["half_distances"], "<u2"), unpack(body["half_counts"], "<i8")
     _check_rows(rows, bounds, len(halves))
     return Near(
@@ -147,6 +160,7 @@ def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], is_halved: boo
         distances.astype(np.uint16),
         halves.astype(np.uint16),
         counts.astype(np.int64),
+        scores,
     )
 
 
@@ -251,9 +265,13 @@ class Shard:
     def near(self, request: NearRequest) -> NearBody:
         """Clips of this shard that may be among those with the nearest codes of the store."""
         snapshot, row_mask = self._check(request)
-        codes = _arrays("codes", request.codes, "u1", code_bytes(request.dim))
+        weights = _arrays("weights", request.weights, "<i2", num_bits(request.dim))
+        if np.abs(weights.astype(np.int64)).sum(axis=1).max(initial=0) >= MAX_SUM:
+            raise Problem(422, f"weights: their sizes must add up to less than {MAX_SUM}")
         with self._current():
-            nearest = nearest_in_shard(snapshot, codes, request.count, self.shard, row_mask)
+            nearest = nearest_in_shard(
+                snapshot, weights.astype(np.int16), request.count, self.shard, row_mask
+            )
         return NearBody(lists=[pack_near(near) for near in nearest])
 
     def _check(self, request: ShardRequest) -> tuple[Snapshot, NDArray[np.bool_] | None]:

@@ -18,7 +18,7 @@ from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.fetching import current_version, local_path, share
 from eaglenet.indexing.files import CHANGED, FileVersion
-from eaglenet.video.decoding import decode_windows
+from eaglenet.video.decoding import DecodedVideo, decode_keyframe_windows, decode_windows
 from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
@@ -129,6 +129,8 @@ class ClipRequest:
     """Version of the file that was hashed; a file replaced since then gives no clips."""
     duration: float = 0.0
     """Seconds of the whole file, on which its time budget depends."""
+    uses_keyframes: bool = False
+    """Whether keyframes are enough, where a clip has some."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ class ClipFrames(FrameArrays):
     is_real: NDArray[np.bool_]
     times: NDArray[np.float32]
     thumbnail: bytes
+    is_from_keyframes: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,7 @@ def split_request(
     windows: dict[int, Window],
     version: FileVersion | None = None,
     duration: float = 0.0,
+    uses_keyframes: bool = False,
 ) -> Iterator[ClipRequest]:
     """Yield requests for the clips of one file, of up to ``CLIPS_AT_ONCE`` clips each."""
     numbers = sorted(windows)
@@ -179,7 +183,7 @@ def split_request(
         batch = tuple(numbers[start : start + count])
         start += count
         batch_windows = tuple(windows[number] for number in batch)
-        yield ClipRequest(content, path, batch, batch_windows, version, duration)
+        yield ClipRequest(content, path, batch, batch_windows, version, duration, uses_keyframes)
 
 
 @dataclass(frozen=True)
@@ -259,6 +263,8 @@ def check_decoded(request: ClipRequest, decoded: DecodedClips, spec: FrameSpec) 
             raise ValueError("not one time per frame")
         if not (np.isfinite(clip.times).all() and clip.is_real.any()):
             raise ValueError("frames without a time")
+        if clip.is_from_keyframes and not request.uses_keyframes:
+            raise ValueError("a clip from keyframes, where exact frames were requested")
         is_jpeg = clip.thumbnail.startswith(b"\xff\xd8")
         if not is_jpeg or len(clip.thumbnail) > MAX_THUMBNAIL_BYTES:
             raise ValueError("a thumbnail that is not a small JPEG")
@@ -288,19 +294,26 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
         reason = error.strerror or str(error)
         keys = [(request.content, number) for number in request.numbers]
         return DecodedClips(tuple(ClipFailure(key, reason, is_temporary=True) for key in keys), 0.0)
-    videos = {
-        video.window: video
-        for video in decode_windows(
+    from_keyframes: dict[Window | None, DecodedVideo] = {}
+    if request.uses_keyframes:
+        decoded = decode_keyframe_windows(
+            local, spec, request.windows, thumbnail_size=THUMBNAIL_SIZE, keep_open=True
+        )
+        from_keyframes = {video.window: video for video in decoded}
+    videos = dict(from_keyframes)
+    rest = [window for window in request.windows if window not in from_keyframes]
+    if rest:
+        exact = decode_windows(
             local,
             spec,
-            request.windows,
+            rest,
             threads=1,
             skip_damaged=True,
             thumbnail_size=THUMBNAIL_SIZE,
             keep_open=True,
             step=step,
         )
-    }
+        videos |= {video.window: video for video in exact}
     clips: list[ClipFrames | ClipFailure] = []
     for number, window in zip(request.numbers, request.windows, strict=True):
         key, video = (request.content, number), videos.get(window)
@@ -308,8 +321,9 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
             clips.append(ClipFailure(key, "too few decodable frames"))
             continue
         thumbnail = pixels_to_jpeg(video.pixels[0] if video.thumbnail is None else video.thumbnail)
-        decoded = (video.pixels, video.is_real, video.times)
-        clips.append(ClipFrames(key, request.path, window, *decoded, thumbnail))
+        arrays = (video.pixels, video.is_real, video.times)
+        is_quick = window in from_keyframes
+        clips.append(ClipFrames(key, request.path, window, *arrays, thumbnail, is_quick))
     require_version(request.path, request.version)
     # With fast sampling, the nearest keyframes are apart in undamaged files too.
     errors = () if spec.fast else (video.largest_error for video in videos.values())

@@ -152,6 +152,7 @@ class ClipEncoding:
             vectors=vectors,
             features=self.manifest.layout.pack(arrays),
             thumbnails=[clip.thumbnail for clip in batch],
+            keyframe_keys=frozenset(clip.key for clip in batch if clip.is_from_keyframes),
         )
 
     def _features(

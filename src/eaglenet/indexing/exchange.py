@@ -15,6 +15,7 @@ Features are lists of numbers, flat; their shapes are in the manifest.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -113,6 +114,11 @@ def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
             "path": [paths[clip.content] for clip in clips],
             "start": np.array([clip.start for clip in clips]),
             "end": np.array([clip.end for clip in clips]),
+            "from_keyframes": (
+                np.zeros(len(part), bool)
+                if snapshot.from_keyframes is None
+                else snapshot.from_keyframes[part]
+            ),
             "vector": snapshot.vectors_at(part),
             **{
                 name: features[name].reshape(len(part), -1)
@@ -244,16 +250,22 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
         raise ValueError("a time is not finite, or a vector has not length 1")
     if not all(isinstance(image, bytes) for image in columns["thumbnail"]):
         raise ValueError("a thumbnail is not bytes")
+    # Tables of earlier versions have no clips from keyframes.
+    from_keyframes = np.asarray(columns.get("from_keyframes", np.zeros(len(contents), bool)))
+    if from_keyframes.dtype != bool:
+        raise ValueError("from_keyframes is neither true nor false")
     features = np.zeros(len(contents), manifest.layout.dtype)
     for name in manifest.layout.dtype.names or ():
         features[name] = np.asarray(columns[name]).reshape(features[name].shape)
+    keys = list(zip(contents, numbers.tolist(), strict=True))
     return ClipBatch(
-        keys=list(zip(contents, numbers.tolist(), strict=True)),
+        keys=keys,
         starts=spans[0],
         ends=spans[1],
         vectors=vectors,
         features=features,
         thumbnails=list(columns["thumbnail"]),
+        keyframe_keys=frozenset(itertools.compress(keys, from_keyframes.tolist())),
     )
 
 

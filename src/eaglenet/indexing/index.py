@@ -6,6 +6,7 @@ A run without new files neither loads a model nor imports torch.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from eaglenet.indexing.commit import Commit
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.executor import (
+    Executor,
     ExecutorFactory,
     ExecutorSettings,
     find_executor,
@@ -53,6 +55,10 @@ if TYPE_CHECKING:
     from eaglenet.store.hubness import HubnessBank
 
 __all__ = ["IndexOptions", "index", "index_videos"]
+
+EXACT_SECONDS = 60.0
+"""Seconds of video that a run encodes exactly at once: some 4 s of work for `small` on two cores.
+A first pass over the keyframes of what follows makes it searchable, and a second one exact."""
 
 
 def index(
@@ -109,7 +115,6 @@ def index_videos(
     )
     if describer is not None:
         describer.load()
-    precision = "fp32"
     with kind_of(store).write(str(store), manifest, bank) as writer:
         if options.hubness is not None:
             writer.set_hubness(bank)
@@ -123,29 +128,13 @@ def index_videos(
         )
         ledger = Ledger(writer, tags or {})
         run = IndexRun(ledger, Commit(writer), Tally(), transcripts, on_progress)
+        executors = ExecutorSource(source, make_executor, writer.manifest, options)
         todo = run.todo(candidates, retry=options.retry)
         if todo:
-            from eaglenet.indexing.encoding import prepare_for_precision
-
             for recognizer in recognizers:
                 recognizer.load()  # Now, so that a wrong name does not end a long run.
             source.require_same(writer.manifest, roots)
-            encoder, precision = prepare_for_precision(
-                source.method,
-                options.precision,
-                todo,
-                lambda: supports_int8(make_executor, options.cluster),
-            )
-            settings = ExecutorSettings(
-                encoder,
-                writer.manifest,
-                todo,
-                options.workers,
-                options.limits,
-                precision,
-                options.cluster,
-            )
-            run.encode(todo, make_executor(settings))
+            run.encode(todo, executors.executor(todo), executors.exact_seconds)
         else:
             run.write()
         workers = num_workers(todo, options.workers)
@@ -157,6 +146,10 @@ def index_videos(
         # Transcripts are read from local files only.
         local = [file for file in stored if not is_object_url(file.path)]
         transcripts.read_subtitles(local, workers, options.limits)
+        reopened = [] if options.quick else run.reopen(candidates)
+        if reopened:
+            source.require_same(writer.manifest, roots)
+            run.encode(reopened, executors.executor(reopened))
         for recognizer in recognizers:
             RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
                 local, workers
@@ -169,9 +162,63 @@ def index_videos(
         report,
         problems=(*report.problems, *transcripts.all_problems()),
         transcript_lines=transcripts.num_added,
-        device=str(source.method.device) if todo else report.device,
-        precision=precision,
+        device=str(source.method.device) if todo or reopened else report.device,
+        precision=executors.precision,
     )
+
+
+class ExecutorSource:
+    """The executor of both passes of a run, made when it is first needed."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        factory: ExecutorFactory,
+        manifest: Manifest,
+        options: IndexOptions,
+    ) -> None:
+        self.source = source
+        self.factory = factory
+        self.manifest = manifest
+        self.options = options
+        self.precision = "fp32"
+        self._executor: Executor | None = None
+
+    @property
+    def exact_seconds(self) -> float:
+        """Seconds of video after which a first pass takes keyframes; infinity if it never does.
+
+        A GPU and a cluster encode faster than files are found, and ``fast`` stores have keyframes
+        only.
+        """
+        if self.manifest.frame_spec.fast:
+            return math.inf
+        is_slow = self.options.executor == "local" and str(self.source.method.device) == "cpu"
+        return EXACT_SECONDS if is_slow or self.options.quick else math.inf
+
+    def executor(self, files: Sequence[CandidateFile]) -> Executor:
+        """The executor for these files; the one of the first pass if there is one."""
+        if self._executor is None:
+            from eaglenet.indexing.encoding import prepare_for_precision
+
+            options = self.options
+            encoder, self.precision = prepare_for_precision(
+                self.source.method,
+                options.precision,
+                files,
+                lambda: supports_int8(self.factory, options.cluster),
+            )
+            settings = ExecutorSettings(
+                encoder,
+                self.manifest,
+                files,
+                options.workers,
+                options.limits,
+                self.precision,
+                options.cluster,
+            )
+            self._executor = self.factory(settings)
+        return self._executor
 
 
 class ModelSource:

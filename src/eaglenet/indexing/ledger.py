@@ -7,6 +7,7 @@ The ledger decides and writes nothing: every call that settles a file returns a
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,7 +20,10 @@ from eaglenet.store.base import Writer
 from eaglenet.store.records import ClipBatch, ClipKey, IndexedFile
 from eaglenet.video.recording import Recording
 
-Outcome = Literal["encoded", "alias", "unchanged", "failed"]
+Outcome = Literal["encoded", "completed", "alias", "unchanged", "failed"]
+"""``completed``: clips from keyframes were replaced by exact ones."""
+FROM_KEYFRAMES = "from keyframes only"
+"""Part of the reason for a file of which exact frames do not decode."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class _PendingFile:
     """Clips to encode in this run; an interrupted run stored the others."""
     waiting: set[int]
     """Numbers of the clips that are neither encoded nor failed."""
-    failures: list[str] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    """Reasons by number of the clip."""
     temporary_failure: str = ""
     """Why the file cannot be read for now; the next run tries its clips again."""
     is_cut_short: bool = False
@@ -58,13 +63,25 @@ class _PendingFile:
     """Seconds to the farthest frame that replaces one that did not decode."""
     copies: list[CandidateFile] = field(default_factory=list)
     """Files with the same content, found while this one is pending."""
+    from_keyframes: frozenset[int] = frozenset()
+    """Numbers of stored clips from keyframes; they stay where exact frames do not decode."""
+
+    @property
+    def lost(self) -> list[str]:
+        """Reasons of the clips that are not in the store."""
+        failures = self.failures.items()
+        return [reason for number, reason in failures if number not in self.from_keyframes]
 
     @property
     def reason(self) -> str:
         """What is wrong with a file that is in the store; empty if nothing is."""
-        if self.failures:
-            return f"{len(self.failures)} of {self.num_clips} clips: {self.failures[0]}"
-        reasons = []
+        lost, total = self.lost, self.num_clips
+        reasons = [f"{len(lost)} of {total} clips: {lost[0]}"] if lost else []
+        inexact = [self.failures[each] for each in self.failures if each in self.from_keyframes]
+        if inexact:
+            reasons.append(f"{len(inexact)} of {total} clips {FROM_KEYFRAMES}: {inexact[0]}")
+        if reasons:
+            return "; ".join(reasons)
         if self.is_cut_short:
             reasons.append(f"cut short, only the first {self.file.duration:.1f} s are in the file")
         if self.damage:
@@ -96,6 +113,9 @@ class Ledger:
         }
         """Contents whose clips are all stored."""
         self._clip_numbers = writer.clip_numbers
+        self._keyframe_clips = writer.keyframe_clips
+        self.reopened: dict[str, frozenset[int]] = {}
+        """Contents to complete, and the numbers of their clips from keyframes."""
         self.undecodable: dict[str, str] = {}
         """Contents without a single decodable clip, and the reason."""
         self._pending: dict[str, _PendingFile] = {}
@@ -128,21 +148,52 @@ class Ledger:
             if file is not None and file.status == "done" and file.camera is None
         ]
 
-    def requests(self, inspections: Iterable[Inspection]) -> Iterator[Inspection | ClipRequest]:
+    def reopen(self) -> None:
+        """Make contents incomplete that have clips from keyframes; their exact clips stay.
+
+        Files whose exact frames did not decode are left as they are.
+        """
+        for content, numbers in self._keyframe_clips().items():
+            file = self.complete.get(content)
+            if file is None or FROM_KEYFRAMES in file.reason:
+                continue
+            del self.complete[content]
+            self.partial[content] = self._clip_numbers(content) - numbers
+            self.reopened[content] = numbers
+
+    def is_reopened(self, file: CandidateFile) -> bool:
+        """Whether the clips of an unchanged file have to be completed."""
+        stored = self.files.get(file.path)
+        return (
+            stored is not None
+            and stored.status == "done"
+            and stored.content in self.reopened
+            and (stored.size, stored.modified_ns) == (file.size, file.modified_ns)
+        )
+
+    def requests(
+        self, inspections: Iterable[Inspection], exact_seconds: float = math.inf
+    ) -> Iterator[Inspection | ClipRequest]:
         """Yield each file, followed by its clips to decode; each content once.
 
-        May run in another thread: it changes nothing here.
+        Beyond ``exact_seconds`` of video, keyframes are requested. May run in another thread: it
+        changes nothing here.
         """
         complete, requested = frozenset(self.complete), set()
+        seconds = 0.0
         for file in inspections:
             yield file
             content = file.content
             if file.problem or not file.is_video or content in complete or content in requested:
                 continue
             requested.add(content)
+            seconds += file.duration
+            uses_keyframes = seconds > exact_seconds
             stored = self.partial.get(content, frozenset())
             windows = {n: w for n, w in enumerate(file.windows) if n not in stored}
-            yield from split_request(content, file.file.path, windows, file.version, file.duration)
+            yield from split_request(
+                content, file.file.path, windows, file.version, file.duration, uses_keyframes
+            )
 
     def begin(self, inspection: Inspection) -> list[FileResult]:
         """Add a file as pending, or settle it if none of its clips have to be encoded."""
@@ -178,7 +229,12 @@ class Ledger:
         numbers = range(len(inspection.windows))
         waiting = set(numbers) - self.partial.get(content, frozenset())
         self._pending[content] = pending = _PendingFile(
-            indexed, len(numbers), len(waiting), waiting, is_cut_short=inspection.is_cut_short
+            indexed,
+            len(numbers),
+            len(waiting),
+            waiting,
+            is_cut_short=inspection.is_cut_short,
+            from_keyframes=self.reopened.get(content, frozenset()),
         )
         return [] if waiting else self._settle(pending)
 
@@ -198,7 +254,7 @@ class Ledger:
         pending = self._pending[failure.key[0]]
         if failure.is_temporary:
             pending.temporary_failure = failure.reason
-        pending.failures.append(failure.reason)
+        pending.failures[failure.key[1]] = failure.reason
         return self._record(failure.key)
 
     def record_damage(self, damage: Damage) -> None:
@@ -239,14 +295,15 @@ class Ledger:
             # Reported but not stored: otherwise the next run would not try the file again.
             results = [_failed(file, content, pending.temporary_failure) for file in files]
             return [dataclasses.replace(result, is_new=False) for result in results]
-        num_good = pending.num_clips - len(pending.failures)
+        num_good = pending.num_clips - len(pending.lost)
         if not num_good:
-            reason = self.undecodable[content] = pending.failures[0]
+            reason = self.undecodable[content] = pending.lost[0]
             return [_failed(file, content, reason) for file in files]
         indexed = dataclasses.replace(indexed, num_clips=num_good, reason=pending.reason)
         self.complete[content] = indexed
         copies = [self._alias(file, indexed) for file in pending.copies]
-        return [FileResult(indexed, "encoded"), *copies]
+        outcome: Outcome = "completed" if content in self.reopened else "encoded"
+        return [FileResult(indexed, outcome), *copies]
 
     def _alias(self, file: CandidateFile, same: IndexedFile) -> FileResult:
         """Settle a file whose content is stored: a copy, or the same file with a new date."""

@@ -59,6 +59,13 @@ class IndexOptions:
     """
 
     splitting: Splitting = field(default_factory=Splitting)
+    quick: bool = field(
+        default=False,
+        metadata={
+            "help": "Stop when all can be searched by keyframes; a later run without it completes "
+            "the clips."
+        },
+    )
     fast: bool = field(
         default=False,
         metadata={"group": "Clips", "help": "Use the nearest keyframes instead of exact frames."},

@@ -24,7 +24,9 @@ class IndexProgress:
     elapsed: float
     """Seconds."""
     clips: int
-    """Clips stored in this run, including those of unfinished files."""
+    """Clips stored in this pass, including those of unfinished files."""
+    is_completing: bool = False
+    """Whether clips from keyframes are being replaced by exact ones: the second pass."""
 
     @property
     def speed(self) -> float:
@@ -85,6 +87,12 @@ class IndexReport:
     """Precision used for encoding."""
     new_files: tuple[str, ...] = ()
     """Paths of the files encoded in this run."""
+    completed: int = 0
+    """Files of earlier runs whose clips from keyframes were replaced by exact ones."""
+    keyframe_clips: int = 0
+    """Clips in the store now that were encoded from keyframes only."""
+    searchable_after: float = 0.0
+    """Seconds after which all new files could be searched."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

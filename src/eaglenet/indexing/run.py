@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from eaglenet.indexing.fetching import is_missing
 from eaglenet.indexing.files import CandidateFile, leads_out, real_folders, unused_tags
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.inspection import Inspection, read_recordings
-from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger, recording_values
+from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger, Outcome, recording_values
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
 from eaglenet.indexing.transcripts import TranscriptRun
@@ -32,8 +33,10 @@ class Tally:
     """Counts the outcomes of files, and what of them is committed."""
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._outcomes: Counter[str] = Counter()
+        self._start = self._pass_start = time.monotonic()
+        self._searchable_after: float | None = None
+        self._is_completing = False
+        self._outcomes: dict[str, Outcome] = {}
         self._problems: dict[str, str] = {}
         self._damaged: dict[str, str] = {}
         self._new_files: list[str] = []
@@ -45,22 +48,32 @@ class Tally:
         self._hours_done = 0.0
         self._uncommitted: dict[str, FileProgress] = {}
 
-    def begin(self, todo: Sequence[CandidateFile]) -> None:
-        """Set the files that have to be inspected."""
+    def begin(self, todo: Sequence[CandidateFile], *, is_completing: bool = False) -> None:
+        """Set the files that have to be inspected, and count a pass from 0."""
+        self._pass_start = time.monotonic()
+        if is_completing:
+            self._is_completing, self._searchable_after = True, self._pass_start - self._start
+        self._bytes_done = self._done = self._skipped = self._clips = 0
+        self._hours_done = 0.0
+        self._uncommitted = {}
         self._todo = {file.path for file in todo}
         self._total, self._bytes_total = len(todo), sum(file.size for file in todo)
 
     def settle(self, result: FileResult) -> None:
         """Count a file, and keep its problem."""
         file = result.file
-        self._outcomes[result.outcome] += 1
         if file.path in self._todo:
             seconds = file.duration if file.status == "done" else 0.0
             self._uncommitted[file.path] = FileProgress(file.size, seconds)
-        if result.outcome == "encoded":
-            self._new_files.append(file.path)
-            self._seconds += file.duration
-            self._images += file.duration == 0
+        # A file that is completed after it was encoded in this run counts once.
+        if self._outcomes.get(file.path, "unchanged") == "unchanged":
+            self._outcomes[file.path] = result.outcome
+            if result.outcome in ("encoded", "completed"):
+                self._seconds += file.duration
+            if result.outcome == "encoded":
+                self._new_files.append(file.path)
+                self._images += file.duration == 0
+        self.forget([file.path])
         if result.outcome == "failed":
             self._problems[file.path] = file.reason
         elif file.reason:
@@ -99,23 +112,36 @@ class Tally:
             hours=self._hours_done + sum(part.seconds for part in parts) / 3600,
             bytes_total=self._bytes_total,
             bytes_done=self._bytes_done + sum(part.size for part in parts),
-            elapsed=time.monotonic() - self._start,
+            elapsed=time.monotonic() - self._pass_start,
             clips=self._clips,
+            is_completing=self._is_completing,
         )
 
     def report(
-        self, *, dropped: int, missing: int, clips: int, unused_tags: tuple[str, ...]
+        self,
+        *,
+        dropped: int,
+        missing: int,
+        clips: int,
+        unused_tags: tuple[str, ...],
+        keyframe_clips: int = 0,
     ) -> IndexReport:
         """Report of the run; the arguments describe the store after it."""
+        outcomes, elapsed = Counter(self._outcomes.values()), time.monotonic() - self._start
         return IndexReport(
-            indexed=self._outcomes["encoded"],
-            unchanged=self._outcomes["unchanged"],
-            aliases=self._outcomes["alias"],
+            indexed=outcomes["encoded"],
+            unchanged=outcomes["unchanged"],
+            aliases=outcomes["alias"],
+            completed=outcomes["completed"],
+            keyframe_clips=keyframe_clips,
+            searchable_after=(
+                elapsed if self._searchable_after is None else self._searchable_after
+            ),
             dropped=dropped,
             missing=missing,
             clips=clips,
             hours=self._seconds / 3600,
-            elapsed=time.monotonic() - self._start,
+            elapsed=elapsed,
             problems=tuple(FileProblem(path, reason) for path, reason in self._problems.items()),
             damaged=tuple(FileProblem(path, reason) for path, reason in self._damaged.items()),
             unused_tags=unused_tags,
@@ -155,12 +181,28 @@ class IndexRun:
         self.tally.begin(todo)
         return todo
 
-    def encode(self, todo: Sequence[CandidateFile], executor: Executor) -> None:
-        """Encode the clips of these files, and commit now and then."""
+    def reopen(self, files: Iterable[CandidateFile]) -> list[CandidateFile]:
+        """Files whose clips from keyframes have to be replaced by exact ones: the second pass."""
+        self.ledger.reopen()
+        todo = [file for file in files if self.ledger.is_reopened(file)]
+        if todo:
+            self.tally.begin(todo, is_completing=True)
+        return todo
+
+    def encode(
+        self,
+        todo: Sequence[CandidateFile],
+        executor: Executor,
+        exact_seconds: float = math.inf,
+    ) -> None:
+        """Encode the clips of these files, and commit now and then.
+
+        Beyond ``exact_seconds`` of video, clips are encoded from keyframes.
+        """
         self._report_progress(self.tally.progress(()))
         try:
             inspections = executor.inspect(todo, frozenset(self.ledger.complete))
-            for outcome in executor.encode(self._requests(inspections)):
+            for outcome in executor.encode(self._requests(inspections, exact_seconds)):
                 self._begin_inspected()
                 self._record(outcome)
                 if self.commit.is_due:
@@ -213,15 +255,18 @@ class IndexRun:
             missing=0 if options.drop_missing else len(missing),
             clips=clips,
             unused_tags=unused_tags([file.path for file in files], self.ledger.tags),
+            keyframe_clips=sum(map(len, self.commit.writer.keyframe_clips().values())),
         )
 
-    def _requests(self, inspections: Iterable[Inspection]) -> Iterator[ClipRequest]:
+    def _requests(
+        self, inspections: Iterable[Inspection], exact_seconds: float
+    ) -> Iterator[ClipRequest]:
         """Clips to decode, file by file while earlier ones are being decoded.
 
         May run in another thread: it changes nothing, and puts inspections into a queue, always
         before the requests that depend on them.
         """
-        for item in self.ledger.requests(inspections):
+        for item in self.ledger.requests(inspections, exact_seconds):
             if isinstance(item, Inspection):
                 self._inspections.put(item)
             else:

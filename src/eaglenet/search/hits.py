@@ -192,6 +192,9 @@ def _metadata(
         "tags": files.tags[file],
         **recording_of(files, file),
     }
+    from_keyframes = details.snapshot.from_keyframes
+    if from_keyframes is not None and from_keyframes[row]:
+        metadata["from_keyframes"] = True
     if len(files.paths[file]) > 1:
         metadata["also_at"] = [path for path in files.paths[file] if path != hit_path]
     if more:

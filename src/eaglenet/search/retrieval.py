@@ -69,6 +69,9 @@ class StoreView:
         return {
             "store": self.store.location,
             "clips": len(snapshot),
+            "keyframe_clips": (
+                0 if snapshot.from_keyframes is None else int(snapshot.from_keyframes.sum())
+            ),
             "files": sum(len(paths) for paths in self.files.paths),
             "contents": len(self.files),
             "hours": float(self.files.durations.sum()) / 3600,

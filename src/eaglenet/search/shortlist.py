@@ -37,10 +37,10 @@ MAX_TIES = 10_000
 CHUNK = 4096
 SPARSE_FRACTION = 0.25
 """Fraction of allowed clips up to which copying their vectors beats comparing all vectors."""
-CANDIDATES = 2048
+CANDIDATES = 1024
 """Codes whose vectors are compared exactly, plus one per ``CLIPS_PER_CANDIDATE`` clips."""
-CLIPS_PER_CANDIDATE = 8192
-CANDIDATES_PER_RESULT = 16
+CLIPS_PER_CANDIDATE = 16_384
+CANDIDATES_PER_RESULT = 8
 """Minimum number of such codes per clip of the shortlist."""
 
 
@@ -345,20 +345,21 @@ def rank_candidates(
 
 def nearest_in_shard(
     snapshot: Snapshot,
-    codes: NDArray[np.uint8],
+    weights: NDArray[np.int16],
     count: int,
     shard: tuple[int, int],
     allowed: NDArray[np.bool_] | None = None,
 ) -> list[Near]:
-    """Find the allowed rows of a shard that may be among the ``count`` nearest of the store.
+    """Find the allowed rows of a shard that may be among the ``count`` best codes of the store.
 
-    ``shard`` as in :func:`exact_shortlists`. ``merge_nearest`` of all shards gives exactly the
-    candidates of the whole store.
+    ``weights`` ``[queries, bits]`` are those of the queries, ``shard`` as in
+    :func:`exact_shortlists`. ``merge_best`` of all shards gives exactly the candidates of the
+    whole store.
     """
     first, end = rows_of_shard(snapshot, shard)
     shard_codes = snapshot.codes(first, end)
     mask = _searched(snapshot, first, end, allowed)
-    return [shard_codes.nearest_in_part(code, count, mask).thinned(count) for code in codes]
+    return [shard_codes.best_in_part(each, count, mask) for each in weights]
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def info(request: Request) -> InfoBody:
     """Describe the store: clips, files, hours, model and tags."""
     state = state_of(request)
     values = state.engine.info()
-    names = ("clips", "files", "hours", "lines", "method", "index", "tags")
+    names = ("clips", "keyframe_clips", "files", "hours", "lines", "method", "index", "tags")
     card = CARDS.get(values["model"])
     return InfoBody(
         **{name: values[name] for name in names},
@@ -297,6 +297,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         moment=MomentBody(start=hit.moment.start, end=hit.moment.end, best=hit.moment.best),
         duration=hit.duration,
         **{name: hit.metadata[name] for name in RecordingBody.model_fields if name in hit.metadata},
+        from_keyframes=bool(hit.metadata.get("from_keyframes")),
         tags=list(hit.metadata.get("tags", ())),
         more=list(hit.metadata.get("more", ())),
         copies=[shown_path(state, path) for path in hit.metadata.get("copies", ())],

@@ -219,6 +219,9 @@ class HitBody(RecordingBody):
     match: Label = Field(default="not measured", description="The confidence as a label")
     moment: MomentBody
     duration: float = Field(description="Seconds of the whole file; 0 for an image")
+    from_keyframes: bool = Field(
+        default=False, description="Whether the clip was indexed from keyframes only so far"
+    )
     tags: list[str]
     more: list[str] = Field(description="If grouped: ids of the file's other clips")
     copies: list[str] = Field(description="Paths of near copies that this hit stands for")
@@ -287,6 +290,7 @@ class ClipBody(RecordingBody):
 
 class InfoBody(BaseModel):
     clips: int
+    keyframe_clips: int = Field(description="Clips indexed from keyframes only so far")
     files: int
     hours: float
     lines: int = Field(description="Number of transcript lines")

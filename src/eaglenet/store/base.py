@@ -37,6 +37,10 @@ class Writer(Protocol):
         """Stored clip numbers of a content."""
         ...
 
+    def keyframe_clips(self) -> Mapping[str, frozenset[int]]:
+        """Numbers of the clips that were encoded from keyframes only, by content."""
+        ...
+
     def sources(self) -> Mapping[SourceKey, Source]:
         """Every source of transcript lines."""
         ...

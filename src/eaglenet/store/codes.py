@@ -2,12 +2,13 @@
 
 A code has one bit per coordinate of the rotated vector: whether it is positive. The share of bits
 in which the codes of two unit vectors differ estimates their angle / pi (Charikar 2002, eq. 3), so
-the nearest codes hold the nearest vectors but for some noise, and the exact similarities of a few
-thousand candidates decide. Codes need no training and depend only on their vector; 64 bytes stand
-for a vector of 512 numbers (2,048 bytes).
+the nearest codes hold the nearest vectors but for some noise. The nearest are ranked by the query's
+own numbers, of which a code knows the signs of the other side only: sum of q_i where bit i is set.
+Exact similarities of the best thousand decide. Codes need no training and depend only on their
+vector; 64 bytes stand for a vector of 512 numbers (2,048 bytes).
 
 A store can be searched in parts, each on another machine: every part reports the rows that may be
-among the nearest (:meth:`Codes.nearest_in_part`), and :func:`merge_nearest` decides among all. One
+among the nearest (:meth:`Codes.best_in_part`), and :func:`merge_best` decides among all. One
 machine does it with one part.
 """
 
@@ -17,8 +18,10 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +33,16 @@ SAMPLE_STEP = 64
 """One in so many distances is sampled to estimate how far the nearest reach."""
 FAR = np.iinfo(np.uint16).max
 """Distance of rows that must not be found; no two codes are so far apart."""
+RANKED_FACTOR = 4
+"""Codes that are ranked by the query's numbers, per row wanted."""
+MAX_SUM = 2**24
+"""Bound of the sums of weights."""
+BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int32)
+"""``[256, 8]``: the bits of every value of a byte."""
 HALVED_ROWS = 2**20
 """Rows from which on the second half of a code is compared only where the first half is near."""
-HALVED_FRACTION, HALVED_FACTOR = 64, 16
-"""Codes compared in full: one in 64 of all, at least 16 per row wanted."""
+HALVED_FRACTION, HALVED_FACTOR = 64, 8
+"""Codes compared in full: one in 64 of all, at least 8 per code that is ranked."""
 
 Block = NDArray[np.uint64]
 """``[words, codes]``: the first words of all codes, then the second words, and so on."""
@@ -80,6 +89,19 @@ def codes_of(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.packbits(vectors @ rotation(vectors.shape[1]).T > 0, axis=1)
 
 
+def weights_of(query: NDArray[np.float32]) -> NDArray[np.int16]:
+    """``[bits]``: the rotated query in whole numbers, whose sums are the same on every machine."""
+    rotated = rotation(len(query)) @ query
+    largest = max(float(np.abs(rotated).max()), 1e-30)
+    limit = min(MAX_SUM // len(rotated) - 1, np.iinfo(np.int16).max)
+    return np.round(rotated * (limit / largest)).astype(np.int16)
+
+
+def num_ranked(count: int) -> int:
+    """Number of nearest codes that are ranked by the query's numbers to find ``count`` rows."""
+    return RANKED_FACTOR * count
+
+
 def scan_blocks(codes: NDArray[np.uint8]) -> list[Block]:
     """Copy codes ``[rows, bytes]`` into the order they are scanned in."""
     words = codes.view(np.uint64)
@@ -100,6 +122,8 @@ class Near:
     half_distances: NDArray[np.uint16] | None = None
     half_counts: NDArray[np.int64] | None = None
     """Number of first halves at distance 0, 1, ..., where rows were left out since."""
+    scores: NDArray[np.int32] | None = None
+    """Sum of the query's weights where a bit of the code is set; None before they are needed."""
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -151,28 +175,56 @@ class Codes:
     def nearest(
         self, query: NDArray[np.float32], count: int, allowed: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
-        """Rows (ascending) with the ``count`` nearest codes; of equal ones the first rows."""
-        part = self.nearest_in_part(codes_of(query[None])[0], count, allowed)
-        return merge_nearest([part], count, self.num_rows)
+        """Rows (ascending) of the ``count`` best codes; of equal ones the first rows."""
+        weights = weights_of(query)
+        part = self.nearest_in_part(weights, num_ranked(count), allowed)
+        rows = part.rows[_nearest([part], num_ranked(count), self.num_rows)]
+        return _best(rows, self.scores(rows, weights), count)
+
+    def best_in_part(
+        self, weights: NDArray[np.int16], count: int, allowed: NDArray[np.bool_] | None = None
+    ) -> Near:
+        """Rows of this part, with scores, that may be among the ``count`` best of the store."""
+        wanted = num_ranked(count)
+        near = self.nearest_in_part(weights, wanted, allowed).thinned(wanted)
+        return replace(near, scores=self.scores(near.rows, weights))
+
+    def scores(self, rows: NDArray[np.int64], weights: NDArray[np.int16]) -> NDArray[np.int32]:
+        """Sums of weights over the bits that are set, of some rows (ascending)."""
+        scores = np.zeros(len(rows), np.int32)
+        if not len(rows):
+            return scores
+        indices = rows - self.first_row
+        bounds = np.searchsorted(indices, self.edges)
+        words = np.empty((len(self.blocks[0]), len(rows)), np.uint64)
+        for number, (low, high) in enumerate(pairwise(bounds.tolist())):
+            if low < high:
+                words[:, low:high] = self.blocks[number][:, indices[low:high] - self.edges[number]]
+        # For each byte of a code, the sum for each of its values.
+        sums = weights.astype(np.int32).reshape(-1, 8) @ BYTE_BITS.T
+        values = words.view(np.uint8).reshape(len(words), len(rows), -1).transpose(0, 2, 1)
+        for table, column in zip(sums, values.reshape(len(sums), -1), strict=True):
+            scores += table.take(column)
+        return scores
 
     def nearest_in_part(
-        self, code: NDArray[np.uint8], count: int, allowed: NDArray[np.bool_] | None = None
+        self, weights: NDArray[np.int16], count: int, allowed: NDArray[np.bool_] | None = None
     ) -> Near:
         """Rows of this part that may be among the ``count`` nearest of the whole store.
 
         ``allowed`` is a mask over the rows of this part.
         """
-        words = code.view(np.uint64)
+        words = np.packbits(weights > 0).view(np.uint64)
         half = len(words) // 2 if is_halved(self.num_rows, len(words)) else len(words)
         distances = self._scan(words[:half])
         if allowed is not None:
             distances[~allowed] = FAR
         if half == len(words):
-            indices = _smallest(distances, count)
+            indices = self._smallest(distances, count)
             values = distances[indices]
             best = np.sort(np.argsort(values, kind="stable")[:count])
             return Near(indices[best] + self.first_row, values[best])
-        indices = _smallest(distances, num_compared(count, self.num_rows))
+        indices = self._smallest(distances, num_compared(count, self.num_rows))
         halves = distances[indices]
         return Near(indices + self.first_row, halves + self._rest(words, half, indices), halves)
 
@@ -212,6 +264,33 @@ class Codes:
         self._in_threads(compare)
         return distances
 
+    def _smallest(self, distances: NDArray[np.uint16], count: int) -> NDArray[np.int64]:
+        """Indices (ascending) of the ``count`` smallest and all that equal them; none is FAR."""
+        limit = int(FAR) - 1
+        if count < len(distances):
+            sample = np.sort(distances[::SAMPLE_STEP])
+            limit = min(limit, int(sample[min(len(sample) - 1, 2 * count // SAMPLE_STEP)]))
+        near = self._at_most(distances, limit)
+        while len(near) < count and limit < FAR - 1:  # The estimate was too low.
+            limit = min(limit + 1 + limit // 4, int(FAR) - 1)
+            near = self._at_most(distances, limit)
+        if len(near) > count:
+            values = distances[near]
+            near = near[values <= np.partition(values, count - 1)[count - 1]]
+        return near
+
+    def _at_most(self, distances: NDArray[np.uint16], limit: int) -> NDArray[np.int64]:
+        """Indices (ascending) of the distances up to ``limit``."""
+        parts = [np.zeros(0, np.int64)] * (len(self.blocks) + 1)
+
+        def select(numbers: Iterable[int]) -> None:
+            for number in numbers:
+                first, end = self.edges[number], self.edges[number + 1]
+                parts[number] = np.flatnonzero(distances[first:end] <= limit) + first
+
+        self._in_threads(select)
+        return np.concatenate(parts)
+
     def _in_threads(self, work: Callable[[Iterable[int]], None]) -> None:
         count = len(self.blocks)
         threads = max(1, min(os.cpu_count() or 1, count))
@@ -229,16 +308,33 @@ def num_compared(count: int, num_rows: int) -> int:
     return max(HALVED_FACTOR * count, num_rows // HALVED_FRACTION)
 
 
-def merge_nearest(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int64]:
-    """Rows (ascending) of the ``count`` nearest of all parts; of equal ones the first rows."""
+def merge_best(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int64]:
+    """Rows (ascending) of the ``count`` best of all parts; of equal ones the first rows."""
+    rows = np.concatenate([part.rows for part in parts])
+    scores = np.concatenate([part.scores for part in parts if part.scores is not None])
+    indices = _nearest(parts, num_ranked(count), num_rows)
+    return _best(rows[indices], scores[indices], count)
+
+
+def _nearest(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int64]:
+    """Indices (ascending), through all parts, of the ``count`` rows with the nearest codes."""
     rows = np.concatenate([part.rows for part in parts])
     distances = np.concatenate([part.distances for part in parts])
+    indices = np.arange(len(rows))
     halves = [part.half_distances for part in parts if part.half_distances is not None]
     if halves:
-        is_inside = np.concatenate(halves) <= _half_reach(parts, num_compared(count, num_rows))
-        rows, distances = rows[is_inside], distances[is_inside]
+        reach = _half_reach(parts, num_compared(count, num_rows))
+        indices = np.flatnonzero(np.concatenate(halves) <= reach)
+    if len(indices) > count:
+        keys = _keys(rows[indices], distances[indices])
+        indices = indices[keys <= np.partition(keys, count - 1)[count - 1]]
+    return indices
+
+
+def _best(rows: NDArray[np.int64], scores: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    """Rows (ascending) of the ``count`` highest scores; of equal ones the first rows."""
     if len(rows) > count:
-        keys = _keys(rows, distances)
+        keys = _keys(rows, np.int64(MAX_SUM) - scores)
         rows = rows[keys <= np.partition(keys, count - 1)[count - 1]]
     return np.sort(rows)
 
@@ -251,22 +347,6 @@ def _half_reach(parts: Sequence[Near], wanted: int) -> int:
     return int(np.searchsorted(np.cumsum(total), wanted))
 
 
-def _keys(rows: NDArray[np.int64], distances: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Order by distance, then by row."""
-    return (distances.astype(np.int64) << 40) | rows
-
-
-def _smallest(distances: NDArray[np.uint16], count: int) -> NDArray[np.int64]:
-    """Indices (ascending) of the ``count`` smallest and all that equal the last; none is FAR."""
-    limit = int(FAR) - 1
-    if count < len(distances):
-        sample = np.sort(distances[::SAMPLE_STEP])
-        limit = min(limit, int(sample[min(len(sample) - 1, 2 * count // SAMPLE_STEP)]))
-    near = np.flatnonzero(distances <= limit)
-    while len(near) < count and limit < FAR - 1:  # The estimate was too low.
-        limit = min(limit + 1 + limit // 4, int(FAR) - 1)
-        near = np.flatnonzero(distances <= limit)
-    if len(near) > count:
-        values = distances[near]
-        near = near[values <= np.partition(values, count - 1)[count - 1]]
-    return near
+def _keys(rows: NDArray[np.int64], distances: NDArray[Any]) -> NDArray[np.int64]:
+    """Order by distance (below 2**26), then by row."""
+    return (distances.astype(np.int64) << 36) | rows

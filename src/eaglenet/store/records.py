@@ -42,6 +42,8 @@ class ClipBatch:
     """``[clips, dim]``, unit length."""
     features: Features
     thumbnails: list[bytes]
+    keyframe_keys: frozenset[ClipKey] = frozenset()
+    """Keys of the clips that were encoded from keyframes only."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -55,6 +57,7 @@ class ClipBatch:
             vectors=self.vectors[selected],
             features=self.features[selected],
             thumbnails=[self.thumbnails[index] for index in indices],
+            keyframe_keys=self.keyframe_keys,
         )
 
     @classmethod
@@ -66,6 +69,7 @@ class ClipBatch:
             vectors=np.concatenate([batch.vectors for batch in batches]),
             features=np.concatenate([batch.features for batch in batches]),
             thumbnails=[image for batch in batches for image in batch.thumbnails],
+            keyframe_keys=frozenset().union(*(batch.keyframe_keys for batch in batches)),
         )
 
 
@@ -230,6 +234,7 @@ class Changes:
     """Everything that one commit stores; it becomes durable and visible as a whole, or not at all.
 
     A content is visible while a file with status ``done`` has it. Its clips may be stored earlier.
+    An exact clip replaces one from keyframes; any other clip that is stored already is skipped.
     """
 
     clips: Sequence[ClipBatch] = ()

@@ -30,8 +30,10 @@ from eaglenet.store.records import Repaired, Verified
 from eaglenet.store.salvage import read_rows
 from eaglenet.store.schema import (
     COLUMNS,
+    COUNTED,
     DATABASE,
     HIDDEN,
+    KEYFRAME_CLIPS,
     insert_statement,
     is_intact,
     quoted_names,
@@ -310,6 +312,9 @@ def _drop_incomplete(salvage: Salvage) -> None:
         for number, row in rows["clips"].items()
         if number in salvage.clip_ids and row[1] in contents
     }
+    rows[KEYFRAME_CLIPS] = {
+        number: row for number, row in rows[KEYFRAME_CLIPS].items() if number in rows["clips"]
+    }
     held = Counter(row[1] for row in rows["clips"].values())
     for number, row in list(rows["files"].items()):
         path, content_id, status, num_clips = row[1], row[4], row[5], row[10]
@@ -359,7 +364,7 @@ def _fill(connection: sqlite3.Connection, salvage: Salvage) -> None:
     """Insert all intact rows; the full-text indexes are made from the lines again."""
     rows = salvage.rows
     rows["segments"] = {info.id: (info.id, *info.to_values()) for info in salvage.segments}
-    for table in ("contents", "files", "clips", "segments", "sources", "lines", "hubness"):
+    for table in (name for name in COUNTED if name != HIDDEN):
         values = [row_of(table, row[0], row[1:]) for _, row in sorted(rows[table].items())]
         connection.executemany(insert_statement(table), values)
     transcripts.add_terms(connection, (row[6] for row in rows["lines"].values()))

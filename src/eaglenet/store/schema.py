@@ -69,6 +69,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "start": "REAL NOT NULL",
         "end": "REAL NOT NULL",
     },
+    "keyframe_clips": {"content_id": "INTEGER NOT NULL"},
     "segments": {
         "labels_version": "INTEGER NOT NULL",
         "num_rows": "INTEGER NOT NULL",
@@ -104,13 +105,24 @@ EARLIER_WIDTHS = {"files": 11}
 
 HIDDEN = "hidden"
 """Clips that no search shows: of unfinished files, or removed and still in a segment."""
-COUNTED = ("hubness", "contents", "files", "clips", "segments", "sources", "lines", HIDDEN)
+KEYFRAME_CLIPS = "keyframe_clips"
+"""Clips encoded from keyframes only, by clip id; exact ones replace them."""
+COUNTED = (
+    "hubness", "contents", "files", "clips", KEYFRAME_CLIPS, "segments", "sources", "lines", HIDDEN
+)  # fmt: skip
 """Tables with an entry in ``totals``."""
 
 
 def _table(name: str, columns: Mapping[str, str]) -> str:
     fields = "".join(f'  "{column}" {kind},\n' for column, kind in columns.items())
     return f'CREATE TABLE {name} (\n  "id" INTEGER PRIMARY KEY,\n{fields}  "checksum" INTEGER\n)'
+
+
+def _totals(version: int) -> str:
+    return (
+        f"CREATE TABLE totals (/* schema {version} */ name TEXT PRIMARY KEY, "
+        "num_rows INTEGER, checksum INTEGER)"
+    )
 
 
 def _triggers(name: str) -> Iterable[str]:
@@ -144,13 +156,6 @@ TEXT_STATEMENTS = (
     "VALUES ('delete', old.id, old.terms, old.origin); END",
 )
 """Derived from ``lines``: rebuilt, never repaired."""
-
-
-def _totals(version: int) -> str:
-    return (
-        f"CREATE TABLE totals (/* schema {version} */ name TEXT PRIMARY KEY, "
-        "num_rows INTEGER, checksum INTEGER)"
-    )
 
 
 STATEMENTS = (
@@ -265,7 +270,20 @@ def _add_recordings(connection: sqlite3.Connection) -> None:
     connection.executemany(insert_statement(table), values)
 
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_recordings}
+def _add_keyframe_clips(connection: sqlite3.Connection) -> None:
+    """Schema 1 to 2: clips encoded from keyframes only; an earlier store has none."""
+    connection.execute(_table(KEYFRAME_CLIPS, COLUMNS[KEYFRAME_CLIPS]))
+    for trigger in _triggers(KEYFRAME_CLIPS):
+        connection.execute(trigger)
+    connection.execute("INSERT INTO totals VALUES (?, 0, 0)", (KEYFRAME_CLIPS,))
+
+
+def _make_schema_2(connection: sqlite3.Connection) -> None:
+    _add_recordings(connection)
+    _add_keyframe_clips(connection)
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _make_schema_2}
 """By the version a migration starts from; each runs inside a writer's transaction."""
 
 

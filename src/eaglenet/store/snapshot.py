@@ -129,6 +129,18 @@ class Snapshot:
                 rows = np.where(inside >= 0, inside + base, rows)
         return rows
 
+    @cached_property
+    def from_keyframes(self) -> NDArray[np.bool_] | None:
+        """Mask over rows: clips encoded from keyframes only; None if there are none."""
+        with self._current():
+            rows = self.database.checked("keyframe_clips")
+        indices = self._rows_of_clips(np.array([row[0] for row in rows], np.int64))
+        if not len(indices):
+            return None
+        mask = np.zeros(self.num_rows, bool)
+        mask[indices[indices >= 0]] = True  # Others are newer than this snapshot.
+        return mask if self.visible is None else mask & self.visible
+
     # Vectors and codes
 
     @contextmanager

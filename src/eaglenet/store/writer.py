@@ -22,7 +22,14 @@ from eaglenet.store.database import Database, connect
 from eaglenet.store.disk import store_errors
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceKey
-from eaglenet.store.schema import DATABASE, HIDDEN, insert_statement, migrate, row_of
+from eaglenet.store.schema import (
+    DATABASE,
+    HIDDEN,
+    KEYFRAME_CLIPS,
+    insert_statement,
+    migrate,
+    row_of,
+)
 from eaglenet.store.segments import (
     FOLDER,
     KINDS,
@@ -177,6 +184,16 @@ class LocalWriter:
         )
         return frozenset(number for (number,) in rows)
 
+    def keyframe_clips(self) -> dict[str, frozenset[int]]:
+        numbers: dict[str, set[int]] = {}
+        for content, number in self.database.rows(
+            "SELECT contents.hash, clips.number FROM keyframe_clips "
+            "JOIN clips ON clips.id = keyframe_clips.id "
+            "JOIN contents ON contents.id = clips.content_id"
+        ):
+            numbers.setdefault(content, set()).add(number)
+        return {content: frozenset(each) for content, each in numbers.items()}
+
     def sources(self) -> Mapping[SourceKey, Source]:
         return {source.key: source for _, source in transcripts.stored_sources(self.database)}
 
@@ -225,15 +242,22 @@ class LocalWriter:
         return int(total) - int(self.database.value(hidden))
 
     def _add_clips(self, change: Transaction, batch: ClipBatch) -> set[int]:
-        """Append clips that are not stored yet; returns the contents they belong to."""
+        """Append clips that are not stored yet; returns the contents they belong to.
+
+        Exact clips take the place of those from keyframes.
+        """
         owners = [change.content_id(content) for content, _ in batch.keys]
+        pairs = list(zip(owners, batch.keys, strict=True))
+        exact = {(owner, key[1]) for owner, key in pairs if key not in batch.keyframe_keys}
+        if exact:
+            _remove_keyframe_clips(change, exact)
         seen = {
             (owner, number)
             for owner in set(owners)
             for number in change.ids("SELECT number FROM clips WHERE content_id = ?", owner)
         }
         indices = []
-        for index, (owner, (_, number)) in enumerate(zip(owners, batch.keys, strict=True)):
+        for index, (owner, (_, number)) in enumerate(pairs):
             if (owner, number) not in seen:
                 seen.add((owner, number))
                 indices.append(index)
@@ -254,6 +278,12 @@ class LocalWriter:
             for clip, owner, (_, number), span in zip(ids, owners, batch.keys, spans, strict=True)
         ]
         change.connection.executemany(insert_statement("clips"), values)
+        keyframe_clips = [
+            row_of(KEYFRAME_CLIPS, clip, (owner,))
+            for clip, owner, key in zip(ids, owners, batch.keys, strict=True)
+            if key in batch.keyframe_keys
+        ]
+        change.connection.executemany(insert_statement(KEYFRAME_CLIPS), keyframe_clips)
 
     def _new_rows(self, ids: NDArray[np.int64], batch: ClipBatch, owners: Sequence[int]) -> NewRows:
         vectors = np.ascontiguousarray(batch.vectors, np.float32)
@@ -411,6 +441,26 @@ def _set_visibility(change: Transaction, content_id: int) -> None:
     change.connection.execute(statement, (content_id,))
 
 
+def _remove_keyframe_clips(change: Transaction, keys: set[tuple[int, int]]) -> None:
+    """Remove clips from keyframes with these content ids and numbers.
+
+    Their rows stay in the segments, hidden, until the segment is compacted.
+    """
+    for owner in {owner for owner, _ in keys}:
+        clips = change.connection.execute(
+            "SELECT id, number FROM clips WHERE content_id = ? AND id IN "
+            "(SELECT id FROM keyframe_clips)",
+            (owner,),
+        ).fetchall()
+        ids = [(clip,) for clip, number in clips if (owner, number) in keys]
+        for statement in (
+            f"INSERT OR IGNORE INTO {HIDDEN} (clip_id) VALUES (?)",
+            "DELETE FROM clips WHERE id = ?",
+            f"DELETE FROM {KEYFRAME_CLIPS} WHERE id = ?",
+        ):
+            change.connection.executemany(statement, ids)
+
+
 def _change_transcripts(change: Transaction, changes: Changes) -> None:
     if not changes.transcripts and not changes.removed_sources:
         return
@@ -435,7 +485,8 @@ def _remove_orphans(change: Transaction) -> None:
     """
     for content_id in change.ids(ORPHANS):
         _set_visibility(change, content_id)
-        change.connection.execute("DELETE FROM clips WHERE content_id = ?", (content_id,))
+        for table in ("clips", KEYFRAME_CLIPS):
+            change.connection.execute(f"DELETE FROM {table} WHERE content_id = ?", (content_id,))
         for source_id in change.ids("SELECT id FROM sources WHERE content_id = ?", content_id):
             transcripts.remove_source(change.connection, source_id)
             change.state.text_checksum = None

@@ -25,7 +25,7 @@ import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.video import images, pixels, windows, writing
+from eaglenet.video import images, keyframes, pixels, windows, writing
 from eaglenet.video.containers import is_image, pyav
 from eaglenet.video.input_file import share_file
 from eaglenet.video.picking import decode_through
@@ -51,6 +51,7 @@ __all__ = [
     "Window",
     "decode",
     "decode_image",
+    "decode_keyframe_windows",
     "decode_windows",
     "is_video",
     "open_video",
@@ -125,6 +126,24 @@ def decode_windows(
         yield from windows.decode_windows(
             source, spec, windows_of_file, skip_damaged, thumbnail_size, step
         )
+
+
+def decode_keyframe_windows(
+    path: str | Path,
+    spec: FrameSpec,
+    windows_of_file: Sequence[Window],
+    *,
+    thumbnail_size: int = 0,
+    keep_open: bool = False,
+) -> Iterator[DecodedVideo]:
+    """Decode windows of one file from keyframes alone, with one thread.
+
+    Windows that have too few, and images, are left out; :func:`decode_windows` decodes them.
+    """
+    if is_image(path):
+        return
+    with open_video(path, threads=1, keep_open=keep_open) as source:
+        yield from keyframes.decode_keyframes(source, spec, windows_of_file, thumbnail_size)
 
 
 def probe(path: str | Path) -> VideoInfo:

@@ -376,7 +376,9 @@ const setUp = async () => {
     const info = await answer.json();
     const number = new Intl.NumberFormat();
     document.querySelector("#store").textContent =
-      `${number.format(info.clips)} clips \u00b7 ${number.format(info.files)} files \u00b7 ` +
+      `${number.format(info.clips)} clips` +
+      (info.keyframe_clips ? ` (${number.format(info.keyframe_clips)} from keyframes so far)` : "") +
+      ` \u00b7 ${number.format(info.files)} files \u00b7 ` +
       `${duration(info.hours)} \u00b7 ` +
       (info.lines ? `${number.format(info.lines)} lines of words \u00b7 ` : "") + info.model;
     document.querySelector("#parts").hidden = !info.lines;

@@ -70,6 +70,7 @@ export const card = (hit, open, words = null) => {
   const place = [folderOf(hit), day(hit)].filter(Boolean).join(" \u00b7 ");
   const more = hit.more.length ? `+${hit.more.length} more` : place;
   facts.append(element("span", "folder", more), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
+  if (hit.from_keyframes) facts.firstChild.after(element("span", "folder", "from keyframes"));
   text.append(element("span", "name", hit.name));
   if (words) text.append(words);
   text.append(facts);

@@ -1,0 +1,150 @@
+"""Clips encoded from keyframes only: marked in the store until exact ones replace them."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_store import CLIPS, content_of, fill, make_batch, make_file, make_manifest
+
+from eaglenet.cluster import log
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.indexing.arrow_tables import read_table, write_table
+from eaglenet.indexing.exchange import export_store, import_store
+from eaglenet.store import schema
+from eaglenet.store.records import Changes, ClipBatch
+from eaglenet.store.store import LocalStore
+
+
+def from_keyframes(number: int) -> ClipBatch:
+    """The clips of a file as a first pass stores them: other vectors, and marked."""
+    batch = make_batch(number)
+    return replace(batch, vectors=-batch.vectors, keyframe_keys=frozenset(batch.keys))
+
+
+def make_quick(folder: Path, files: int = 3) -> LocalStore:
+    with LocalStore.write(folder, make_manifest()) as writer:
+        for number in range(files):
+            writer.commit(Changes([from_keyframes(number)], [make_file(number)]))
+        writer.finish()
+    return LocalStore.open(folder)
+
+
+def marked(store: LocalStore) -> set[tuple[str, int]]:
+    snapshot = store.snapshot()
+    mask = snapshot.from_keyframes
+    rows = [] if mask is None else np.flatnonzero(mask).tolist()
+    return {(clip.content, clip.number) for clip in snapshot.clips(rows)}
+
+
+def contents(store: LocalStore) -> dict[str, tuple[bytes, ...]]:
+    """Every visible clip, whatever its row."""
+    snapshot = store.snapshot()
+    rows = np.arange(snapshot.num_rows)
+    rows = rows if snapshot.visible is None else rows[snapshot.visible]
+    clips, vectors = snapshot.clips(rows), snapshot.vectors_at(rows)
+    features = snapshot.features_at(rows)
+    return {
+        f"{clip.id} {clip.start} {clip.end}": (
+            vectors[number].tobytes(),
+            features[number].tobytes(),
+            snapshot.thumbnail(clip.row),
+        )
+        for number, clip in enumerate(clips)
+    }
+
+
+def test_exact_clips_replace_those_from_keyframes_and_nothing_replaces_exact_ones(
+    tmp_path: Path,
+) -> None:
+    store = make_quick(tmp_path / "quick")
+    assert marked(store) == {(content_of(n), clip) for n in range(3) for clip in range(CLIPS)}
+    with LocalStore.write(tmp_path / "quick") as writer:
+        assert writer.keyframe_clips() == {content_of(n): frozenset(range(4)) for n in range(3)}
+        writer.commit(Changes([make_batch(1, [2])]))
+        assert writer.keyframe_clips()[content_of(1)] == {0, 1, 3}
+        assert len(LocalStore.open(tmp_path / "quick").snapshot()) == 3 * CLIPS
+        writer.commit(Changes([make_batch(n) for n in range(3)], [make_file(n) for n in range(3)]))
+        writer.commit(Changes([from_keyframes(0)]))
+        assert writer.finish() == 3 * CLIPS
+    completed = LocalStore.open(tmp_path / "quick")
+    completed.verify()
+    assert marked(completed) == set()
+    assert completed.snapshot().num_rows == 3 * CLIPS  # The others were compacted away.
+    plain = tmp_path / "plain"
+    with LocalStore.write(plain, make_manifest()) as writer:
+        for number in range(3):
+            writer.commit(Changes([make_batch(number)], [make_file(number)]))
+        writer.finish()
+    assert contents(completed) == contents(LocalStore.open(plain))
+    assert completed.files() == LocalStore.open(plain).files()
+
+
+def test_a_repair_and_removed_files_keep_the_marks_right(tmp_path: Path) -> None:
+    make_quick(tmp_path).database.close()
+    with closing(sqlite3.connect(tmp_path / schema.DATABASE)) as connection:
+        connection.execute("UPDATE totals SET num_rows = 1 WHERE name = 'keyframe_clips'")
+        connection.commit()
+    with pytest.raises(StoreError, match="keyframe_clips"):
+        LocalStore.open(tmp_path).verify()
+    LocalStore.repair(tmp_path)
+    store = LocalStore.open(tmp_path)
+    store.verify()
+    assert len(marked(store)) == 3 * CLIPS
+    with LocalStore.write(tmp_path) as writer:
+        writer.commit(Changes(removed_files=[make_file(1).path]))
+        writer.finish()
+    store = LocalStore.open(tmp_path)
+    store.verify()
+    assert {content for content, _ in marked(store)} == {content_of(0), content_of(2)}
+
+
+def test_a_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    fill(tmp_path, 2).database.close()
+    with closing(sqlite3.connect(tmp_path / schema.DATABASE)) as connection:
+        connection.execute("DROP TABLE keyframe_clips")
+        connection.execute("DELETE FROM totals WHERE name = 'keyframe_clips'")
+        schema._set_version(connection, 1)
+        connection.commit()
+    with pytest.raises(StoreError, match="eaglenet store upgrade"):
+        LocalStore.open(tmp_path)
+    with LocalStore.write(tmp_path) as writer:
+        writer.commit(Changes([from_keyframes(2)], [make_file(2)]))
+        writer.finish()
+    store = LocalStore.open(tmp_path)
+    store.verify()
+    assert len(marked(store)) == CLIPS
+    assert len(store.snapshot()) == 3 * CLIPS
+
+
+def test_exports_and_the_log_carry_the_marks(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    quick = make_quick(tmp_path / "quick", 1)
+    export_store(tmp_path / "quick", tmp_path / "tables", "parquet")
+    import_store(tmp_path / "tables", tmp_path / "copy")
+    assert marked(LocalStore.open(tmp_path / "copy")) == marked(quick)
+
+    changes = Changes([from_keyframes(0)], [make_file(0)])
+    batch = replace(changes.clips[0], features=np.zeros(CLIPS, log.POINTER))
+    for keys in (batch.keyframe_keys, frozenset[tuple[str, int]]()):
+        written = log.encode(Changes([replace(batch, keyframe_keys=keys)]))
+        ((_, operation),) = log.decode(written)
+        assert isinstance(operation, Changes)
+        assert operation.clips[0].keyframe_keys == keys
+
+
+def test_an_export_with_other_marks_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    make_quick(tmp_path / "quick", 1)
+    export_store(tmp_path / "quick", tmp_path / "tables", "parquet")
+    chunks = [
+        {**chunk, "from_keyframes": np.arange(CLIPS)}
+        for chunk in read_table(tmp_path / "tables", "clips", "parquet")
+    ]
+    write_table(tmp_path / "tables", "clips", "parquet", chunks)
+    with pytest.raises(UsageError, match="from_keyframes"):
+        import_store(tmp_path / "tables", tmp_path / "copy")
