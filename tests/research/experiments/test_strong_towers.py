@@ -1,4 +1,4 @@
-"""docs/how-to/features.md, end to end: vectors of any model, a features folder, heads, test videos."""
+"""docs/how-to/features.md, end to end: vectors of any model, a folder, heads, test videos."""
 
 from __future__ import annotations
 
