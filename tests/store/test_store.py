@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -374,25 +376,53 @@ def test_network_disks_are_recognised(
 
 def test_a_newer_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "store", 1).database.close()
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", 0)
-    monkeypatch.setattr(schema, "STATEMENTS", ("CREATE TABLE earlier (a)",))
-    with pytest.raises(StoreError, match=r"made by a newer eaglenet \(schema 1, .* up to 0"):
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 1)
+    with pytest.raises(StoreError, match=r"made by a newer eaglenet \(schema 2, .* up to 1"):
         LocalStore.open(tmp_path / "store")
 
 
-def test_migrations_run_when_a_store_is_written_to(
+def test_a_store_without_windows_is_read_as_it_is_and_migrated_when_written_to(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "store"
+    fill(folder, 2).database.close()
+    with closing(sqlite3.connect(folder / "store.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        for table in schema.WINDOW_TABLES:
+            connection.execute(f"DROP TABLE {table}")
+            connection.execute("DELETE FROM totals WHERE name = ?", (table,))
+        schema._rename_totals(connection, 1)
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute("COMMIT")
+    store = LocalStore.open(folder)
+    assert store.snapshot().encoders == frozenset()
+    assert store.verify().lines == 6
+    assert LocalStore.repair(folder).lines == 6
+    assert LocalStore.open(folder).database.version == 2
+    with LocalStore.write(folder) as writer:
+        assert writer.sources_without_windows("any") == [
+            (content_of(number), "subtitle", "") for number in range(2)
+        ]
+    assert LocalStore.open(folder).verify().lines == 6
+
+
+def test_a_migration_that_fails_leaves_the_store_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path / "store", 1).database.close()
-    added = "CREATE TABLE more (a)"
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr(schema, "STATEMENTS", (*schema.STATEMENTS, added))
-    monkeypatch.setitem(schema.MIGRATIONS, 1, lambda connection: connection.execute(added))
-    with pytest.raises(StoreError, match=r"has schema 1, this eaglenet needs 2"):
-        LocalStore.open(tmp_path / "store")
-    with LocalStore.write(tmp_path / "store") as writer:
-        assert writer.database.value("SELECT count(*) FROM more") == 0
-    assert LocalStore.open(tmp_path / "store").database.value("PRAGMA user_version") == 2
+    folder = tmp_path / "store"
+    fill(folder, 1).database.close()
+
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE more (a)")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
+    monkeypatch.setitem(schema.ADDED, 3, ("CREATE TABLE more (a)",))
+    monkeypatch.setitem(schema.MIGRATIONS, 2, fail)
+    with pytest.raises(StoreError), LocalStore.write(folder):
+        pass
+    monkeypatch.undo()
+    assert LocalStore.open(folder).verify().clips == CLIPS
 
 
 def test_a_store_on_a_read_only_disk_can_be_searched(tmp_path: Path) -> None:

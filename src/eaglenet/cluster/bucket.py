@@ -55,6 +55,7 @@ from eaglenet.store.records import (
     Changes,
     ClipBatch,
     IndexedFile,
+    Line,
     Repaired,
     Source,
     SourceKey,
@@ -249,6 +250,14 @@ class BucketWriter:
     def sources(self) -> Mapping[SourceKey, Source]:
         with self._copy() as copy:
             return copy.sources()
+
+    def sources_without_windows(self, encoder: str) -> list[SourceKey]:
+        with self._copy() as copy:
+            return copy.sources_without_windows(encoder)
+
+    def lines(self, key: SourceKey) -> list[Line]:
+        with self._copy() as copy:
+            return copy.lines(key)
 
     def commit(self, changes: Changes) -> None:
         if changes:
@@ -452,7 +461,10 @@ def _operations_of(
     lost: Mapping[str, Sequence[Chunk]],
     counts: Counter[str],
 ) -> Iterator[Operation]:
-    """Operations that make the same store again, but for its files; counts clips by content."""
+    """Operations that make the same store again, but for its files; counts clips by content.
+
+    The next index run makes the vectors of transcript windows again, which takes no decoding.
+    """
     bank = read_bank(copy.database, copy.manifest)
     if bank is not None:
         yield SetHubness(bank)

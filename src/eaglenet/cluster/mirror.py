@@ -268,12 +268,13 @@ def merged(
 ) -> Iterator[tuple[Position, Operation]]:
     """Join changes that follow each other, so that many commits cost as much as a few.
 
-    What a commit removes, it removes before it adds: changes that remove anything stay alone.
+    What a commit removes, it removes before it adds: changes that remove anything stay alone, and
+    so do windows, which new lines of their source replace.
     """
     pending: tuple[Position, Changes] | None = None
     for position, operation in operations:
         is_plain = isinstance(operation, Changes) and not (
-            operation.removed_files or operation.removed_sources
+            operation.removed_files or operation.removed_sources or operation.windows
         )
         if is_plain and pending is not None and _num_clips(pending[1]) < MERGED_CLIPS:
             assert isinstance(operation, Changes)

@@ -29,6 +29,7 @@ from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_
 from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
+from eaglenet.indexing.meaning import encode_transcripts
 from eaglenet.indexing.options import OFF, IndexOptions
 from eaglenet.indexing.recognition import (
     OnScreenTextRecognizer,
@@ -153,6 +154,7 @@ def index_videos(
             RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
                 local, workers
             )
+        encode_transcripts(writer, on_transcripts)
         report = run.finish(candidates, roots, options)
     return dataclasses.replace(
         report,

@@ -148,6 +148,9 @@ class TranscriptBody(BaseModel):
         description="First character, and the one after the last, of what was asked for in 'text'; "
         "characters are Unicode code points"
     )
+    by_meaning: bool = Field(
+        description="True if it means something similar in other words; 'text' may be several lines"
+    )
 
 
 class StepBody(BaseModel):

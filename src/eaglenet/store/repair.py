@@ -29,14 +29,15 @@ from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Repaired, Verified
 from eaglenet.store.salvage import read_rows
 from eaglenet.store.schema import (
-    COLUMNS,
     DATABASE,
     HIDDEN,
+    WINDOW_TABLES,
     insert_statement,
     is_intact,
     quoted_names,
     require_total,
     row_of,
+    tables_of,
 )
 from eaglenet.store.segments import (
     FOLDER,
@@ -50,6 +51,12 @@ from eaglenet.store.segments import (
 )
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.tables import State, create, put_state, read_bank, read_state
+from eaglenet.store.windows import (
+    WindowSegment,
+    WindowSegmentInfo,
+    intact_segments,
+    read_window_segments,
+)
 from eaglenet.store.writer import DONE, LocalWriter
 
 CHUNK = 4096
@@ -60,13 +67,16 @@ def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verifi
     """Compare everything; raises a :class:`DamageError` that names the damaged part."""
     database.check_integrity()
     with database.reading():
-        counts = {table: _verify_table(database, table) for table in COLUMNS}
+        tables = tables_of(database.version)
+        counts = {table: _verify_table(database, table) for table in tables}
         if database.checked("manifest") != database.checked("manifest_copy"):
             raise damage("table manifest_copy in store.db", database.location)
         _verify_visibility(snapshot)
         _verify_text(database)
     for segment in snapshot.segments:
         _verify_segment(segment, read_bank(database, manifest))
+    for info in read_window_segments(database):
+        WindowSegment(snapshot.database.folder, info).verify()
     done = database.value("SELECT count(*) FROM files WHERE status = 'done'")
     return Verified(len(snapshot), int(done), counts["clips"], counts["lines"])
 
@@ -160,6 +170,7 @@ def repair(folder: Path) -> Repaired:
         for info in _segment_infos(salvage):
             _salvage_segment(salvage, info)
         _drop_incomplete(salvage)
+        _salvage_windows(salvage)
         _report_lost_bank(salvage)
         return _write(salvage)
 
@@ -329,6 +340,30 @@ def _drop_incomplete(salvage: Salvage) -> None:
         salvage.details.append(f"{lost} transcripts lost lines and are read again")
 
 
+def _salvage_windows(salvage: Salvage) -> None:
+    """Keep segments of windows that are intact, and the windows of sources in them."""
+    rows = salvage.rows
+    infos = [WindowSegmentInfo.from_row(row) for row in rows["window_segments"].values()]
+    intact = {info.id: info for info in intact_segments(salvage.folder, infos)}
+    lost = 0
+    for number, (_, segment_id, first_row, num_rows, _) in list(rows["windows"].items()):
+        info = intact.get(segment_id)
+        is_inside = info is not None and first_row + num_rows <= info.num_rows
+        if number not in rows["sources"] or (num_rows and not is_inside):
+            del rows["windows"][number]
+            lost += number in rows["sources"]
+    rows["window_segments"] = {
+        number: row for number, row in rows["window_segments"].items() if number in intact
+    }
+    for info in infos:
+        if info.id not in intact:
+            salvage.obsolete += [path.name for path in info.paths(salvage.folder)]
+    if lost:
+        salvage.details.append(
+            f"{lost} transcripts lost the vectors of their meaning; the next index run makes them"
+        )
+
+
 def _report_lost_bank(salvage: Salvage) -> None:
     if salvage.bank is None and salvage.has_offsets:
         roots = salvage.manifest.roots or ("FOLDER",)
@@ -359,7 +394,8 @@ def _fill(connection: sqlite3.Connection, salvage: Salvage) -> None:
     """Insert all intact rows; the full-text indexes are made from the lines again."""
     rows = salvage.rows
     rows["segments"] = {info.id: (info.id, *info.to_values()) for info in salvage.segments}
-    for table in ("contents", "files", "clips", "segments", "sources", "lines", "hubness"):
+    tables = ("contents", "files", "clips", "segments", "sources", "lines", "hubness")
+    for table in (*tables, *WINDOW_TABLES):
         values = [row_of(table, row[0], row[1:]) for _, row in sorted(rows[table].items())]
         connection.executemany(insert_statement(table), values)
     transcripts.add_terms(connection, (row[6] for row in rows["lines"].values()))

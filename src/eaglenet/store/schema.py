@@ -12,13 +12,13 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.errors import StoreError
 from eaglenet.store.disk import damage
 
 DATABASE = "store.db"
 APPLICATION_ID = 0x45474C45
 """``EGLE``; ``file store.db`` shows it."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PAGE_SIZE = 4096
 
 COLUMNS: dict[str, dict[str, str]] = {
@@ -86,12 +86,28 @@ COLUMNS: dict[str, dict[str, str]] = {
         "terms": "TEXT NOT NULL",
         "origin": "TEXT NOT NULL",
     },
+    "windows": {
+        "segment_id": "INTEGER NOT NULL",
+        "first_row": "INTEGER NOT NULL",
+        "num_rows": "INTEGER NOT NULL",
+        "encoder": "TEXT NOT NULL",
+    },
+    "window_segments": {
+        "encoder": "TEXT NOT NULL",
+        "dim": "INTEGER NOT NULL",
+        "num_rows": "INTEGER NOT NULL",
+        "block_checksums": "BLOB NOT NULL",
+    },
 }
 """Tables whose rows carry checksums, with their columns between ``id`` and ``checksum``."""
 
 HIDDEN = "hidden"
 """Clips that no search shows: of unfinished files, or removed and still in a segment."""
-COUNTED = ("hubness", "contents", "files", "clips", "segments", "sources", "lines", HIDDEN)
+WINDOW_TABLES = ("windows", "window_segments")
+"""Tables that version 2 of the schema added."""
+COUNTED = (
+    "hubness", "contents", "files", "clips", "segments", "sources", "lines", HIDDEN, *WINDOW_TABLES
+)  # fmt: skip
 """Tables with an entry in ``totals``."""
 
 
@@ -132,22 +148,58 @@ TEXT_STATEMENTS = (
 )
 """Derived from ``lines``: rebuilt, never repaired."""
 
-STATEMENTS = (
-    *(_table(name, columns) for name, columns in COLUMNS.items()),
+
+def _totals(version: int) -> str:
+    """Create ``totals``; the statement names the version of the schema as well."""
+    return (
+        f"CREATE TABLE totals (/* schema {version} */ name TEXT PRIMARY KEY, "
+        "num_rows INTEGER, checksum INTEGER)"
+    )
+
+
+FIRST_STATEMENTS = (
+    *(_table(name, columns) for name, columns in COLUMNS.items() if name not in WINDOW_TABLES),
     f"CREATE TABLE {HIDDEN} (clip_id INTEGER PRIMARY KEY)",
     "CREATE TABLE obsolete (name TEXT PRIMARY KEY)",
-    f"CREATE TABLE totals (/* schema {SCHEMA_VERSION} */ name TEXT PRIMARY KEY, "
-    "num_rows INTEGER, checksum INTEGER)",
     "CREATE INDEX files_by_content ON files (content_id)",
     "CREATE UNIQUE INDEX clips_by_content ON clips (content_id, number)",
     "CREATE UNIQUE INDEX sources_by_key ON sources (content_id, kind, path)",
     "CREATE INDEX lines_by_source ON lines (source_id, start)",
-    *(trigger for name in COUNTED for trigger in _triggers(name)),
+    *(trigger for name in COUNTED if name not in WINDOW_TABLES for trigger in _triggers(name)),
     *TEXT_STATEMENTS,
 )
+WINDOW_STATEMENTS = (
+    *(_table(name, COLUMNS[name]) for name in WINDOW_TABLES),
+    *(trigger for name in WINDOW_TABLES for trigger in _triggers(name)),
+)
+ADDED: dict[int, tuple[str, ...]] = {1: FIRST_STATEMENTS, 2: WINDOW_STATEMENTS}
+"""What each version of the schema added. A version that only adds tables can be read by a newer
+eaglenet as it is; a writer adds them."""
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+
+def statements_of(version: int) -> tuple[str, ...]:
+    """All statements of a version."""
+    added = (statement for number in range(1, version + 1) for statement in ADDED[number])
+    return (*added, _totals(version))
+
+
+def tables_of(version: int) -> tuple[str, ...]:
+    """Tables with checksums that a store of this version has."""
+    return tuple(table for table in COLUMNS if version >= 2 or table not in WINDOW_TABLES)
+
+
+def _add_windows(connection: sqlite3.Connection) -> None:
+    for statement in WINDOW_STATEMENTS:
+        connection.execute(statement)
+    _begin_totals(connection, WINDOW_TABLES)
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_windows}
 """By the version a migration starts from; each runs inside a writer's transaction."""
+
+
+def _begin_totals(connection: sqlite3.Connection, tables: Iterable[str]) -> None:
+    connection.executemany("INSERT INTO totals VALUES (?, 0, 0)", [(name,) for name in tables])
 
 
 def checksum(table: str, row_id: int, values: Iterable[Any]) -> int:
@@ -199,33 +251,30 @@ def require_total(
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Write the schema into an empty database, inside a transaction."""
-    for statement in STATEMENTS:
+    for statement in statements_of(SCHEMA_VERSION):
         connection.execute(statement)
-    connection.executemany("INSERT INTO totals VALUES (?, 0, 0)", [(name,) for name in COUNTED])
+    _begin_totals(connection, COUNTED)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def require_version(connection: sqlite3.Connection, location: object) -> None:
-    """Refuse a database of another program, or of another version of the schema."""
+def require_version(connection: sqlite3.Connection, location: object) -> int:
+    """Return the version of the schema; refuse another program's database, or a newer version."""
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("application_id", "user_version")
     )
     stored = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
-    is_other = not stored.issuperset(STATEMENTS)  # They name the version as well.
+    is_known = 1 <= version <= SCHEMA_VERSION and stored.issuperset(statements_of(version))
+    if is_known and application == APPLICATION_ID:
+        return int(version)
+    is_other = not stored.issuperset(statements_of(SCHEMA_VERSION))
     if is_other and application == APPLICATION_ID and version > SCHEMA_VERSION:
         raise StoreError(
             f"{location} was made by a newer eaglenet (schema {version}, this one reads up to "
             f"{SCHEMA_VERSION}); update eaglenet, or use another --store"
         )
-    if is_other and version in MIGRATIONS:
-        raise StoreError(
-            f"{location} has schema {version}, this eaglenet needs {SCHEMA_VERSION}; upgrade it "
-            f"with: eaglenet store upgrade --store {shell_quote(location)}"
-        )
-    if (application, version) != (APPLICATION_ID, SCHEMA_VERSION) or is_other:
-        raise damage(f"the schema in {DATABASE}", location)
+    raise damage(f"the schema in {DATABASE}", location)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -237,8 +286,17 @@ def migrate(connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             MIGRATIONS[version](connection)
+            _rename_totals(connection, version + 1)
             connection.execute(f"PRAGMA user_version = {version + 1}")
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
+
+
+def _rename_totals(connection: sqlite3.Connection, version: int) -> None:
+    """Make ``totals`` again with a statement that names this version."""
+    rows = connection.execute("SELECT name, num_rows, checksum FROM totals").fetchall()
+    connection.execute("DROP TABLE totals")
+    connection.execute(_totals(version))
+    connection.executemany("INSERT INTO totals VALUES (?, ?, ?)", rows)
