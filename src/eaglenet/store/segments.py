@@ -368,7 +368,7 @@ def block_checksums(rows: NDArray[Any]) -> list[int]:
 def extended_checksums(
     before: NDArray[np.uint32], num_rows: int, arrays: Sequence[NDArray[Any]]
 ) -> NDArray[np.uint32]:
-    """Block checksums ``[blocks, arrays]`` after these rows were appended to ``num_rows`` others."""
+    """Block checksums ``[blocks, arrays]`` of ``num_rows`` rows and these after them."""
     total = num_rows + len(arrays[0])
     checksums = np.zeros((-(-total // BLOCK), len(arrays)), np.uint32)
     checksums[: len(before)] = before

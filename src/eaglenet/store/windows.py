@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,6 +34,7 @@ from eaglenet.store.segments import (
     CAPACITY,
     FOLDER,
     append_files,
+    block_checksums,
     bytes_of,
     checksums_of,
     extended_checksums,
@@ -114,9 +114,7 @@ class WindowSegment:
         """All windows, compared with the checksums of their blocks on first use."""
         with self._lock:
             if not self._is_checked:
-                starts = range(0, len(self), BLOCK)
-                blocks = [bytes_of(self._windows[start : start + BLOCK]) for start in starts]
-                if [*map(zlib.crc32, blocks)] != self.info.block_checksums[:, 0].tolist():
+                if block_checksums(self._windows) != self.info.block_checksums[:, 0].tolist():
                     raise self._damage(0)
                 self._is_checked = True
         return self._windows.view(np.ndarray)

@@ -24,7 +24,7 @@ FULL_COSINE = 0.8
 MEANING_WEIGHT = 0.75
 """Strength of such a window, if it has no term of the query."""
 MIN_COSINE = 0.3
-"""Cosine below which a window has nothing to do with a query: 5% of paraphrases have a lower one."""
+"""Cosine below which a window has nothing to do with a query; few paraphrases have a lower one."""
 CHANCE_COSINE, CHANCE_WINDOWS, CHANCE_RATE = 0.5, 160, 15.5
 """One in ten captions of unrelated videos has a cosine above 0.5 with one of 160 lines of talk. The
 number of windows above a cosine c falls with exp(-15.5 c)."""
