@@ -59,21 +59,20 @@ def make_windows(
     while first < len(lines):
         last, words = first, counts[first]
         while last + 1 < len(lines):
-            following = lines[last + 1]
-            is_apart = following.start - lines[last].end > MAX_GAP
+            is_apart = lines[last + 1].start - lines[last].end > MAX_GAP
             if is_apart or words + counts[last + 1] > max_words:
                 break
             last, words = last + 1, words + counts[last + 1]
+        if windows and windows[-1].last == last:  # Part of the window before.
+            first += 1
+            continue
         text = " ".join(line.text for line in lines[first : last + 1])
         end = max(line.end for line in lines[first : last + 1])
         windows.append(TranscriptWindow(lines[first].start, end, text, first, last))
-        is_end = last + 1 == len(lines) or lines[last + 1].start - lines[last].end > MAX_GAP
-        following_first = first + 1
-        remaining = words - counts[first]
-        while following_first <= last and (is_end or remaining > OVERLAP * words):
-            remaining -= counts[following_first]
-            following_first += 1
-        first = following_first
+        common = words
+        while first <= last and common > OVERLAP * words:
+            common -= counts[first]
+            first += 1
     return windows
 
 
