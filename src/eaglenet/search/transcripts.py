@@ -159,14 +159,20 @@ def _nearest_windows(
 ) -> dict[Clip, WindowHit]:
     """The window of each clip that is nearest in meaning, if it is near; nearest first."""
     hits = snapshot.find_windows(
-        meaning.encoder, meaning.vector, MAX_WINDOWS, kinds=kinds, content_ids=content_ids
+        meaning.encoder,
+        meaning.vector,
+        MAX_WINDOWS,
+        kinds=kinds,
+        content_ids=content_ids,
+        min_cosine=MIN_COSINE,
     )
-    hits = [
-        hit
-        for hit in hits
-        if hit.cosine >= MIN_COSINE
-        and not any(_has_all(analyse(_text_of(hit)), each) for each in negatives)
-    ]
+    if negatives:
+        analyses = [analyse(_text_of(hit)) for hit in hits]
+        hits = [
+            hit
+            for hit, analysis in zip(hits, analyses, strict=True)
+            if not any(_has_all(analysis, each) for each in negatives)
+        ]
     middles = [(hit.lines[0].start + hit.lines[-1].end) / 2 for hit in hits]
     contents = [hit.content_id for hit in hits]
     clips = snapshot.clips_at(list(zip(contents, middles, strict=True)))

@@ -448,11 +448,14 @@ class Snapshot:
         *,
         kinds: Sequence[TranscriptKind],
         content_ids: Sequence[int] | None = None,
+        min_cosine: float = -1.0,
     ) -> list[WindowHit]:
         """Find the windows nearest to a unit vector of the encoder."""
         with self._current():
             source_ids = transcripts.sources_of_kinds(self.database, kinds)
             near = self.windows(encoder).nearest(vector, source_ids, content_ids)
+            # Some rows are of lines that were replaced; finish() leaves a fifth at most.
+            near = near.above(min_cosine, 2 * limit)
             return transcripts.window_hits(self.database, near, limit)
 
     def similar_terms(self, term: str, limit: int = 3) -> list[str]:

@@ -151,6 +151,13 @@ class NearWindows:
     """Rows in their segments."""
     cosines: NDArray[np.float32]
 
+    def above(self, min_cosine: float, count: int) -> NearWindows:
+        """The first ``count`` windows of such a cosine."""
+        end = min(count, int((self.cosines >= min_cosine).sum()))
+        return NearWindows(
+            self.windows[:end], self.segment_ids[:end], self.rows[:end], self.cosines[:end]
+        )
+
 
 class WindowIndex:
     """All windows of one encoder."""
