@@ -46,7 +46,10 @@ from talk import ACTIONS, SUBJECTS, make_sentences
 
 Question = tuple[str, int]
 """A text, and the number of the line that it asks for."""
-CAPTION_VIDEOS = 500
+CAPTION = "another person's caption"
+CAPTION_VIDEOS = 200
+WORDS_STEP = 4
+"""One in so many lines is asked for by its own words."""
 WEIGHTS = (0.25, 0.5, 0.75, 1.0)
 RANK_OFFSET = 60
 
@@ -70,7 +73,7 @@ def make_questions(
     add("chosen made paraphrase", pairs[:half])
     add("paraphrase", list(HELD_OUT))
     add("made paraphrase", pairs[half:])
-    said = list(enumerate(lines))
+    said = list(enumerate(lines))[::WORDS_STEP]
     questions["exact"] = [(" ".join(line.split()[:7]), number) for number, line in said]
     questions["part"] = [
         (" ".join(chance.sample(line.split(), min(4, len(line.split())))), number)
@@ -79,7 +82,7 @@ def make_questions(
     videos = sorted(captions)[:CAPTION_VIDEOS]
     if videos:
         two = [chance.sample(captions[video], 2) for video in videos]
-        add("another person's caption", [(first, second) for first, second in two])
+        add(CAPTION, [(first, second) for first, second in two])
     return lines, questions
 
 
@@ -138,21 +141,20 @@ def cosines(encoder: MeaningEncoder, texts: list[str], lines: NDArray[np.float32
 
 
 def measure_chance(
-    encoder: MeaningEncoder, lines: list[str], questions: dict[str, list[Question]]
+    encoder: MeaningEncoder, vectors: NDArray[np.float32], questions: dict[str, list[Question]]
 ) -> dict[str, Any]:
     """How often a line counts beside frames: right ones, and any for unrelated captions."""
     num_talk = sum(len(questions[name]) for name in questions if "paraphrase" in name)
-    vectors = encoder.encode(lines[:num_talk])
-    limit = chance_cosine(len(lines))
-    report: dict[str, Any] = {"windows": len(lines), "cosine": round(limit, 3), "telling": {}}
+    limit = chance_cosine(len(vectors))
+    report: dict[str, Any] = {"windows": len(vectors), "cosine": round(limit, 3), "telling": {}}
     for name in ("paraphrase", "made paraphrase"):
         right = [number for _, number in questions[name]]
         own = cosines(encoder, [text for text, _ in questions[name]], vectors)
         share = (own[np.arange(len(right)), right] >= limit).mean()
         report["telling"][name] = round(100 * float(share), 1)
-    if "another person's caption" in questions:
-        texts = [text for text, _ in questions["another person's caption"]]
-        best = cosines(encoder, texts, vectors).max(axis=1)
+    if CAPTION in questions:
+        texts = [text for text, _ in questions[CAPTION]]
+        best = cosines(encoder, texts, vectors[:num_talk]).max(axis=1)
         report["disturbed"] = round(100 * float((best >= limit).mean()), 1)
     return report
 
@@ -175,12 +177,14 @@ def exact_strengths(texts: list[str], lines: list[str]) -> NDArray[np.float32]:
 
 
 def compare_rules(
-    encoder: MeaningEncoder, lines: list[str], questions: dict[str, list[Question]]
+    encoder: MeaningEncoder,
+    lines: list[str],
+    vectors: NDArray[np.float32],
+    questions: dict[str, list[Question]],
 ) -> dict[str, dict[str, float]]:
     """R@1 of ways to join words and meaning, on the questions that choose one."""
     names = ("chosen paraphrase", "chosen made paraphrase", "exact", "part")
     num_chosen = sum(len(questions[name]) for name in names[:2])
-    vectors = encoder.encode(lines)
     report: dict[str, dict[str, float]] = {}
     for name in names:
         pairs = [pair for pair in questions[name] if pair[1] < num_chosen]
@@ -240,8 +244,9 @@ def main() -> None:
             writer.finish()
         report["words and meaning"] = measure(folder, questions)
         report["meaning_bytes"] = sum(store.usage()[kind] for kind in ("windows", "meanings"))
-    report["beside frames"] = measure_chance(encoder, lines, questions)
-    report["rules"] = compare_rules(encoder, lines, questions)
+    vectors = encoder.encode(lines)
+    report["beside frames"] = measure_chance(encoder, vectors, questions)
+    report["rules"] = compare_rules(encoder, lines, vectors, questions)
     print(json.dumps(report, indent=1))
     if arguments.save:
         save_result("transcript_search", report)

@@ -128,7 +128,8 @@ def _operation(body: bytes) -> Operation:
         # Logs of earlier versions have none.
         for number, ((content, kind, path), encoder) in enumerate(header.get("windows", ())):
             lines, meanings = arrays[f"windows_{number}"], arrays[f"meanings_{number}"]
-            windows.append(SourceWindows((content, kind, path), encoder, *lines, meanings))
+            key = content, kind, path
+            windows.append(SourceWindows(key, encoder, lines[0], lines[1], meanings))
     return Changes(
         clips,
         [IndexedFile(**{**file, "tags": tuple(file["tags"])}) for file in header["files"]],
