@@ -1,7 +1,7 @@
 """Lines as people say and write them, and questions for them that share no content word.
 
-``CHOSEN`` chose the rule of the search by meaning; ``HELD_OUT`` was written with it and measured
-once the rule was fixed.
+``CHOSEN`` chose the rule of the search by meaning. ``HELD_OUT`` did not, but its figures were seen
+while rules were tried.
 """
 
 from __future__ import annotations

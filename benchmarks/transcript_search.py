@@ -7,7 +7,7 @@ Every line is said in a video of its own, in two cues. It is asked for by its fi
 (exact), by four of its words (part), and by a paraphrase. ``made`` sentences are those of
 ``talk.py``, the others are in ``paraphrases.py``. With ``--captions``, a video's caption is a line
 and another person's caption of the same video the question. ``chosen`` questions chose the rule
-(``rules``); the others were measured when it was fixed. The store is searched before and after it
+(``rules``); the others did not. The store is searched before and after it
 gets windows. ``telling`` is the share of questions whose right line would also stand in a ranking
 with frames; ``disturbed`` the share of captions of unrelated videos for which any line would.
 """

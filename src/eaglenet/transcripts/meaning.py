@@ -1,7 +1,6 @@
 """Search transcripts by meaning: windows of lines, and their strength beside exact terms.
 
-The constants were chosen with ``benchmarks/transcript_search.py``, on questions apart from those
-that it reports.
+The constants were chosen with ``benchmarks/transcript_search.py``, on its ``chosen`` questions.
 """
 
 from __future__ import annotations
