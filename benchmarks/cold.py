@@ -1,6 +1,6 @@
 """Seconds from starting a command to its answer, Python's start and end included.
 
-    python benchmarks/cold.py                    # 100,000 clips, 100,000 transcript lines
+    python benchmarks/cold.py         # 100,000 clips, 100,000 transcript lines with windows
     python benchmarks/cold.py --clips 0          # only the twelve clips of the demo
     python benchmarks/cold.py --store STORE      # a store of your own
 
@@ -27,6 +27,7 @@ from pathlib import Path
 
 import eaglenet.cli
 from common import save_result
+from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.store.store import LocalStore
 from store import FILL, Maker
 
@@ -68,10 +69,10 @@ def make_store(store: Path, num_clips: int) -> Path:
     index = [sys.executable, "-m", "eaglenet", "index", str(CLIPS), "--store", str(store)]
     subprocess.run(index, check=True)
     manifest = LocalStore.open(store).snapshot().manifest
-    maker = Maker()
+    maker, encoder = Maker(), MeaningEncoder.open().identity
     with LocalStore.write(store, manifest) as writer:
         while (missing := num_clips - writer.num_visible()) > 0:
-            writer.commit(maker.changes(min(FILL, missing)))
+            writer.commit(maker.changes(min(FILL, missing), encoder=encoder))
         writer.finish()
     return store
 

@@ -36,6 +36,7 @@ from eaglenet.store.records import (
     LineQuery,
     Source,
     SourceLines,
+    SourceWindows,
 )
 from eaglenet.store.store import LocalStore
 
@@ -74,7 +75,8 @@ class Maker:
         self.image = self.generator.bytes(THUMBNAIL_BYTES + FILL)
         self.files = 0
 
-    def changes(self, clips: int, *, lines: bool = True) -> Changes:
+    def changes(self, clips: int, *, lines: bool = True, encoder: str = "") -> Changes:
+        """Clips with transcript lines; with ``encoder``, also a window per line."""
         vectors = self.generator.standard_normal((clips, DIM), np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         numbers = range(self.files, self.files + -(-clips // CLIPS_PER_FILE))
@@ -92,7 +94,14 @@ class Maker:
             for index, file in enumerate(numbers)
         ]  # fmt: skip
         said = [self.transcript(file) for file in numbers] if lines else []
-        return Changes([batch], files, transcripts=said)
+        windows = [self.windows(each.source, encoder) for each in said] if encoder else []
+        return Changes([batch], files, transcripts=said, windows=windows)
+
+    def windows(self, source: Source, encoder: str) -> SourceWindows:
+        vectors = self.generator.standard_normal((LINES_PER_FILE, DIM), np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        firsts = np.arange(LINES_PER_FILE, dtype=np.uint32)
+        return SourceWindows(source.key, encoder, firsts, np.ones_like(firsts), vectors)
 
     def transcript(self, file: int) -> SourceLines:
         lines = []

@@ -1,128 +1,252 @@
-"""Search in a transcript by exact terms, by meaning and by both, with questions in other words.
+"""Search in transcripts by exact words, and by words and meaning, with questions in other words.
 
-    python benchmarks/transcript_search.py                            # the text tower of `small`
-    python benchmarks/transcript_search.py --sentences FOLDER --save  # and a sentence encoder
+    python benchmarks/transcript_search.py
+    python benchmarks/transcript_search.py --captions MSRVTT_data.json --videos TEST.csv --save
 
-Made sentences are the lines; each is asked for by its first seven words (exact), by four words
-(part) and by a paraphrase that shares no content word with it. One line is right. FOLDER is a
-sentence encoder in the hub's format whose tokens are averaged, such as MiniLM-L6.
+Every line is said in a video of its own, in two cues. It is asked for by its first seven words
+(exact), by four of its words (part), and by a paraphrase. ``made`` sentences are those of
+``talk.py``, the others are in ``paraphrases.py``. With ``--captions``, a video's caption is a line
+and another person's caption of the same video the question. ``chosen`` questions chose the rule
+(``rules``); the others did not. The store is searched before and after it
+gets windows. ``telling`` is the share of questions whose right line would also stand in a ranking
+with frames; ``disturbed`` the share of captions of unrelated videos for which any line would.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import hashlib
 import json
 import math
 import random
-from collections import Counter
+import tempfile
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-import eaglenet
 from common import save_result
+from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.core.splitting import Splitting
+from eaglenet.indexing.meaning import encode_transcripts
+from eaglenet.indexing.transcripts import store_lines
+from eaglenet.models.light_model import LightModel
+from eaglenet.models.meaning import MeaningEncoder
+from eaglenet.search.engine import Engine
+from eaglenet.search.numpy_model import make_light_manifest
+from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
+from eaglenet.store.store import LocalStore
 from eaglenet.transcripts.lines import TranscriptLine, analyse
-from eaglenet.transcripts.meaning import MeaningIndex, TextEncoder, hybrid_strengths
-from talk import ACTIONS, SUBJECTS, Sentence, make_sentences
+from eaglenet.transcripts.meaning import chance_cosine
+from paraphrases import CHOSEN, HELD_OUT
+from talk import ACTIONS, SUBJECTS, make_sentences
 
-WEIGHTS = (0.5, 1.0, 2.0)
-
-
-def small_encoder() -> TextEncoder:
-    """The text tower of `small`, whose space is that of images."""
-    method = eaglenet.load("small")
-    method.eval()
-
-    def encode(texts: Any) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            vectors = method.coarse_vectors(method.encode_text(list(texts)))
-        return torch.nn.functional.normalize(vectors, dim=-1).numpy()
-
-    return encode
+Question = tuple[str, int]
+"""A text, and the number of the line that it asks for."""
+CAPTION = "another person's caption"
+CAPTION_VIDEOS = 200
+WORDS_STEP = 4
+"""One in so many lines is asked for by its own words."""
+WEIGHTS = (0.25, 0.5, 0.75, 1.0)
+RANK_OFFSET = 60
 
 
-def sentence_encoder(folder: Path) -> TextEncoder:
-    """A sentence encoder: the mean of its tokens."""
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
-    model.eval()
-
-    def encode(texts: Any) -> NDArray[np.float32]:
-        tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
-        with torch.inference_mode():
-            states = model(**tokens).last_hidden_state
-        mask = tokens["attention_mask"][..., None]
-        vectors = (states * mask).sum(1) / mask.sum(1)
-        return torch.nn.functional.normalize(vectors, dim=-1).numpy()
-
-    return encode
-
-
-def exact_strengths(query: str, lines: list[set[str]]) -> NDArray[np.float32]:
-    """Strength by terms, as :func:`eaglenet.search.transcripts.rank_clips` has it."""
-    terms = {term.text for term in analyse(query).terms}
-    counts = Counter(term for line in lines for term in terms & line)
-    weights = {
-        term: math.log1p((len(lines) - counts[term] + 0.5) / (counts[term] + 0.5)) for term in terms
-    }
-    largest, whole = max(weights.values()), sum(weights.values())
-    totals = np.array([sum(weights[term] for term in terms & line) for line in lines])
-    return (totals / whole * (1 - 2 ** (-totals / largest))).astype(np.float32)
-
-
-def questions(sentences: list[Sentence]) -> dict[str, list[str]]:
+def make_questions(
+    captions: dict[str, list[str]],
+) -> tuple[list[str], dict[str, list[Question]]]:
+    """All lines, and questions for them by kind."""
     chance = random.Random(0)
-    return {
-        "exact": [" ".join(sentence.text.split()[:7]) for sentence in sentences],
-        "part": [" ".join(chance.sample(sentence.text.split(), 4)) for sentence in sentences],
-        "paraphrase": [sentence.paraphrase for sentence in sentences],
-    }
+    sentences = make_sentences(len(SUBJECTS) * len(ACTIONS))
+    lines: list[str] = []
+    questions: dict[str, list[Question]] = {}
+
+    def add(name: str, pairs: list[tuple[str, str]]) -> None:
+        questions[name] = [(pair[1], len(lines) + number) for number, pair in enumerate(pairs)]
+        lines.extend(pair[0] for pair in pairs)
+
+    half = len(sentences) // 2
+    pairs = [(sentence.text, sentence.paraphrase) for sentence in sentences]
+    add("chosen paraphrase", list(CHOSEN))
+    add("chosen made paraphrase", pairs[:half])
+    add("paraphrase", list(HELD_OUT))
+    add("made paraphrase", pairs[half:])
+    said = list(enumerate(lines))[::WORDS_STEP]
+    questions["exact"] = [(" ".join(line.split()[:7]), number) for number, line in said]
+    questions["part"] = [
+        (" ".join(chance.sample(line.split(), min(4, len(line.split())))), number)
+        for number, line in said
+    ]
+    videos = sorted(captions)[:CAPTION_VIDEOS]
+    if videos:
+        two = [chance.sample(captions[video], 2) for video in videos]
+        add(CAPTION, [(first, second) for first, second in two])
+    return lines, questions
 
 
-def recall(strengths: list[NDArray[np.float32]]) -> dict[str, float]:
-    """R@1 and R@5; a tie counts against the right line."""
-    ranks = np.array([int((row >= row[number]).sum()) for number, row in enumerate(strengths)])
-    return {f"R@{k}": round(100 * float((ranks <= k).mean()), 1) for k in (1, 5)}
+def content_of(number: int) -> str:
+    return hashlib.blake2b(str(number).encode(), digest_size=16).hexdigest()
+
+
+def make_store(folder: Path, lines: list[str]) -> LocalStore:
+    """A store of one clip per line, which shows nothing and has the line in two cues."""
+    model = LightModel.open("small")
+    spec = FrameSpec(num_frames=model.frame_spec.num_frames, size=model.frame_spec.size)
+    manifest = make_light_manifest(model, "small", spec, Splitting(), [])
+    generator = np.random.default_rng(0)
+    vectors = generator.standard_normal((len(lines), manifest.dim), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    features = np.zeros(len(lines), manifest.layout.dtype)
+    starts = np.zeros(len(lines))
+    keys = [(content_of(number), 0) for number in range(len(lines))]
+    batch = ClipBatch(keys, starts, starts + 10, vectors, features, [b""] * len(lines))
+    files, transcripts = [], []
+    for number, line in enumerate(lines):
+        content, words = content_of(number), line.split()
+        file = IndexedFile(f"/talk/{number}.mp4", 1, 1, content, "done", duration=10, num_clips=1)
+        files.append(file)
+        middle = -(-len(words) // 2)
+        cues = [
+            TranscriptLine(2.0, 4.0, " ".join(words[:middle])),
+            TranscriptLine(4.0, 6.0, " ".join(words[middle:]) or "."),
+        ]
+        source = Source(content, "subtitle", "", 0, 0, "benchmark", "done")
+        transcripts.append(SourceLines(source, store_lines(cues)))
+    with LocalStore.write(folder, manifest) as writer:
+        writer.commit(Changes([batch], files, transcripts=transcripts))
+        writer.finish()
+    return LocalStore.open(folder)
+
+
+def measure(folder: Path, questions: dict[str, list[Question]]) -> dict[str, dict[str, float]]:
+    """R@1 and R@5 of ``--in speech``."""
+    engine = Engine.open(folder)
+    report = {}
+    for name, pairs in questions.items():
+        ranks = []
+        for text, number in pairs:
+            hits = engine.search(text, 5, modalities="speech", keep_duplicates=True)
+            paths = [Path(hit.path).stem for hit in hits]
+            ranks.append(paths.index(str(number)) if str(number) in paths else 5)
+        report[name] = {
+            f"R@{k}": round(100 * float((np.array(ranks) < k).mean()), 1) for k in (1, 5)
+        }
+    return report
+
+
+def cosines(encoder: MeaningEncoder, texts: list[str], lines: NDArray[np.float32]) -> Any:
+    return encoder.encode(texts) @ lines.T
+
+
+def measure_chance(
+    encoder: MeaningEncoder, vectors: NDArray[np.float32], questions: dict[str, list[Question]]
+) -> dict[str, Any]:
+    """How often a line counts beside frames: right ones, and any for unrelated captions."""
+    num_talk = sum(len(questions[name]) for name in questions if "paraphrase" in name)
+    limit = chance_cosine(len(vectors))
+    report: dict[str, Any] = {"windows": len(vectors), "cosine": round(limit, 3), "telling": {}}
+    for name in ("paraphrase", "made paraphrase"):
+        right = [number for _, number in questions[name]]
+        own = cosines(encoder, [text for text, _ in questions[name]], vectors)
+        share = (own[np.arange(len(right)), right] >= limit).mean()
+        report["telling"][name] = round(100 * float(share), 1)
+    if CAPTION in questions:
+        texts = [text for text, _ in questions[CAPTION]]
+        best = cosines(encoder, texts, vectors[:num_talk]).max(axis=1)
+        report["disturbed"] = round(100 * float((best >= limit).mean()), 1)
+    return report
+
+
+def exact_strengths(texts: list[str], lines: list[str]) -> NDArray[np.float32]:
+    """Strengths ``[texts, lines]`` by terms, as ``search.transcripts.rank_clips`` has them."""
+    known = [{term.text for term in analyse(line).terms} for line in lines]
+    strengths = []
+    for text in texts:
+        terms = {term.text for term in analyse(text).terms}
+        counts = Counter(term for line in known for term in terms & line)
+        weights = {
+            term: math.log1p((len(lines) - counts[term] + 0.5) / (counts[term] + 0.5))
+            for term in terms
+        }
+        totals = np.array([sum(weights[term] for term in terms & line) for line in known])
+        share = totals / sum(weights.values())
+        strengths.append(share * (1 - 2 ** (-totals / max(weights.values()))))
+    return np.stack(strengths).astype(np.float32)
+
+
+def compare_rules(
+    encoder: MeaningEncoder,
+    lines: list[str],
+    vectors: NDArray[np.float32],
+    questions: dict[str, list[Question]],
+) -> dict[str, dict[str, float]]:
+    """R@1 of ways to join words and meaning, on the questions that choose one."""
+    names = ("chosen paraphrase", "chosen made paraphrase", "exact", "part")
+    num_chosen = sum(len(questions[name]) for name in names[:2])
+    report: dict[str, dict[str, float]] = {}
+    for name in names:
+        pairs = [pair for pair in questions[name] if pair[1] < num_chosen]
+        exact = exact_strengths([text for text, _ in pairs], lines)
+        near = np.maximum(cosines(encoder, [text for text, _ in pairs], vectors), 0)
+        spread = (near - near.mean(1, keepdims=True)) / (4 * near.std(1, keepdims=True))
+        ranks = [(-scores).argsort(1, kind="stable").argsort(1) + 1 for scores in (near, exact)]
+        reciprocal = 1 / (RANK_OFFSET + ranks[0]) + (exact > 0) / (RANK_OFFSET + ranks[1])
+        ways = {"words": exact, "meaning": near, "reciprocal ranks": reciprocal}
+        for weight in WEIGHTS:
+            strength = weight * np.minimum(near / 0.8, 1)
+            ways[f"1 - (1 - words)(1 - {weight:g} meaning)"] = 1 - (1 - exact) * (1 - strength)
+            ways[f"words + {weight:g} meaning"] = exact + strength
+            ways[f"words + {weight:g} deviations"] = exact + weight * np.clip(spread, 0, 1)
+        right = np.array([number for _, number in pairs])
+        for way, scores in ways.items():
+            own = scores[np.arange(len(right)), right][:, None]
+            first = ((scores >= own).sum(1) <= 1).mean()
+            report.setdefault(way, {})[name] = round(100 * float(first), 1)
+    return report
+
+
+def read_captions(path: Path | None, videos: Path | None) -> dict[str, list[str]]:
+    """Captions of MSR-VTT by video; with ``videos``, of those in a table alone."""
+    if path is None:
+        return {}
+    captions: dict[str, list[str]] = defaultdict(list)
+    for row in json.loads(path.read_text())["sentences"]:
+        captions[row["video_id"]].append(row["caption"])
+    if videos is None:
+        return captions
+    with videos.open() as file:
+        wanted = {row["video_id"] for row in csv.DictReader(file)}
+    return {video: texts for video, texts in captions.items() if video in wanted}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", type=Path, help="folder of a sentence encoder")
+    parser.add_argument("--captions", type=Path, help="captions of MSR-VTT (MSRVTT_data.json)")
+    parser.add_argument("--videos", type=Path, help="table with a column video_id, unseen ones")
     parser.add_argument(
         "--save", action="store_true", help="write results/transcript_search-cpu.json"
     )
-    everything = len(SUBJECTS) * len(ACTIONS)
-    parser.add_argument("--lines", type=int, default=everything, help="lines to search in")
     arguments = parser.parse_args()
-    sentences = make_sentences(arguments.lines)
-    lines = [
-        TranscriptLine(10.0 * number, 10.0 * number + 3, sentence.text)
-        for number, sentence in enumerate(sentences)
-    ]
-    terms = [{term.text for term in analyse(line.text).terms} for line in lines]
-    encoders = {"small": small_encoder()}
-    if arguments.sentences:
-        encoders[arguments.sentences.name] = sentence_encoder(arguments.sentences)
-    report: dict[str, Any] = {"lines": len(lines), "exact terms": {}, "encoders": {}}
-    indexes = {name: MeaningIndex.build(lines, encode) for name, encode in encoders.items()}
-    for kind, texts in questions(sentences).items():
-        exact = [exact_strengths(text, terms) for text in texts]
-        report["exact terms"][kind] = recall(exact)
-        for name, encode in encoders.items():
-            index = indexes[name]
-            assert len(index.windows) == len(lines)
-            cosines = [index.cosines(vector) for vector in encode(texts)]
-            rows = report["encoders"].setdefault(name, {}).setdefault(kind, {})
-            rows["meaning"] = recall(cosines)
-            for weight in WEIGHTS:
-                mixed = [
-                    hybrid_strengths(*pair, weight) for pair in zip(exact, cosines, strict=True)
-                ]
-                rows[f"both, weight {weight:g}"] = recall(mixed)
+    lines, questions = make_questions(read_captions(arguments.captions, arguments.videos))
+    encoder = MeaningEncoder.open()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "store"
+        store = make_store(folder, lines)
+        report: dict[str, Any] = {
+            "lines": len(lines),
+            "questions": {name: len(pairs) for name, pairs in questions.items()},
+            "words": measure(folder, questions),
+        }
+        with LocalStore.write(folder) as writer:
+            report["windows"] = encode_transcripts(writer, encoder=encoder)
+            writer.finish()
+        report["words and meaning"] = measure(folder, questions)
+        report["meaning_bytes"] = sum(store.usage()[kind] for kind in ("windows", "meanings"))
+    vectors = encoder.encode(lines)
+    report["beside frames"] = measure_chance(encoder, vectors, questions)
+    report["rules"] = compare_rules(encoder, lines, vectors, questions)
     print(json.dumps(report, indent=1))
     if arguments.save:
         save_result("transcript_search", report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -378,6 +379,28 @@ def test_a_newer_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(schema, "STATEMENTS", ("CREATE TABLE earlier (a)",))
     with pytest.raises(StoreError, match=r"made by a newer eaglenet \(schema \d+, .* up to 0"):
         LocalStore.open(tmp_path / "store")
+
+
+def test_a_migration_that_fails_leaves_the_store_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    fill(folder, 1).database.close()
+
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE more (a)")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    now = schema.SCHEMA_VERSION
+    totals = schema._totals(now)
+    statements = (each for each in schema.STATEMENTS if each != totals)
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", now + 1)
+    monkeypatch.setattr(schema, "STATEMENTS", (*statements, schema._totals(now + 1)))
+    monkeypatch.setitem(schema.MIGRATIONS, now, fail)
+    with pytest.raises(StoreError), LocalStore.write(folder):
+        pass
+    monkeypatch.undo()
+    assert LocalStore.open(folder).verify().clips == CLIPS
 
 
 def test_migrations_run_when_a_store_is_written_to(

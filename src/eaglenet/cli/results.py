@@ -57,7 +57,9 @@ def print_transcripts(console: Console, hits: Iterable[Hit]) -> None:
     for hit in hits:
         for line in hit.transcript:
             kind = KIND_LABELS.get(line.kind, "speech")
-            console.print(f"{hit.rank:>3} {kind:<6} ", highlight(line), sep="", soft_wrap=True)
+            ending = " (by meaning)" if line.by_meaning else ""
+            label = f"{hit.rank:>3} {kind:<6} "
+            console.print(label, highlight(line), ending, sep="", soft_wrap=True)
 
 
 def highlight(line: TranscriptMatch) -> Text:

@@ -56,6 +56,7 @@ from eaglenet.store.records import (
     Changes,
     ClipBatch,
     IndexedFile,
+    Line,
     Repaired,
     Source,
     SourceKey,
@@ -254,6 +255,14 @@ class BucketWriter:
     def sources(self) -> Mapping[SourceKey, Source]:
         with self._copy() as copy:
             return copy.sources()
+
+    def sources_without_windows(self, encoder: str) -> list[SourceKey]:
+        with self._copy() as copy:
+            return copy.sources_without_windows(encoder)
+
+    def lines(self, key: SourceKey) -> list[Line]:
+        with self._copy() as copy:
+            return copy.lines(key)
 
     def commit(self, changes: Changes) -> None:
         if changes:
@@ -463,7 +472,10 @@ def _operations_of(
     damaged_chunks: Mapping[str, Sequence[Chunk]],
     counts: Counter[str],
 ) -> Iterator[Operation]:
-    """Yield operations that recreate the store, except its files; counts clips by content."""
+    """Yield operations that recreate the store, except its files; counts clips by content.
+
+    The next index run makes the vectors of transcript windows again, which takes no decoding.
+    """
     bank = read_bank(copy.database, copy.manifest)
     if bank is not None:
         yield SetHubness(bank)
@@ -483,7 +495,7 @@ def _operations_of(
             continue
         clips = snapshot.clips(rows)
         keys = [(clip.content, clip.number) for clip in clips]
-        from_keyframes = [clip_id in keyframe_ids for clip_id in part[~is_lost].tolist()]
+        from_keyframes = [clip_id in keyframe_ids for clip_id in part[~is_damaged].tolist()]
         counts.update(clip.content for clip in clips)
         batch = ClipBatch(
             keys=keys,

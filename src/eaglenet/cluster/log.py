@@ -19,7 +19,15 @@ import numpy as np
 
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.layout import Layout
-from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Line, Source, SourceLines
+from eaglenet.store.records import (
+    Changes,
+    ClipBatch,
+    IndexedFile,
+    Line,
+    Source,
+    SourceLines,
+    SourceWindows,
+)
 
 POINTER = np.dtype(
     [
@@ -66,12 +74,16 @@ def encode(operation: Operation) -> bytes:
                 for each in operation.transcripts
             ],
             "removed_sources": list(operation.removed_sources),
+            "windows": [[each.key, each.encoder] for each in operation.windows],
         }
         if operation.clips:
             batch = ClipBatch.concatenate(operation.clips)
             header |= {"keys": batch.keys, "keyframe_keys": sorted(batch.keyframe_keys)}
             arrays = {"starts": batch.starts, "ends": batch.ends, "vectors": batch.vectors}
             arrays["pointers"] = batch.features
+        for number, each in enumerate(operation.windows):
+            arrays[f"windows_{number}"] = np.stack([each.first_lines, each.num_lines])
+            arrays[f"meanings_{number}"] = np.asarray(each.vectors, np.float32)
     text = np.frombuffer(zlib.compress(json.dumps(header).encode()), np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, header=text, **arrays)
@@ -115,6 +127,12 @@ def _operation(body: bytes) -> Operation:
             keyframe_keys = frozenset((key[0], key[1]) for key in header.get("keyframe_keys", ()))
             thumbnails = [b""] * len(keys)
             clips = [ClipBatch(keys, starts, ends, vectors, pointers, thumbnails, keyframe_keys)]
+        windows = []
+        # Logs of earlier versions have none.
+        for number, ((content, kind, path), encoder) in enumerate(header.get("windows", ())):
+            lines, meanings = arrays[f"windows_{number}"], arrays[f"meanings_{number}"]
+            key = content, kind, path
+            windows.append(SourceWindows(key, encoder, lines[0], lines[1], meanings))
     return Changes(
         clips,
         [IndexedFile(**{**file, "tags": tuple(file["tags"])}) for file in header["files"]],
@@ -124,4 +142,5 @@ def _operation(body: bytes) -> Operation:
             for source, lines, keep_until in header["transcripts"]
         ],
         [(content, kind, path) for content, kind, path in header["removed_sources"]],
+        windows,
     )

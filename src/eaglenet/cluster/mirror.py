@@ -268,12 +268,13 @@ def merge_operations(
 ) -> Iterator[tuple[Position, Operation]]:
     """Join consecutive changes, so that many commits cost as much as a few.
 
-    A commit removes before it adds, so changes that remove anything are not joined.
+    A commit removes before it adds, so changes that remove anything are not joined. Neither are
+    windows, which new lines of their source replace.
     """
     pending: tuple[Position, Changes] | None = None
     for position, operation in operations:
         is_plain = isinstance(operation, Changes) and not (
-            operation.removed_files or operation.removed_sources
+            operation.removed_files or operation.removed_sources or operation.windows
         )
         if is_plain and pending is not None and _num_clips(pending[1]) < MERGE_CLIPS:
             assert isinstance(operation, Changes)

@@ -27,7 +27,8 @@ class TranscriptMatch:
     """A transcript line that matches a query.
 
     start, end: seconds in the file. language: as its source names it; may be empty.
-    highlights: first and last + 1 character of each match in ``text``.
+    highlights: first and last + 1 character of each match in ``text``. by_meaning: the text means
+        something similar, in other words; it may be several lines long.
     """
 
     text: str
@@ -36,6 +37,7 @@ class TranscriptMatch:
     kind: TranscriptKind
     language: str = ""
     highlights: tuple[tuple[int, int], ...] = ()
+    by_meaning: bool = False
 
 
 @dataclass(frozen=True)

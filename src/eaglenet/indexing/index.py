@@ -33,6 +33,7 @@ from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_
 from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
+from eaglenet.indexing.meaning import encode_transcripts
 from eaglenet.indexing.options import OFF, IndexOptions
 from eaglenet.indexing.recognition import (
     OnScreenTextRecognizer,
@@ -157,6 +158,7 @@ def index_videos(
         if describer is not None:
             snapshot = open_store(store).snapshot()
             DescriptionRun(transcripts, describer, snapshot, on_transcripts).run(local, workers)
+        encode_transcripts(writer, on_transcripts)
         report = run.finish(candidates, roots, options)
     return dataclasses.replace(
         report,

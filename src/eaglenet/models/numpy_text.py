@@ -16,6 +16,9 @@ from eaglenet.models.weights import Array, Weight, Weights
 
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
+MAX_RECENT = 64
+"""Texts whose vectors are kept."""
+
 
 @dataclass(frozen=True)
 class NumpyText:
@@ -46,7 +49,17 @@ class NumpyText:
 
     def __call__(self, texts: Sequence[str]) -> Array:
         """Return vectors [texts, dim], not normalised."""
-        return np.stack([self._encode(self.tokenizer.encode(text).ids) for text in texts])
+        return np.stack([self._recent_or_new(text) for text in texts])
+
+    def _recent_or_new(self, text: str) -> Array:
+        """Vector of a text; frames and transcripts are searched with the same one."""
+        vector = self._recent.get(text)
+        if vector is None:
+            vector = self._encode(self.tokenizer.encode(text).ids)
+            if len(self._recent) >= MAX_RECENT:
+                self._recent.clear()
+            self._recent[text] = vector
+        return vector
 
     def _encode(self, ids: Sequence[int]) -> Array:
         """Encode one text: without padding there is nothing to mask."""
@@ -105,6 +118,10 @@ class NumpyText:
 
     @cached_property
     def _stored(self) -> dict[str, Weight]:
+        return {}
+
+    @cached_property
+    def _recent(self) -> dict[str, Array]:
         return {}
 
     @cached_property

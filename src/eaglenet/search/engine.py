@@ -15,6 +15,8 @@ from eaglenet.core.extras import require_torch
 from eaglenet.core.platform import default_store
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import LightModel
+from eaglenet.models.meaning import MODEL as MEANING_MODEL
+from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.confidence import Calibration
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.hit_list import HitList
@@ -26,6 +28,7 @@ from eaglenet.search.hits import (
     rank_captions,
 )
 from eaglenet.search.model import SearchModel, require_identity, runs_through_numpy
+from eaglenet.search.numpy_model import NumpyModel
 from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
@@ -70,6 +73,7 @@ class Engine:
         self._lock = threading.RLock()
         self._loaded: tuple[str, SearchModel] | None = None
         self._calibration: tuple[str, Calibration | None] | None = None
+        self._encoder: MeaningEncoder | None = None
         self._closed_location = ""
         self._open_view: StoreView | None = StoreView.open(store)
 
@@ -98,7 +102,7 @@ class Engine:
         """Let go of the model and the store; using the engine afterwards is an error."""
         with self._lock:
             self._closed_location = self.location
-            self._loaded = None
+            self._loaded = self._encoder = None
             self._open_view = None
 
     @property
@@ -161,8 +165,31 @@ class Engine:
             return self._loaded[1]
 
     def _retriever(self, view: StoreView) -> Retriever:
-        model = partial(self._load_model, view)
-        return Retriever(view, model, self._scan, self._load_calibration(view))
+        return Retriever(
+            view,
+            partial(self._load_model, view),
+            self._scan,
+            self._load_calibration(view),
+            partial(self._load_encoder, view),
+        )
+
+    def _load_encoder(self, view: StoreView) -> MeaningEncoder:
+        """Load the encoder of transcripts; a store of the same model shares its weights."""
+        with self._lock:
+            if self._encoder is None:
+                light = LightModel.open(MEANING_MODEL)
+                loaded = None if self._loaded is None else self._loaded[1]
+                if isinstance(loaded, NumpyModel) and loaded.model.identity == light.identity:
+                    light = loaded.model
+                elif loaded is None and self._is_same(view, light):
+                    self._loaded = light.identity, NumpyModel(light)
+                self._encoder = MeaningEncoder(light)
+            return self._encoder
+
+    def _is_same(self, view: StoreView, light: LightModel) -> bool:
+        """Return whether a compact model is what :meth:`_load_model` would load."""
+        is_own = self._model is None and view.manifest.identity == light.identity
+        return is_own and runs_through_numpy(view.manifest.model, self._device)
 
     def _load_calibration(self, view: StoreView) -> Calibration | None:
         """Calibration of the store's model; None if it was not measured."""
@@ -360,8 +387,6 @@ def open_model(store: Store, model: str | Path | Method | None, device: Any) -> 
     """
     source = model if model is not None else store.manifest.model
     if isinstance(source, str | Path) and runs_through_numpy(source, device):
-        from eaglenet.search.numpy_model import NumpyModel
-
         light = LightModel.open(source)
         require_identity(store, str(source), light.identity)
         return NumpyModel(light)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
+from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.composition import EncodedComposition
 from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
 from eaglenet.search.dates import DateRange
@@ -24,7 +25,7 @@ from eaglenet.search.reranking import EncodedFrames, EncodedQuery, EncodedText
 from eaglenet.search.selection import Candidates
 from eaglenet.search.sequences import STEP_SHORTLIST, find_sequences
 from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists, scan_name
-from eaglenet.search.transcripts import MIN_COVERAGE, ClipTranscript, rank_clips
+from eaglenet.search.transcripts import ClipTranscript, Meaning, rank_clips
 from eaglenet.store.base import Store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import FileTable
@@ -127,6 +128,8 @@ class Retriever:
     load_model: Callable[[], SearchModel]
     scan: Scan | None = None
     calibration: Calibration | None = None
+    load_encoder: Callable[[], MeaningEncoder] | None = None
+    """Called when a text is compared with the meaning of transcripts."""
 
     @cached_property
     def model(self) -> SearchModel:
@@ -202,8 +205,22 @@ class Retriever:
             negatives=[TranscriptQuery.parse(text) for text in query.negatives],
             # A word that nobody says is often right, and describes what frames show.
             corrects_spelling=not is_visual,
+            meaning=self._meaning(query.transcript),
         )
         return _Task(query, is_visual, query.transcript.plain or query.text, transcripts)
+
+    def _meaning(self, query: TranscriptQuery) -> Meaning | None:
+        """Vector of a query in the space of the transcript windows.
+
+        None if the store has no windows of this encoder, a phrase must be found word by word, or
+        the text is in a language that the encoder does not know.
+        """
+        if self.load_encoder is None or query.phrases or not self.view.snapshot.encoders:
+            return None
+        encoder = self.load_encoder()
+        if encoder.identity not in self.view.snapshot.encoders or not encoder.reads(query.plain):
+            return None
+        return Meaning(encoder.identity, encoder.encode([query.plain])[0])
 
     def _search_frames(
         self, tasks: Sequence[_Task], k: int, options: SearchOptions
@@ -299,7 +316,8 @@ class Retriever:
         background = float((self.view.sample[0] @ query.vector).mean()) if len(snapshot) else None
         if not options.rerank and not options.group_files:
             shortlist = shortlist.first(k if options.keep_duplicates else 2 * k)
-        matches = [clip for clip in task.transcripts if clip.coverage >= MIN_COVERAGE][:size]
+        num_windows = snapshot.num_windows
+        matches = [clip for clip in task.transcripts if clip.is_telling(num_windows)][:size]
         transcripts = {clip.row: clip for clip in matches}
         shortlist = shortlist.with_rows(
             snapshot, query.vector, list(transcripts), query.hubness_weight

@@ -1,4 +1,7 @@
-"""Search in transcripts: rank clips by their matching lines, and fuse this with other rankings."""
+"""Search in transcripts: rank clips by their matching lines, and fuse this with other rankings.
+
+Lines match by their words, and windows of lines by their meaning.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from eaglenet.core.hits import Modality, Moment, TranscriptKind, TranscriptMatch
 from eaglenet.search.query import PREFIX, TranscriptQuery
-from eaglenet.store.records import Clip, LineHit, LineQuery
+from eaglenet.store.records import Clip, LineHit, LineQuery, WindowHit
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.stemming import stem_words
 from eaglenet.transcripts.lines import Analysis, Term, analyse, phrase_spans
+from eaglenet.transcripts.meaning import (
+    MIN_COSINE,
+    chance_cosine,
+    hybrid_strength,
+    meaning_strength,
+)
 
 KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
     "speech": ("subtitle", "speech"),
@@ -23,6 +35,8 @@ KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
 """Kinds of transcript lines per modality."""
 MAX_LINES = 300
 """Lines that are read per query."""
+MAX_WINDOWS = 100
+"""Windows of lines that are read per query."""
 MAX_FILTERED_LINES = 20_000
 """The same where a filter, or the exact form of a phrase, excludes most lines."""
 MAX_CONTENTS = 500
@@ -49,7 +63,8 @@ class ClipTranscript:
     """A clip and its matching lines.
 
     coverage: fraction of the query that they contain, by weight. strength: coverage, reduced if
-    few terms matched. modalities: that of the best line first.
+    few terms matched, and that by meaning. modalities: that of the best line first. cosine: of the
+    window that is nearest in meaning; 0 if none is near.
     """
 
     clip: Clip
@@ -57,10 +72,15 @@ class ClipTranscript:
     strength: float
     lines: tuple[TranscriptMatch, ...]
     modalities: tuple[Modality, ...]
+    cosine: float = 0.0
 
     @property
     def row(self) -> int:
         return self.clip.row
+
+    def is_telling(self, num_windows: int) -> bool:
+        """Whether this counts in a ranking with other modalities: too much for mere chance."""
+        return self.coverage >= MIN_COVERAGE or self.cosine >= chance_cosine(num_windows)
 
     def moment(self, duration: float) -> Moment:
         """Span of the best line, within a file of this duration."""
@@ -78,11 +98,13 @@ def rank_clips(
     content_ids: Sequence[int] | None = None,
     negatives: Sequence[TranscriptQuery] = (),
     corrects_spelling: bool = False,
+    meaning: Meaning | None = None,
 ) -> list[ClipTranscript]:
     """Rank the clips with matching lines.
 
     ``content_ids`` are the files that filters allow. With ``corrects_spelling``, a word that is in
-    no line stands for those that are spelled similarly.
+    no line stands for those that are spelled similarly. With ``meaning``, windows of lines that
+    are near to it match as well; see :func:`eaglenet.transcripts.meaning.hybrid_strength`.
 
     A line belongs to the clip whose middle it is nearest to. Lines of a clip count together,
     because a sentence may span several. The strength of a clip is
@@ -111,9 +133,96 @@ def rank_clips(
     for line, clip in zip(lines, clips, strict=True):
         if clip is not None:
             by_clip.setdefault(clip, []).append(line)
-    ranked = [_match_clip(clip, lines, query, weights) for clip, lines in by_clip.items()]
+    ranked = {clip: _match_clip(clip, lines, query, weights) for clip, lines in by_clip.items()}
+    if meaning is not None:
+        for clip, window in _nearest_windows(
+            snapshot, meaning, kinds, content_ids, negatives
+        ).items():
+            ranked[clip] = _with_window(ranked.get(clip), clip, window)
     # Stable: clips of equal strength keep the BM25 order of their best lines.
-    return sorted(ranked, key=lambda clip: -clip.strength)
+    return sorted(ranked.values(), key=lambda clip: -clip.strength)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The vector of a query, and the encoder that made it."""
+
+    encoder: str
+    vector: NDArray[np.float32]
+
+
+def _nearest_windows(
+    snapshot: Snapshot,
+    meaning: Meaning,
+    kinds: tuple[TranscriptKind, ...],
+    content_ids: Sequence[int] | None,
+    negatives: Sequence[TranscriptQuery],
+) -> dict[Clip, WindowHit]:
+    """The window of each clip that is nearest in meaning, if it is near; nearest first."""
+    hits = snapshot.find_windows(
+        meaning.encoder,
+        meaning.vector,
+        MAX_WINDOWS,
+        kinds=kinds,
+        content_ids=content_ids,
+        min_cosine=MIN_COSINE,
+    )
+    if negatives:
+        analyses = [analyse(_text_of(hit)) for hit in hits]
+        hits = [
+            hit
+            for hit, analysis in zip(hits, analyses, strict=True)
+            if not any(_has_all(analysis, each) for each in negatives)
+        ]
+    middles = [(hit.lines[0].start + hit.lines[-1].end) / 2 for hit in hits]
+    contents = [hit.content_id for hit in hits]
+    clips = snapshot.clips_at(list(zip(contents, middles, strict=True)))
+    nearest: dict[Clip, WindowHit] = {}
+    for clip, hit in zip(clips, hits, strict=True):
+        if clip is not None:
+            nearest.setdefault(clip, hit)
+    return nearest
+
+
+def _text_of(window: WindowHit) -> str:
+    return " ".join(line.text for line in window.lines)
+
+
+def _with_window(before: ClipTranscript | None, clip: Clip, window: WindowHit) -> ClipTranscript:
+    """Add the window nearest in meaning to what matches by its words."""
+    strength = meaning_strength(window.cosine)
+    match = TranscriptMatch(
+        text=_text_of(window),
+        start=window.lines[0].start,
+        end=max(line.end for line in window.lines),
+        kind=window.kind,
+        language=window.lines[0].language,
+        by_meaning=True,
+    )
+    if before is None:
+        return ClipTranscript(clip, 0.0, strength, (match,), _modalities([match]), window.cosine)
+    texts = {line.text for line in window.lines}
+    lines = before.lines
+    # A window of which a line is shown already says nothing new.
+    if not any(line.text in texts for line in lines):
+        both = (match, *lines) if strength > before.strength else (*lines, match)
+        lines = both[:SHOWN_LINES]
+    return replace(
+        before,
+        strength=hybrid_strength(before.strength, strength),
+        lines=lines,
+        modalities=_modalities(lines),
+        cosine=window.cosine,
+    )
+
+
+def _modalities(lines: Iterable[TranscriptMatch]) -> tuple[Modality, ...]:
+    """Modalities of lines, that of the first line first."""
+    return tuple(
+        dict.fromkeys(
+            modality for line in lines for modality in KINDS if line.kind in KINDS[modality]
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -238,10 +347,8 @@ def _match_clip(
     for line in sorted(lines, key=lambda line: -sum(weights[term] for term in line.terms)):
         if len(best) < SHOWN_LINES:
             best.setdefault(line.text.casefold(), _highlight(line, query))
-    modalities = dict.fromkeys(
-        modality for line in best.values() for modality in KINDS if line.kind in KINDS[modality]
-    )
-    return ClipTranscript(clip, coverage, strength, tuple(best.values()), tuple(modalities))
+    lines_shown = tuple(best.values())
+    return ClipTranscript(clip, coverage, strength, lines_shown, _modalities(lines_shown))
 
 
 def _highlight(line: _Line, query: TranscriptQuery) -> TranscriptMatch:

@@ -182,6 +182,9 @@ class TranscriptBody(BaseModel):
         description="Character ranges of the matches in 'text', end not included; "
         "characters are Unicode code points"
     )
+    by_meaning: bool = Field(
+        description="True if it means something similar in other words; 'text' may be several lines"
+    )
 
 
 class StepBody(BaseModel):

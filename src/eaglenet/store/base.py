@@ -11,6 +11,7 @@ from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import (
     Changes,
     IndexedFile,
+    Line,
     Repaired,
     Source,
     SourceKey,
@@ -43,6 +44,14 @@ class Writer(Protocol):
 
     def sources(self) -> Mapping[SourceKey, Source]:
         """Every source of transcript lines."""
+        ...
+
+    def sources_without_windows(self, encoder: str) -> list[SourceKey]:
+        """Complete sources with lines, but without windows of this encoder."""
+        ...
+
+    def lines(self, key: SourceKey) -> list[Line]:
+        """Lines of a source in order of time."""
         ...
 
     def commit(self, changes: Changes) -> None:

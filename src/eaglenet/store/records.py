@@ -229,6 +229,36 @@ class SourceLines:
     keep_until: float = 0.0
 
 
+@dataclass(frozen=True)
+class SourceWindows:
+    """Windows of the lines of a source, in the order of :meth:`Writer.lines`.
+
+    encoder: the program that made the vectors, and its version. vectors: ``[windows, dim]``, unit
+    length. A window has ``num_lines`` lines from ``first_lines`` on.
+    """
+
+    key: SourceKey
+    encoder: str
+    first_lines: NDArray[np.uint32]
+    num_lines: NDArray[np.uint32]
+    vectors: NDArray[np.float32]
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors.shape[1])
+
+
+@dataclass(frozen=True)
+class WindowHit:
+    """A window that means something similar to a query: its lines, and the cosine."""
+
+    content: str
+    content_id: int
+    kind: TranscriptKind
+    lines: tuple[Line, ...]
+    cosine: float
+
+
 @dataclass
 class Changes:
     """Everything that one commit stores; it becomes durable and visible as a whole, or not at all.
@@ -243,6 +273,8 @@ class Changes:
     removed_files: Sequence[str] = ()
     transcripts: Sequence[SourceLines] = ()
     removed_sources: Sequence[SourceKey] = ()
+    windows: Sequence[SourceWindows] = ()
+    """Of sources whose lines are stored, here or earlier; they replace earlier ones."""
 
     def __bool__(self) -> bool:
         return any(len(part) for part in vars(self).values())

@@ -52,6 +52,12 @@ from eaglenet.store.segments import (
 )
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.tables import State, create, put_state, read_bank, read_state
+from eaglenet.store.windows import (
+    WindowSegment,
+    WindowSegmentInfo,
+    intact_segments,
+    read_window_segments,
+)
 from eaglenet.store.writer import DONE, LocalWriter
 
 CHUNK = 4096
@@ -69,6 +75,8 @@ def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verifi
         _verify_text(database)
     for segment in snapshot.segments:
         _verify_segment(segment, read_bank(database, manifest))
+    for info in read_window_segments(database):
+        WindowSegment(snapshot.database.folder, info).verify()
     done = database.value("SELECT count(*) FROM files WHERE status = 'done'")
     return Verified(len(snapshot), int(done), counts["clips"], counts["lines"])
 
@@ -162,6 +170,7 @@ def repair(folder: Path) -> Repaired:
         for info in _segment_infos(salvage):
             _salvage_segment(salvage, info)
         _drop_incomplete(salvage)
+        _salvage_windows(salvage)
         _report_lost_bank(salvage)
         return _write(salvage)
 
@@ -332,6 +341,30 @@ def _drop_incomplete(salvage: Salvage) -> None:
     lost = len(sources) - len(rows["sources"])
     if lost:
         salvage.details.append(f"{lost} transcripts lost lines and are read again")
+
+
+def _salvage_windows(salvage: Salvage) -> None:
+    """Keep segments of windows that are intact, and the windows of sources in them."""
+    rows = salvage.rows
+    infos = [WindowSegmentInfo.from_row(row) for row in rows["window_segments"].values()]
+    intact = {info.id: info for info in intact_segments(salvage.folder, infos)}
+    lost = 0
+    for number, (_, segment_id, first_row, num_rows, _) in list(rows["windows"].items()):
+        info = intact.get(segment_id)
+        is_inside = info is not None and first_row + num_rows <= info.num_rows
+        if number not in rows["sources"] or (num_rows and not is_inside):
+            del rows["windows"][number]
+            lost += number in rows["sources"]
+    rows["window_segments"] = {
+        number: row for number, row in rows["window_segments"].items() if number in intact
+    }
+    for info in infos:
+        if info.id not in intact:
+            salvage.obsolete += [path.name for path in info.paths(salvage.folder)]
+    if lost:
+        salvage.details.append(
+            f"{lost} transcripts lost the vectors of their meaning; the next index run makes them"
+        )
 
 
 def _report_lost_bank(salvage: Salvage) -> None:

@@ -98,6 +98,18 @@ COLUMNS: dict[str, dict[str, str]] = {
         "terms": "TEXT NOT NULL",
         "origin": "TEXT NOT NULL",
     },
+    "windows": {
+        "segment_id": "INTEGER NOT NULL",
+        "first_row": "INTEGER NOT NULL",
+        "num_rows": "INTEGER NOT NULL",
+        "encoder": "TEXT NOT NULL",
+    },
+    "window_segments": {
+        "encoder": "TEXT NOT NULL",
+        "dim": "INTEGER NOT NULL",
+        "num_rows": "INTEGER NOT NULL",
+        "block_checksums": "BLOB NOT NULL",
+    },
 }
 """Tables whose rows carry checksums, with their columns between ``id`` and ``checksum``."""
 EARLIER_WIDTHS = {"files": 11}
@@ -107,8 +119,11 @@ HIDDEN = "hidden"
 """Clips that no search shows: of unfinished files, or removed and still in a segment."""
 KEYFRAME_CLIPS = "keyframe_clips"
 """Clips encoded from keyframes only, by clip id; exact ones replace them."""
+WINDOW_TABLES = ("windows", "window_segments")
+"""Vectors of transcript windows: where those of a source are, and the files that hold them."""
 COUNTED = (
-    "hubness", "contents", "files", "clips", KEYFRAME_CLIPS, "segments", "sources", "lines", HIDDEN
+    "hubness", "contents", "files", "clips", KEYFRAME_CLIPS, "segments", "sources", "lines", HIDDEN,
+    *WINDOW_TABLES,
 )  # fmt: skip
 """Tables with an entry in ``totals``."""
 
@@ -270,17 +285,20 @@ def _add_recordings(connection: sqlite3.Connection) -> None:
     connection.executemany(insert_statement(table), values)
 
 
-def _add_keyframe_clips(connection: sqlite3.Connection) -> None:
-    """Schema 1 to 2: clips encoded from keyframes only; an earlier store has none."""
-    connection.execute(_table(KEYFRAME_CLIPS, COLUMNS[KEYFRAME_CLIPS]))
-    for trigger in _triggers(KEYFRAME_CLIPS):
-        connection.execute(trigger)
-    connection.execute("INSERT INTO totals VALUES (?, 0, 0)", (KEYFRAME_CLIPS,))
+def _add_tables(connection: sqlite3.Connection) -> None:
+    """Schema 1 to 2: clips from keyframes, and windows of transcripts; an earlier store has none.
+
+    The next index run encodes the windows.
+    """
+    for name in (KEYFRAME_CLIPS, *WINDOW_TABLES):
+        for statement in (_table(name, COLUMNS[name]), *_triggers(name)):
+            connection.execute(statement)
+        connection.execute("INSERT INTO totals VALUES (?, 0, 0)", (name,))
 
 
 def _make_schema_2(connection: sqlite3.Connection) -> None:
     _add_recordings(connection)
-    _add_keyframe_clips(connection)
+    _add_tables(connection)
 
 
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _make_schema_2}

@@ -224,7 +224,7 @@ class Segment:
     def _check_block(self, kind: str, block: int) -> None:
         column = MAPPED.index(kind)
         rows = self._arrays[kind][block * BLOCK : (block + 1) * BLOCK]
-        if zlib.crc32(_bytes(rows)) != self.info.block_checksums[block, column]:
+        if zlib.crc32(bytes_of(rows)) != self.info.block_checksums[block, column]:
             raise self.damaged(kind)
         self._is_checked[block, column] = True
 
@@ -306,19 +306,23 @@ def append_rows(
     labels["thumbnail_start"] = segment.thumbnail_bytes + np.cumsum(sizes) - sizes
     vectors = np.ascontiguousarray(rows.vectors, np.float32)
     mapped: list[NDArray[Any]] = [vectors, codes_of(vectors), labels]
-    content = [*map(_bytes, mapped), _bytes(rows.features), memoryview(b"".join(rows.thumbnails))]
+    content = [
+        *map(bytes_of, mapped),
+        bytes_of(rows.features),
+        memoryview(b"".join(rows.thumbnails)),
+    ]
     starts = [segment.num_rows * (len(part) // len(rows)) for part in content[:-1]]
     paths = [segment.path(folder, kind) for kind in KINDS]
-    _append(paths, [*starts, segment.thumbnail_bytes], content, mode)
+    append_files(paths, [*starts, segment.thumbnail_bytes], content, mode)
     return replace(
         segment,
         num_rows=segment.num_rows + len(rows),
         thumbnail_bytes=segment.thumbnail_bytes + int(sizes.sum()),
-        block_checksums=_extended_checksums(segment, mapped),
+        block_checksums=extended_checksums(segment.block_checksums, segment.num_rows, mapped),
     )
 
 
-def _append(
+def append_files(
     paths: Sequence[Path], starts: Sequence[int], content: Sequence[memoryview], mode: int
 ) -> None:
     """Write to several files from an offset on, and sync all of them."""
@@ -345,7 +349,7 @@ def _append(
 def write_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
     """Write a new file and bring it to the disk."""
     path.unlink(missing_ok=True)
-    _append([path], [0], [memoryview(content)], mode)
+    append_files([path], [0], [memoryview(content)], mode)
 
 
 def _write_all(descriptor: int, content: memoryview) -> None:
@@ -356,21 +360,25 @@ def _write_all(descriptor: int, content: memoryview) -> None:
 
 def block_checksums(rows: NDArray[Any]) -> list[int]:
     """Checksum of each block of ``BLOCK`` rows."""
-    return [zlib.crc32(_bytes(rows[first : first + BLOCK])) for first in range(0, len(rows), BLOCK)]
+    return [
+        zlib.crc32(bytes_of(rows[first : first + BLOCK])) for first in range(0, len(rows), BLOCK)
+    ]
 
 
-def _extended_checksums(segment: SegmentInfo, arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint32]:
-    """Block checksums of a segment after these rows, in the order of MAPPED, were appended."""
-    first, total = segment.num_rows, segment.num_rows + len(arrays[0])
-    checksums = np.zeros((-(-total // BLOCK), len(MAPPED)), np.uint32)
-    checksums[: len(segment.block_checksums)] = segment.block_checksums
-    for block in range(first // BLOCK, len(checksums)):
-        part = slice(max(block * BLOCK - first, 0), (block + 1) * BLOCK - first)
+def extended_checksums(
+    before: NDArray[np.uint32], num_rows: int, arrays: Sequence[NDArray[Any]]
+) -> NDArray[np.uint32]:
+    """Block checksums ``[blocks, arrays]`` of ``num_rows`` rows and these after them."""
+    total = num_rows + len(arrays[0])
+    checksums = np.zeros((-(-total // BLOCK), len(arrays)), np.uint32)
+    checksums[: len(before)] = before
+    for block in range(num_rows // BLOCK, len(checksums)):
+        part = slice(max(block * BLOCK - num_rows, 0), (block + 1) * BLOCK - num_rows)
         for column, array in enumerate(arrays):
-            before = int(checksums[block, column])
-            checksums[block, column] = zlib.crc32(_bytes(array[part]), before)
+            start = int(checksums[block, column])
+            checksums[block, column] = zlib.crc32(bytes_of(array[part]), start)
     return checksums
 
 
-def _bytes(array: NDArray[Any]) -> memoryview:
+def bytes_of(array: NDArray[Any]) -> memoryview:
     return memoryview(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)

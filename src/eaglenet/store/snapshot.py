@@ -36,10 +36,17 @@ from eaglenet.store.records import (
     LineQuery,
     Source,
     TranscriptKind,
+    WindowHit,
     clip_id,
 )
 from eaglenet.store.segments import Segment
 from eaglenet.store.tables import read_bank, read_state
+from eaglenet.store.windows import (
+    WindowIndex,
+    WindowSegment,
+    WindowSegmentInfo,
+    read_window_segments,
+)
 
 SHORTEST_ID = 4
 """Characters of a content hash that a shortened clip id needs at least."""
@@ -95,6 +102,7 @@ class Snapshot:
         self.num_rows = int(self._edges[-1])
         self.visible = self._visible(hidden)
         self._known_clips: dict[int, _ClipsOfContent] = {}
+        self._windows: dict[str, WindowIndex] = {}
 
     @property
     def location(self) -> str:
@@ -417,6 +425,50 @@ class Snapshot:
         """Find the best transcript lines; see :func:`eaglenet.store.transcripts.find_lines`."""
         self._check_text()
         return transcripts.find_lines(self.database, query, limit, content_ids)
+
+    @cached_property
+    def _window_segments(self) -> list[WindowSegmentInfo]:
+        return read_window_segments(self.database)
+
+    @property
+    def encoders(self) -> frozenset[str]:
+        """Encoders of the windows of transcript lines."""
+        return frozenset(info.encoder for info in self._window_segments)
+
+    @property
+    def num_windows(self) -> int:
+        """Number of windows of transcript lines, some of replaced lines included."""
+        return sum(info.num_rows for info in self._window_segments)
+
+    def windows(self, encoder: str) -> WindowIndex:
+        """Windows of transcript lines that this encoder made; mapped on first use."""
+        if encoder not in self._windows:
+            with self._current():
+                segments = [
+                    WindowSegment(self.database.folder, info)
+                    for info in self._window_segments
+                    if info.encoder == encoder
+                ]
+            self._windows[encoder] = WindowIndex(segments)
+        return self._windows[encoder]
+
+    def find_windows(
+        self,
+        encoder: str,
+        vector: NDArray[np.float32],
+        limit: int,
+        *,
+        kinds: Sequence[TranscriptKind],
+        content_ids: Sequence[int] | None = None,
+        min_cosine: float = -1.0,
+    ) -> list[WindowHit]:
+        """Find the windows nearest to a unit vector of the encoder."""
+        with self._current():
+            source_ids = transcripts.sources_of_kinds(self.database, kinds)
+            near = self.windows(encoder).nearest(vector, source_ids, content_ids)
+            # Some rows are of lines that were replaced; finish() leaves a fifth at most.
+            near = near.above(min_cosine, 2 * limit)
+            return transcripts.window_hits(self.database, near, limit)
 
     def similar_terms(self, term: str, limit: int = 3) -> list[str]:
         """Words in the transcripts that are spelled like ``term``."""

@@ -45,6 +45,7 @@ from eaglenet.store.tables import (
     read_segments,
     read_state,
 )
+from eaglenet.store.windows import KINDS as WINDOW_KINDS
 from eaglenet.store.writer import LocalWriter
 
 OLD_FORMAT = ("clips.lance", "snapshot")
@@ -181,7 +182,7 @@ class LocalStore:
         parts: dict[str, int] = defaultdict(int)
         for path in (self.folder / FOLDER).glob("*.*"):
             kind = path.suffix.removeprefix(".")
-            parts[kind if kind in KINDS else "other"] += path.stat().st_size
+            parts[kind if kind in (*KINDS, *WINDOW_KINDS) else "other"] += path.stat().st_size
         for path in self.folder.glob(f"{DATABASE}*"):
             parts["database"] += path.stat().st_size
         return dict(parts)

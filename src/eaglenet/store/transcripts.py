@@ -16,8 +16,18 @@ from typing import Any
 
 from eaglenet.store.database import Database
 from eaglenet.store.disk import damage
-from eaglenet.store.records import Line, LineHit, LineQuery, Source, SourceLines, TranscriptKind
+from eaglenet.store.records import (
+    Line,
+    LineHit,
+    LineQuery,
+    Source,
+    SourceKey,
+    SourceLines,
+    TranscriptKind,
+    WindowHit,
+)
 from eaglenet.store.schema import TEXT_INDEXES, insert_statement, row_of
+from eaglenet.store.windows import NearWindows
 
 NEAR_WORDS = 10
 SHORTEST_TERM = 4
@@ -62,6 +72,7 @@ def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: 
     ).fetchone()
     largest = "SELECT coalesce(max(id), 0) + 1 FROM"
     source_id = found[0] if found else connection.execute(f"{largest} sources").fetchone()[0]
+    _forget_windows(connection, source_id)
     connection.execute(
         "DELETE FROM lines WHERE source_id = ? AND start >= ?",
         (source_id, float(change.keep_until) if change.keep_until else -INFINITY),
@@ -102,8 +113,14 @@ def add_terms(connection: sqlite3.Connection, texts: Iterable[str]) -> None:
 
 def remove_source(connection: sqlite3.Connection, source_id: int) -> None:
     """Remove a source with its lines, inside a transaction."""
+    _forget_windows(connection, source_id)
     connection.execute("DELETE FROM lines WHERE source_id = ?", (source_id,))
     connection.execute("DELETE FROM sources WHERE id = ?", (source_id,))
+
+
+def _forget_windows(connection: sqlite3.Connection, source_id: int) -> None:
+    """Forget the windows of a source whose lines change."""
+    connection.execute("DELETE FROM windows WHERE id = ?", (source_id,))
 
 
 def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None) -> str:
@@ -262,9 +279,71 @@ def stored_sources(
     return [(row[0], source_of(row[1:], contents[row[1]])) for row in rows]
 
 
+def sources_without_windows(database: Database, encoder: str) -> list[SourceKey]:
+    """Complete sources with lines, but without windows of this encoder."""
+    with database.reading():
+        rows = database.checked("windows", "WHERE encoder = ?", (encoder,))
+        encoded = {row[0] for row in rows}
+        sources = stored_sources(database)
+    return [
+        source.key
+        for source_id, source in sources
+        if source.lines and source.until == INFINITY and source_id not in encoded
+    ]
+
+
+def sources_of_kinds(database: Database, kinds: Sequence[TranscriptKind]) -> list[int] | None:
+    """Ids of the sources of some kinds; None if all are of these kinds."""
+    marks = ", ".join("?" * len(kinds))
+    if not database.rows(f"SELECT 1 FROM sources WHERE kind NOT IN ({marks}) LIMIT 1", kinds):
+        return None
+    rows = database.rows(f"SELECT id FROM sources WHERE kind IN ({marks})", kinds)
+    return [number for (number,) in rows]
+
+
+def source_id_of(database: Database, key: SourceKey) -> int | None:
+    """Id of a source; None if it is not stored."""
+    value: int | None = database.value(
+        "SELECT sources.id FROM sources JOIN contents ON contents.id = sources.content_id "
+        "WHERE contents.hash = ? AND sources.kind = ? AND sources.path = ?",
+        key,
+    )
+    return value
+
+
 def lines_of_source(database: Database, source_id: int) -> list[Line]:
     rows = database.checked("lines", "WHERE source_id = ? ORDER BY start, id", (source_id,))
     return [Line(*row[2:-1]) for row in rows]
+
+
+def window_hits(database: Database, near: NearWindows, limit: int) -> list[WindowHit]:
+    """Windows whose source still has them, with their lines; nearest first."""
+    hits: list[WindowHit] = []
+    with database.reading():
+        source_ids = sorted(set(near.windows["source_id"].tolist()))
+        stored = {row[0]: row[1:] for row in database.checked_by_id("windows", "id", source_ids)}
+        sources = {row[0]: row[1:] for row in database.checked_by_id("sources", "id", source_ids)}
+        contents = content_hashes(database, {values[0] for values in sources.values()})
+        for window, segment_id, row, cosine in zip(
+            near.windows, near.segment_ids, near.rows, near.cosines, strict=True
+        ):
+            if len(hits) >= limit:
+                break
+            source_id = int(window["source_id"])
+            if source_id not in stored or source_id not in sources:
+                continue
+            segment, first_row, num_rows, _ = stored[source_id]
+            if segment != segment_id or not first_row <= row < first_row + num_rows:
+                continue
+            span = int(window["num_lines"]), int(window["first_line"])
+            where = "WHERE source_id = ? ORDER BY start, id LIMIT ? OFFSET ?"
+            rows = database.checked("lines", where, (source_id, *span))
+            if len(rows) != span[0]:
+                raise damage("table windows in store.db", database.location)
+            lines = tuple(Line(*values[2:-1]) for values in rows)
+            content_id, kind = sources[source_id][:2]
+            hits.append(WindowHit(contents[content_id], content_id, kind, lines, float(cosine)))
+    return hits
 
 
 def text_checksum(connection: sqlite3.Connection) -> int:

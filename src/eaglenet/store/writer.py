@@ -21,7 +21,15 @@ from eaglenet.store import transcripts
 from eaglenet.store.database import Database, connect
 from eaglenet.store.disk import store_errors
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceKey
+from eaglenet.store.records import (
+    Changes,
+    ClipBatch,
+    IndexedFile,
+    Line,
+    Source,
+    SourceKey,
+    SourceWindows,
+)
 from eaglenet.store.schema import (
     DATABASE,
     HIDDEN,
@@ -53,6 +61,7 @@ from eaglenet.store.tables import (
     read_segments,
     read_state,
 )
+from eaglenet.store.windows import WindowWriter, read_window_segments, sparse_segments
 
 REMOVED_SHARE = 0.2
 """Share of removed rows from which on a segment is written again without them."""
@@ -197,6 +206,13 @@ class LocalWriter:
     def sources(self) -> Mapping[SourceKey, Source]:
         return {source.key: source for _, source in transcripts.stored_sources(self.database)}
 
+    def sources_without_windows(self, encoder: str) -> list[SourceKey]:
+        return transcripts.sources_without_windows(self.database, encoder)
+
+    def lines(self, key: SourceKey) -> list[Line]:
+        source_id = transcripts.source_id_of(self.database, key)
+        return [] if source_id is None else transcripts.lines_of_source(self.database, source_id)
+
     def commit(self, changes: Changes) -> None:
         if not changes:
             return
@@ -209,6 +225,7 @@ class LocalWriter:
             for content_id in sorted(affected):
                 _set_visibility(change, content_id)
             _change_transcripts(change, changes)
+            self._add_windows(change, changes.windows)
         self.database.checkpoint()
 
     def set_hubness(self, bank: HubnessBank | None) -> None:
@@ -228,6 +245,10 @@ class LocalWriter:
                 _remove_orphans(change)
         for segment in self._segments():
             self._compact(segment)
+        sparse = sparse_segments(self.database)
+        if sparse:
+            with self.transaction() as change:
+                _make_obsolete(change, self._window_writer(change).compact(sparse))
         self._remove_obsolete()
         if read_state(self.database).text_checksum is None:
             with self.transaction() as change:
@@ -312,6 +333,18 @@ class LocalWriter:
             change.put("segments", segment.id, segment.to_values())
             start += len(part)
 
+    def _window_writer(self, change: Transaction) -> WindowWriter:
+        return WindowWriter(self.folder, self.database, change.connection, change.state, self.mode)
+
+    def _add_windows(self, change: Transaction, windows: Sequence[SourceWindows]) -> None:
+        """Store windows of sources that are still there."""
+        batches = []
+        for each in windows:
+            source_id = transcripts.source_id_of(self.database, each.key)
+            if source_id is not None:
+                batches.append((source_id, change.content_id(each.key[0]), each))
+        self._window_writer(change).add(batches)
+
     def _segments(self) -> list[Segment]:
         infos = read_segments(self.database)
         return [Segment(self.folder, info, self.manifest) for info in infos]
@@ -371,6 +404,8 @@ class LocalWriter:
             for info in read_segments(self.database)
             for kind in KINDS
         }
+        for segment in read_window_segments(self.database):
+            in_use |= {path.name for path in segment.paths(self.folder)}
         with store_errors(self.location):
             for name in names:
                 if name not in in_use and Path(name).name == name:

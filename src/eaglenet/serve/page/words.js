@@ -20,7 +20,9 @@ const marked = (line) => {
 
 export const lineOf = (line) => {
   const made = element("span", "line");
-  made.append(element("span", "kind", KINDS[line.kind] ?? line.kind), " ", ...marked(line));
+  const kind = KINDS[line.kind] ?? line.kind;
+  const label = line.by_meaning ? `${kind}, similar in meaning` : kind;
+  made.append(element("span", "kind", label), " ", ...marked(line));
   return made;
 };
 

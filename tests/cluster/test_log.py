@@ -1,0 +1,38 @@
+"""The log of a store on object storage, operation by operation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eaglenet.cluster.log import decode, encode
+from eaglenet.cluster.mirror import Position, merged
+from eaglenet.store.records import Changes, Source, SourceLines, SourceWindows
+
+KEY = ("0" * 32, "subtitle", "")
+WINDOWS = SourceWindows(
+    KEY,
+    "test 1",
+    np.array([0, 2], np.uint32),
+    np.array([2, 1], np.uint32),
+    np.eye(2, 5, dtype="f4"),
+)  # type: ignore[arg-type]
+
+
+def test_windows_are_in_the_log_as_they_were_committed() -> None:
+    empty = SourceWindows(KEY, "test 1", *np.zeros((2, 0), np.uint32), np.zeros((0, 5), "f4"))  # type: ignore[arg-type]
+    ((_, operation),) = decode(encode(Changes(windows=[WINDOWS, empty])))
+    assert isinstance(operation, Changes)
+    first, second = operation.windows
+    assert (first.key, first.encoder, second.vectors.shape) == (KEY, "test 1", (0, 5))
+    assert np.array_equal(first.first_lines, WINDOWS.first_lines)
+    assert np.array_equal(first.num_lines, WINDOWS.num_lines)
+    assert np.array_equal(first.vectors, WINDOWS.vectors)
+
+
+def test_windows_are_not_joined_with_later_lines_of_their_source() -> None:
+    lines = Changes(transcripts=[SourceLines(Source(*KEY, 0, 0, "test", "done"), [])])  # type: ignore[arg-type]
+    windows = Changes(windows=[WINDOWS])
+    operations = [lines, windows, lines, lines]
+    joined = list(merged((Position("x", n), each) for n, each in enumerate(operations)))
+    assert [position.end for position, _ in joined] == [0, 1, 3]
+    assert joined[1][1] is windows
