@@ -61,7 +61,7 @@ class MtebModel:
         if self.method.encoder.image_size is None:
             raise UsageError(
                 f"{model} is a head over stored features and cannot read videos; install it beside "
-                "the model whose features it was trained on (docs/frames.md)"
+                "the model whose features it was trained on (docs/how-to/frames.md)"
             )
         self.mteb_model_meta = describe(model, self.method)
         self.corpus: datasets.Dataset | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eaglenet.cluster.log import decode, encode
-from eaglenet.cluster.mirror import Position, merged
+from eaglenet.cluster.mirror import Position, merge_operations
 from eaglenet.store.records import Changes, Source, SourceLines, SourceWindows
 
 KEY = ("0" * 32, "subtitle", "")
@@ -33,6 +33,6 @@ def test_windows_are_not_joined_with_later_lines_of_their_source() -> None:
     lines = Changes(transcripts=[SourceLines(Source(*KEY, 0, 0, "test", "done"), [])])  # type: ignore[arg-type]
     windows = Changes(windows=[WINDOWS])
     operations = [lines, windows, lines, lines]
-    joined = list(merged((Position("x", n), each) for n, each in enumerate(operations)))
+    joined = list(merge_operations((Position("x", n), each) for n, each in enumerate(operations)))
     assert [position.end for position, _ in joined] == [0, 1, 3]
     assert joined[1][1] is windows

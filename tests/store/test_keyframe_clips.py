@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_store import CLIPS, content_of, fill, make_batch, make_file, make_manifest
+from made_store import CLIPS, content_of, make_batch, make_file, make_manifest
 
 from eaglenet.cluster import log
 from eaglenet.core.errors import StoreError, UsageError
@@ -101,24 +101,6 @@ def test_a_repair_and_removed_files_keep_the_marks_right(tmp_path: Path) -> None
     store = LocalStore.open(tmp_path)
     store.verify()
     assert {content for content, _ in marked(store)} == {content_of(0), content_of(2)}
-
-
-def test_a_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
-    fill(tmp_path, 2).database.close()
-    with closing(sqlite3.connect(tmp_path / schema.DATABASE)) as connection:
-        connection.execute("DROP TABLE keyframe_clips")
-        connection.execute("DELETE FROM totals WHERE name = 'keyframe_clips'")
-        schema._set_version(connection, 1)
-        connection.commit()
-    with pytest.raises(StoreError, match="eaglenet store upgrade"):
-        LocalStore.open(tmp_path)
-    with LocalStore.write(tmp_path) as writer:
-        writer.commit(Changes([from_keyframes(2)], [make_file(2)]))
-        writer.finish()
-    store = LocalStore.open(tmp_path)
-    store.verify()
-    assert len(marked(store)) == CLIPS
-    assert len(store.snapshot()) == 3 * CLIPS
 
 
 def test_exports_and_the_log_carry_the_marks(tmp_path: Path) -> None:

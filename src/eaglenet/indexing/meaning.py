@@ -29,7 +29,10 @@ def encode_transcripts(
     if not any(source.lines for source in writer.sources().values()):
         return 0
     encoder = encoder or MeaningEncoder.open()
-    keys = writer.sources_without_windows(encoder.identity)
+    # A description belongs to its clip; joined with others in a window it would lose its span.
+    keys = [
+        key for key in writer.sources_without_windows(encoder.identity) if key[1] != "description"
+    ]
     pending: list[SourceWindows] = []
     total = 0
     for number, key in enumerate(keys):
