@@ -18,8 +18,6 @@ EXTRAS = {
     "tensorboard": "train",
     "mteb": "mteb",
     "datasets": "mteb",
-    "wandb": "wandb",
-    "trackio": "trackio",
     "pyarrow": "parquet",
     "lancedb": "lance",
     "obstore": "s3",

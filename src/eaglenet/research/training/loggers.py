@@ -104,9 +104,11 @@ def check_boards(names: Sequence[str]) -> None:
         try:
             import_module(BOARDS[name][0])
         except ImportError as error:
+            # wandb and trackio are no extras: they bring many packages, trackio an older pillow.
+            package = f"'eaglenet[{EXTRAS[name]}]'" if name in EXTRAS else name
             raise UsageError(
-                f"--log {name}: cannot be loaded ({error}): pip install "
-                f"'eaglenet[{EXTRAS[name]}]', or leave {name} out; log.jsonl holds the same numbers"
+                f"--log {name}: cannot be loaded ({error}): pip install {package}, or leave "
+                f"{name} out; log.jsonl holds the same numbers"
             ) from error
 
 
