@@ -81,8 +81,8 @@ def test_installed_packages_are_not_imported(store: Path, command: str, tmp_path
     arguments: list[str | Path] = ["search", "--store", store, "red"]
     if command == "index":
         arguments = ["index", store.parent / "videos", "--store", tmp_path / "new"]
-        # By default torch encodes where it is installed and the processor multiplies bfloat16.
-        arguments += ["--precision", "fp32"]
+        # By default torch, if installed, encodes on a GPU or in bfloat16.
+        arguments += ["--device", "cpu", "--precision", "fp32"]
     done = run(INSTALLED, *arguments)
     assert done.stdout.rstrip().endswith("loaded:"), done.stdout[-500:] + done.stderr
 

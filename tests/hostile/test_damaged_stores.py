@@ -73,8 +73,13 @@ def results(store: Path, bag: BagMethod) -> list[object]:
         hits = engine.search(query, k=20, modalities=modalities, keep_duplicates=True)
         # Clips with the same score may change places when they are encoded again.
         for hit in sorted(hits, key=lambda hit: (-hit.score, hit.clip_id)):
-            values = (hit.clip_id, hit.path, hit.score, hit.moment, hit.duration)
-            shown += [values, engine.thumbnail(hit.clip_id), engine.explain(query, hit.clip_id)]
+            explanation = engine.explain(query, hit.clip_id)
+            scores = [score for _, score in explanation.frames]
+            # Among equal frames, rounding chooses the moment.
+            is_flat = not scores or max(scores) - min(scores) < 1e-4
+            moment = None if is_flat and modalities == "visual" else hit.moment
+            values = (hit.clip_id, hit.path, hit.score, moment, hit.duration)
+            shown += [values, engine.thumbnail(hit.clip_id), explanation.score, explanation.frames]
     info = engine.info()
     return [*shown, *(info[name] for name in ("clips", "files", "hours", "lines", "roots"))]
 

@@ -160,7 +160,8 @@ def test_missing_default_model_changes_nothing(
         raise ModelNotFoundError(f"{name}: offline")
 
     monkeypatch.setattr(LightModel, "open", staticmethod(refuse))
-    # torch encodes where the processor multiplies bfloat16.
+    # torch encodes on a GPU, and where the processor multiplies bfloat16.
+    monkeypatch.setattr("eaglenet.core.hardware.has_gpu", lambda: False)
     monkeypatch.setattr("eaglenet.core.hardware.has_fast_bf16", lambda device: False)
     store = videos.parent / "never"
     with pytest.raises(ModelNotFoundError, match=f"{DEFAULT_MODEL}: offline"):

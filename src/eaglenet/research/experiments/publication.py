@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.run_folder import EXPERIMENT, MODEL, RESULT
 from eaglenet.encoders.hub import is_hub_id
 from eaglenet.models.files import CONFIG, WEIGHTS
@@ -61,8 +61,8 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         "## Use",
         "",
         "```",
-        f"hf download {repository} --local-dir {name}",
-        f"eaglenet index VIDEOS --store STORE --model ./{name}",
+        f"hf download {shell_quote(repository)} --local-dir {shell_quote(name)}",
+        f"eaglenet index VIDEOS --store STORE --model {shell_quote(f'./{name}')}",
         'eaglenet search "a dog runs on the beach" --store STORE',
         "```",
         "",

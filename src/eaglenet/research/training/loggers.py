@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.extras import EXTRAS
 from eaglenet.core.run_folder import LogEvent
 
@@ -105,9 +105,9 @@ def check_boards(names: Sequence[str]) -> None:
             import_module(BOARDS[name][0])
         except ImportError as error:
             # wandb and trackio are no extras: they bring many packages, trackio an older pillow.
-            package = f"'eaglenet[{EXTRAS[name]}]'" if name in EXTRAS else name
+            package = f"eaglenet[{EXTRAS[name]}]" if name in EXTRAS else name
             raise UsageError(
-                f"--log {name}: cannot be loaded ({error}): pip install {package}, or leave "
+                f"--log {name}: cannot be loaded ({error}): pip install {shell_quote(package)}, or leave "
                 f"{name} out; log.jsonl holds the same numbers"
             ) from error
 
