@@ -107,8 +107,8 @@ def check_boards(names: Sequence[str]) -> None:
             # wandb and trackio are no extras: they bring many packages, trackio an older pillow.
             package = f"eaglenet[{EXTRAS[name]}]" if name in EXTRAS else name
             raise UsageError(
-                f"--log {name}: cannot be loaded ({error}): pip install {shell_quote(package)}, or leave "
-                f"{name} out; log.jsonl holds the same numbers"
+                f"--log {name}: cannot be loaded ({error}): pip install {shell_quote(package)}, "
+                f"or leave {name} out; log.jsonl holds the same numbers"
             ) from error
 
 
