@@ -164,6 +164,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "PAUSE_FACTOR", 0.0)
 
 
+@pytest.mark.slow
 def test_killed_worker_costs_only_time(
     nodes: TwoNodes, videos: Path, expected: dict[Any, Any], tmp_path: Path
 ) -> None:
