@@ -22,8 +22,6 @@ if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 4 * 2**
 # Triton reads the source of its kernels, so scoring stays unwrapped.
 CHECKED = [
     "eaglenet.core.types",
-    "eaglenet.core.types",
-    "eaglenet.core.types",
     "eaglenet.layers",
     "eaglenet.energy",
     "eaglenet.losses",
@@ -36,6 +34,14 @@ if find_spec("beartype"):
     from checked_signatures import check_signatures
 
     check_signatures(CHECKED)
+if find_spec("hypothesis"):
+    from hypothesis import HealthCheck, settings
+
+    # On a busy machine inputs are made slowly, which says nothing about what is tested.
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
 torch.set_num_threads(1)
 # A job in the background starts with this signal ignored, and would hand that on to every test.
 with contextlib.suppress(ValueError):
