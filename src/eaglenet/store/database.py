@@ -78,11 +78,6 @@ class Database:
             self._lock = threading.RLock()
         return self._connection
 
-    @property
-    def version(self) -> int:
-        """Version of the schema; a writer may bring it up to date meanwhile."""
-        return int(self.value("PRAGMA user_version"))
-
     def close(self) -> None:
         with self._lock:
             self._connection.close()
