@@ -20,6 +20,7 @@ import ctypes
 import errno
 import os
 import platform
+import stat
 import struct
 import sys
 from collections.abc import Sequence
@@ -35,7 +36,9 @@ def is_supported() -> bool:
 
 # Landlock: include/uapi/linux/landlock.h
 
-_CREATE_RULESET, _RESTRICT_SELF = 444, 446
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_PATH_BENEATH = 1
+_WRITE_FILE, _READ_FILE, _READ_FOLDER, _DEVICE_COMMANDS = 1 << 1, 1 << 2, 1 << 3, 1 << 15
 _ABI_VERSION = 1
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
 """Number of file access rights by the version that added them: refer, truncate, device ioctl."""
@@ -50,10 +53,14 @@ def landlock_version() -> int:
     return max(int(version), 0)
 
 
-def restrict_files() -> str | None:
+def restrict_files(
+    *, readable: Sequence[str] = (), devices: Sequence[str] = ()
+) -> str | None:
     """Refuse every further use of the file system, TCP, and signals to other processes.
 
-    Newer versions of Landlock than those known here add rights that stay allowed.
+    Files and folders in ``readable`` can still be read, and ``devices`` used; those that do not
+    exist are left out. Newer versions of Landlock than those known here add rights that stay
+    allowed.
     """
     version = landlock_version()
     if not version:
@@ -71,11 +78,31 @@ def restrict_files() -> str | None:
     if ruleset < 0:
         return f"Landlock refused the rules ({_error()})"
     try:
+        for path in readable:
+            _allow(ruleset, path, _READ_FILE | _READ_FOLDER)
+        commands = _DEVICE_COMMANDS & attributes[0]
+        for path in devices:
+            _allow(ruleset, path, _READ_FILE | _WRITE_FILE | commands)
         if _forbid_new_privileges() or _system_call(_RESTRICT_SELF, ruleset, 0) != 0:
             return f"Landlock could not be applied ({_error()})"
     finally:
         os.close(ruleset)
     return None
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    """Allow access to a file, or to all files below a folder."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= ~_READ_FOLDER
+        rule = struct.pack("=Qi", rights, descriptor)
+        _system_call(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
+    finally:
+        os.close(descriptor)
 
 
 def drop_capabilities() -> str | None:
@@ -117,9 +144,16 @@ exit_group 231 94, capset 126 91, seccomp 317 277
 """Allowed calls with their numbers on x86-64 and arm64; -1 where there is none. Hot calls come
 first: the filter compares one after the other. The last two are refused."""
 
+_DEVICE_CALLS = """
+openat 257 56, open 2 -1, access 21 -1, faccessat 269 48, readlink 89 -1, readlinkat 267 78,
+stat 4 -1, lstat 6 -1, statx 332 291, getdents64 217 61, eventfd2 290 19, pipe2 293 59, mlock 149 228,
+munlock 150 229, memfd_create 319 279, ftruncate 77 46, mbind 237 235, get_mempolicy 239 236,
+set_mempolicy 238 237, sched_setaffinity 203 122, socketpair 53 199, fadvise64 221 223
+"""
 
-def _numbers(column: int) -> dict[str, int]:
-    rows = (row.split() for row in _CALLS.split(","))
+
+def _numbers(column: int, calls: str = _CALLS) -> dict[str, int]:
+    rows = (row.split() for row in calls.split(","))
     return {row[0]: int(row[column]) for row in rows}
 
 
@@ -168,7 +202,9 @@ def _is_null(number: int) -> list[Instruction]:
     ]
 
 
-def build_filter(machine: str, process: int, *, threads: bool) -> list[Instruction]:
+def build_filter(
+    machine: str, process: int, *, threads: bool, devices: bool = False
+) -> list[Instruction]:
     """Return the filter of system calls for a process; ``machine`` as in ``os.uname``."""
     architecture, numbers = _TABLES[machine]
     not_executable = [
@@ -200,6 +236,9 @@ def build_filter(machine: str, process: int, *, threads: bool) -> list[Instructi
         "capset": [_refusal(errno.EPERM)],
         "seccomp": [_refusal(errno.EPERM)],
     }
+    if devices:
+        del conditions["ioctl"]
+        numbers = {**numbers, **_numbers(1 if machine == "x86_64" else 2, _DEVICE_CALLS)}
     program: list[Instruction] = [
         (_LOAD, 0, 0, 4),
         (_EQUAL, 1, 0, architecture),
@@ -221,22 +260,26 @@ class _Program(ctypes.Structure):
 
 
 _SET_FILTER = 1
+_ALL_THREADS = 1
 _KEEP_SPECULATION = 4
 """Kernels before 5.16 otherwise switch off speculation past stores, which slows decoding down."""
 
 
-def restrict_system_calls(*, threads: bool) -> str | None:
-    """Refuse all system calls but those that computing needs; ``threads``: allow new threads."""
+def restrict_system_calls(*, threads: bool, devices: bool = False) -> str | None:
+    """Refuse all system calls but those that computing needs, in all threads.
+
+    threads: allow new threads. devices: allow commands to devices that are open already.
+    """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _TABLES:
         return f"no list of system calls for {sys.platform} on {machine}"
-    instructions = build_filter(machine, os.getpid(), threads=threads)
+    instructions = build_filter(machine, os.getpid(), threads=threads, devices=devices)
     content = b"".join(struct.pack("=HBBI", *each) for each in instructions)
     program = _Program(len(instructions), content)
     if _forbid_new_privileges():
         return f"new privileges could not be forbidden ({_error()})"
     number = _TABLES[machine].numbers["seccomp"]
-    for flags in (_KEEP_SPECULATION, 0):
+    for flags in (_ALL_THREADS | _KEEP_SPECULATION, _ALL_THREADS):
         if _system_call(number, _SET_FILTER, flags, ctypes.byref(program)) == 0:
             return None
     return f"the kernel refused the seccomp filter ({_error()})"

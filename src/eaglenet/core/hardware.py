@@ -198,3 +198,15 @@ def _cpu_flags() -> dict[str, Any]:
 
     function = getattr(torch.cpu, "get_capabilities", None)
     return dict(function()) if function is not None else {}
+
+
+def free_gpu_memory() -> int:
+    """Return the bytes of an NVIDIA GPU that are free; 0 without one, or without torch."""
+    if not is_torch_installed() or not has_gpu():
+        return 0
+    import torch
+
+    # ROCm builds of torch call AMD GPUs "cuda", too.
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.mem_get_info()[0])

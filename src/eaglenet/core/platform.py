@@ -181,7 +181,12 @@ MAX_DESCRIPTORS = 64
 """Open files of a decoder process: sockets, the libraries' own, and a few readers of one video."""
 
 
-def limit_process(*, can_start: bool = True, cpu_seconds: int | None = None) -> None:
+def limit_process(
+    *,
+    can_start: bool = True,
+    cpu_seconds: int | None = None,
+    descriptors: int = MAX_DESCRIPTORS,
+) -> None:
     """Let this process write no file, dump no memory and open few descriptors. Windows: no limits.
 
     can_start: False refuses new processes and threads, except to root.
@@ -190,7 +195,7 @@ def limit_process(*, can_start: bool = True, cpu_seconds: int | None = None) -> 
     resource = _import_resource()
     if resource is None:
         return
-    limits = {"FSIZE": 0, "CORE": 0, "NOFILE": MAX_DESCRIPTORS}
+    limits = {"FSIZE": 0, "CORE": 0, "NOFILE": descriptors}
     if not can_start:
         limits["NPROC"] = 0
     if cpu_seconds is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.fetching import current_version, local_path, share
 from eaglenet.indexing.files import CHANGED, FileVersion
+from eaglenet.video import gpu
 from eaglenet.video.decoding import DecodedVideo, decode_keyframe_windows, decode_windows
 from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.limits import Limits
@@ -201,6 +203,7 @@ def decode_ahead(
     workers: int,
     limits: Limits | None = None,
     step: float = 0.0,
+    gpu_workers: int = 0,
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
     """Decode every requested clip once, in order; damage precedes the clips it concerns.
 
@@ -215,7 +218,7 @@ def decode_ahead(
         workers=workers,
         prefetch=PREFETCH,
         budget=budget,
-        access=decoding_access(spec),
+        access=decoding_access(spec, gpu_workers),
     )
     try:
         yield from flatten_outcomes(outcomes)
@@ -235,13 +238,14 @@ def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
 MAX_THUMBNAIL_BYTES = 2**20
 
 
-def decoding_access(spec: FrameSpec) -> Access[ClipRequest, DecodedClips]:
+def decoding_access(spec: FrameSpec, gpu_workers: int = 0) -> Access[ClipRequest, DecodedClips]:
     """File that a decoder may read, and the check of its clips."""
     frame_bytes = CLIPS_AT_ONCE * spec.num_frames * 3 * spec.size**2
     return Access(
         share=lambda request: share(request.path),
         check=partial(check_decoded, spec=spec),
         max_bytes=frame_bytes + CLIPS_AT_ONCE * MAX_THUMBNAIL_BYTES,
+        gpu_workers=gpu_workers,
     )
 
 
@@ -286,7 +290,10 @@ def flatten_outcomes(
 
 
 def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> DecodedClips:
-    """Decode the clips of a request in one pass over the file."""
+    """Decode the clips of a request in one pass over the file.
+
+    What a GPU does not decode whole is decoded again on the CPU.
+    """
     try:
         require_version(request.path, request.version)
         local = local_path(request.path)
@@ -294,6 +301,23 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
         reason = error.strerror or str(error)
         keys = [(request.content, number) for number in request.numbers]
         return DecodedClips(tuple(ClipFailure(key, reason, is_temporary=True) for key in keys), 0.0)
+    if gpu.is_used():
+        with contextlib.suppress(VideoDecodeError):
+            decoded = _decode_clips(request, local, spec, step)
+            is_whole = all(isinstance(clip, ClipFrames) for clip in decoded.clips)
+            if is_whole and not decoded.largest_error:
+                return decoded
+        OPEN_FILES.close()
+    with gpu.software():
+        decoded = _decode_clips(request, local, spec, step)
+    if gpu.is_used():
+        OPEN_FILES.close()
+    return decoded
+
+
+def _decode_clips(
+    request: ClipRequest, local: str, spec: FrameSpec, step: float
+) -> DecodedClips:
     from_keyframes: dict[Window | None, DecodedVideo] = {}
     if request.uses_keyframes:
         decoded = decode_keyframe_windows(

@@ -93,8 +93,10 @@ class ClipEncoding:
         workers: int,
         limits: Limits | None = None,
         precision: str = "fp32",
+        gpu_workers: int = 0,
     ) -> None:
         self.limits = limits
+        self.gpu_workers = gpu_workers
         self.precision = precision
         self.method = method
         self.manifest = manifest
@@ -109,7 +111,9 @@ class ClipEncoding:
     def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipBatch | ClipFailure | Damage]:
         """Yield encoded clips, failures and damage; clips of one file may be in several batches."""
         spec, step = self.manifest.frame_spec, self.manifest.splitting.frame_step
-        return self.encode(decode_ahead(requests, spec, self.workers, self.limits, step))
+        return self.encode(
+            decode_ahead(requests, spec, self.workers, self.limits, step, self.gpu_workers)
+        )
 
     def encode(
         self, decoded: Iterable[ClipFrames | ClipFailure | Damage]

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from eaglenet.core.errors import UsageError
+from eaglenet.core.hardware import free_gpu_memory
 from eaglenet.core.platform import num_cores
 from eaglenet.core.registry import Registry
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
@@ -21,6 +23,7 @@ from eaglenet.indexing.inspection import Inspection, inspect_ahead
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import ClipBatch
+from eaglenet.video import gpu
 from eaglenet.video.limits import Limits
 
 if TYPE_CHECKING:
@@ -61,6 +64,7 @@ class ExecutorSettings:
     limits: Limits = field(default_factory=Limits)
     precision: str = "fp32"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    decode: str = "auto"
 
 
 class ExecutorFactory(Protocol):
@@ -107,9 +111,15 @@ class LocalExecutor:
 
         self.splitting = settings.manifest.splitting
         self.limits = settings.limits
-        self.workers = num_workers(settings.files, settings.workers)
+        is_on_gpu = str(settings.method.device).startswith("cuda")
+        self.workers = num_workers(settings.files, settings.workers, encodes_on_gpu=is_on_gpu)
         self.encoding = ClipEncoding(
-            settings.method, settings.manifest, self.workers, settings.limits, settings.precision
+            settings.method,
+            settings.manifest,
+            self.workers,
+            settings.limits,
+            settings.precision,
+            num_gpu_workers(settings, self.workers),
         )
 
     def inspect(
@@ -124,7 +134,19 @@ class LocalExecutor:
 EXECUTORS.add("local", LocalExecutor)
 
 
-def num_workers(files: Sequence[CandidateFile], requested: int | None) -> int:
+MAX_WORKERS = 8
+"""Decoding processes where the CPU encodes as well."""
+GPU_WORKERS = 7
+"""Processes that decode on the GPU: an H100 or H200 has seven decoders, other GPUs have fewer."""
+GPU_WORKER_BYTES = 2**30
+"""Memory of the GPU that one of them takes."""
+MIN_GPU_BYTES = 128 * 2**20
+"""Bytes of video from which ``auto`` decodes on the GPU: its processes need seconds to start."""
+
+
+def num_workers(
+    files: Sequence[CandidateFile], requested: int | None, *, encodes_on_gpu: bool = False
+) -> int:
     """Number of decoding processes. Zero only on request: a bad file must not end the run."""
     cores = num_cores()
     if requested is not None:
@@ -132,4 +154,25 @@ def num_workers(files: Sequence[CandidateFile], requested: int | None) -> int:
         return min(max(0, requested), max(cores, len(files)))
     if sum(file.size for file in files) < 32 * 2**20 and len(files) < 64:
         return 1
-    return min(8, cores)
+    return cores if encodes_on_gpu else min(MAX_WORKERS, cores)
+
+
+def num_gpu_workers(settings: ExecutorSettings, workers: int) -> int:
+    """Number of decoding processes that use the GPU; half of them leave the CPU's decoder busy."""
+    if settings.decode == "cpu" or not workers:
+        return 0
+    if settings.decode not in ("auto", "gpu"):
+        raise UsageError(f"--decode is auto, cpu or gpu, not {settings.decode!r}")
+    device = str(settings.method.device)
+    is_worthwhile = sum(file.size for file in settings.files) >= MIN_GPU_BYTES
+    if settings.decode == "auto" and not (device.startswith("cuda") and is_worthwhile):
+        return 0
+    free = free_gpu_memory()
+    if settings.decode == "gpu":
+        if not free or not gpu.is_built_in():
+            raise UsageError(
+                "--decode gpu needs an NVIDIA GPU and a PyAV with CUDA decoders; use --decode cpu"
+            )
+        return min(GPU_WORKERS, workers)
+    most = min(GPU_WORKERS, free // (2 * GPU_WORKER_BYTES), workers // 2)
+    return most if gpu.is_built_in() else 0

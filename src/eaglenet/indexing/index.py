@@ -218,6 +218,7 @@ class ExecutorSource:
                 options.limits,
                 self.precision,
                 options.cluster,
+                options.decode,
             )
             self._executor = self.factory(settings)
         return self._executor

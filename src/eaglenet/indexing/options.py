@@ -138,6 +138,13 @@ class IndexOptions:
         default="auto",
         metadata={"group": "Resources", "help": "Encode in fp32, bf16, int8, or auto (fastest)."},
     )
+    decode: str = field(
+        default="auto",
+        metadata={
+            "group": "Resources",
+            "help": "Decode on cpu, gpu (NVIDIA), or auto: on both where a GPU encodes.",
+        },
+    )
     workers: int | None = field(
         default=None,
         metadata={

@@ -53,7 +53,7 @@ def load_pyav() -> None:
     av.logging.set_level(None)
 
 
-def open_input(file: Any) -> Any:
+def open_input(file: Any, hwaccel: Any = None) -> Any:
     """Open a file object for reading; every protocol is refused, so that no other file is opened.
 
     Names and comments inside files come in any encoding and must not stop decoding: PyAV 18 has to
@@ -63,7 +63,7 @@ def open_input(file: Any) -> Any:
     is_before_19 = int(av.__version__.partition(".")[0]) < 19
     encoding = {"metadata_errors": "replace"} if is_before_19 else {}
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "none"}
-    return av.open(file, options=options, **encoding)
+    return av.open(file, options=options, hwaccel=hwaccel, **encoding)
 
 
 class Container:
@@ -87,8 +87,11 @@ class Container:
         self._file.close()
 
 
-def open_container(path: Path) -> Container:
-    """Open a file with the decoder; raise ``VideoDecodeError`` if that fails."""
+def open_container(path: Path, hwaccel: Any = None) -> Container:
+    """Open a file with the decoder; raise ``VideoDecodeError`` if that fails.
+
+    ``hwaccel`` are PyAV's settings for a decoder in hardware.
+    """
     try:
         status = file_status(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -101,7 +104,7 @@ def open_container(path: Path) -> Container:
     file = None
     try:
         file = open_input_file(path)
-        return Container(open_input(file), file)
+        return Container(open_input(file, hwaccel), file)
     except (av.FFmpegError, OSError, ValueError) as error:
         if file is not None:
             file.close()

@@ -81,12 +81,15 @@ class Access(Generic[Request, Result]):
     check: raises ``ValueError`` if a result does not belong to its request.
     threads: lets the work start threads.
     max_bytes: size of a reply.
+    gpu_workers: how many of the workers decode on the GPU. What crashes one of them is tried again
+        by another worker.
     """
 
     share: Callable[[Request], SharedFile] | None = None
     check: Callable[[Request, Result], None] | None = None
     threads: bool = False
     max_bytes: int = MAX_BYTES
+    gpu_workers: int = 0
 
 
 def map_ahead(
@@ -137,6 +140,7 @@ class _Pool(Generic[Request, Result]):
         self.access = access
         self.requests = enumerate(requests)
         self.num_workers = workers
+        self.gpu_workers = access.gpu_workers
         self.budget = budget
         self.seconds_used: Counter[Hashable] = Counter()
         self.exceeded: dict[Hashable, str] = {}
@@ -188,9 +192,9 @@ class _Pool(Generic[Request, Result]):
     def _assign(self) -> bool:
         """Give every idle worker a request; return False when all requests are done."""
         for worker in [each for each in self.workers if each.is_ready and each.item is None]:
-            item = self._next_item()
+            item = self._next_item(worker)
             if item is None:
-                break
+                continue
             worker.item, worker.started_at = item, time.monotonic()
             try:
                 self._send(worker, self.pending[item])
@@ -205,6 +209,7 @@ class _Pool(Generic[Request, Result]):
                     memory,
                     threads=self.access.threads,
                     max_bytes=self.access.max_bytes,
+                    uses_gpu=sum(worker.uses_gpu for worker in self.workers) < self.gpu_workers,
                 )
             )
         return bool(self.pending) or not self.is_input_done
@@ -217,8 +222,9 @@ class _Pool(Generic[Request, Result]):
             if shared is not None:
                 shared.close()
 
-    def _next_item(self) -> int | None:
-        if self.retries:
+    def _next_item(self, worker: Worker) -> int | None:
+        # What crashed a decoder on the GPU may still be decoded on the CPU.
+        if self.retries and not (worker.uses_gpu and self.gpu_workers < self.num_workers):
             return self.retries.popleft()
         while not self.is_input_done and self.capacity.acquire(blocking=False):
             following = next(self.requests, None)
@@ -303,7 +309,10 @@ class _Pool(Generic[Request, Result]):
         was_ready, item, worker.item = worker.is_ready, worker.item, None
         code = worker.stop()
         self._replace(worker)
-        if not was_ready:
+        if not was_ready and worker.uses_gpu:
+            self.gpu_workers -= 1
+            logger.warning("a decoder on the GPU cannot start (exit code %s); the CPU decodes", code)
+        elif not was_ready:
             self.failed_starts += 1
             if self.failed_starts >= MAX_FAILED_STARTS:
                 raise EagleNetError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eaglenet.core.errors import VideoDecodeError
+from eaglenet.video import gpu
 from eaglenet.video.containers import open_container, pyav, video_stream
 from eaglenet.video.input_file import file_identity, file_size
 from eaglenet.video.limits import MAX_PIXELS
@@ -128,7 +129,7 @@ class VideoReader:
             self.is_indexed = False
 
     def _open(self) -> None:
-        container = open_container(self.path)
+        container = open_container(self.path, gpu.accelerator())
         try:
             self._use(container)
         except BaseException:

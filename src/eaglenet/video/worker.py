@@ -4,7 +4,8 @@ On Linux a worker has two parts. The host imports what the work needs, confines 
 can, and opens no file. For every file it forks a process that confines itself completely
 (:mod:`eaglenet.core.confinement`) and gets the file as an open descriptor. A file that takes over
 its process reaches no other file, and no later one: the next file gets a new process. Elsewhere one
-process serves all requests, with limits on memory only.
+process serves all requests, with limits on memory only. So does a process that decodes on a GPU,
+since CUDA does not survive a fork; on Linux it is confined, but may send commands to the GPU.
 
 Requests are pickled; replies come from a process that may be hostile and are binary messages
 (:mod:`eaglenet.video.messages`).
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import glob
 import os
 import pickle
 import signal
@@ -31,7 +33,7 @@ from eaglenet.core import confinement
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
 from eaglenet.core.platform import exit_with_parent, limit_memory, limit_process
 from eaglenet.core.process import ChildProcess, clean_environment, start_child
-from eaglenet.video import messages
+from eaglenet.video import gpu, messages
 from eaglenet.video.containers import load_pyav
 from eaglenet.video.images import decoding_needs_threads, load_image_formats
 from eaglenet.video.input_file import SharedFile, use_shared_file
@@ -52,6 +54,14 @@ MESSAGE_SECONDS = 60.0
 MAX_REASON = 2000
 """Characters of a failure's reason."""
 CHUNK = 2**20
+DEVICES = ("/dev/null", "/dev/zero", "/dev/dxg")
+DRIVER_FILES = (
+    *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/sys", "/proc/self", "/proc/driver"),
+    *("/proc/devices", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules", "/proc/sys"),
+)
+"""What CUDA reads: libraries of the system, and what the kernel says about the machine."""
+GPU_DESCRIPTORS = 1024
+"""Open files of a process that uses CUDA, which has a descriptor per device, stream and decoder."""
 INVALID_REPLY = "the decoder sent an invalid reply"
 _START, _STOP = b"start", b"stop"
 _EXIT_CODE = struct.Struct("<i")
@@ -194,6 +204,13 @@ class Worker:
     is_ready: bool = False
     item: int | None = None
     started_at: float = 0.0
+    uses_gpu: bool = False
+    """Whether it decodes on the GPU, in one process for all files."""
+
+    @property
+    def is_forking(self) -> bool:
+        """Whether each file gets a process of its own."""
+        return IS_FORKING and not self.uses_gpu
 
     @property
     def connection(self) -> Connection:
@@ -205,13 +222,13 @@ class Worker:
         text = self.control.recv_bytes(2**16).decode()
         self.missing = tuple(text.splitlines())
         self.is_ready = True
-        if not IS_FORKING:
+        if not self.is_forking:
             self.channel = Channel(self.control, self.max_bytes)
 
     def send(self, request: Any, shared: SharedFile | None = None) -> None:
         """Send a request, to a new process if it is for another file than the last one."""
         file = None if shared is None else shared.path
-        if self.channel is None or (IS_FORKING and file != self.file):
+        if self.channel is None or (self.is_forking and file != self.file):
             self._fork()
         self.file = file
         assert self.channel is not None
@@ -252,7 +269,7 @@ class Worker:
 
         On Linux the worker stays usable if its host is alive.
         """
-        if IS_FORKING and self.channel is not None:
+        if self.is_forking and self.channel is not None:
             self.channel.close()
             self.channel = self.file = None
             with contextlib.suppress(OSError, EOFError, struct.error):
@@ -286,15 +303,19 @@ def start_worker(
     *,
     threads: bool = False,
     max_bytes: int = MAX_BYTES,
+    uses_gpu: bool = False,
 ) -> Worker:
     """Start a process that runs ``work`` on requests; its first message says that it is ready.
 
     The return annotation of ``work`` defines the layout of its replies. ``memory`` limits the bytes
-    in addition to what the process needs at rest; ``threads`` lets the work start threads.
+    in addition to what the process needs at rest; ``threads`` lets the work start threads; ``uses_gpu``
+    decodes videos on the GPU.
     """
     layout = reply_layout(layout_of(messages.result_type(work)))
-    child = start_child(_host, work, os.getpid(), memory, threads, environment=clean_environment())
-    return Worker(child.process, child.connection, layout, max_bytes)
+    child = start_child(
+        _host, work, os.getpid(), memory, threads, uses_gpu, environment=clean_environment()
+    )
+    return Worker(child.process, child.connection, layout, max_bytes, uses_gpu=uses_gpu)
 
 
 def _duplicate(connection: Connection) -> socket.socket:
@@ -325,6 +346,7 @@ def _host(
     parent: int,
     memory: int | None,
     threads: bool,
+    uses_gpu: bool,
 ) -> None:
     """Prepare this process, then serve requests or fork processes that do."""
     exit_with_parent(parent)
@@ -332,11 +354,16 @@ def _host(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     layout = reply_layout(layout_of(messages.result_type(work)))
     load_decoders()
+    missing = start_gpu() if uses_gpu else []
     if memory is not None:
         limit_memory(memory)
     with contextlib.suppress(EOFError, OSError):
-        if not IS_FORKING:
-            control.send_bytes(f"no confinement on {sys.platform}".encode())
+        if not IS_FORKING or uses_gpu:
+            if not IS_FORKING:
+                missing = [f"no confinement on {sys.platform}"]
+            elif problem := confinement.restrict_system_calls(threads=True, devices=True):
+                missing.append(problem)
+            control.send_bytes("\n".join(missing).encode())
             _serve(control, work, layout)
             return
         missing = confine_host()
@@ -346,14 +373,37 @@ def _host(
 
 def confine_host() -> list[str]:
     """Confine a process that still forks; return what the system does not provide."""
-    null = os.open(os.devnull, os.O_RDWR)
-    # A terminal runs what is written to it in escape sequences.
-    for standard in (1, 2):
-        os.dup2(null, standard)
-    os.close(null)
+    _discard_output()
     limit_process(cpu_seconds=round(MAX_SECONDS))
     reasons = (confinement.drop_capabilities(), confinement.restrict_files())
     return [reason for reason in reasons if reason is not None] + _filter_problems()
+
+
+def start_gpu() -> list[str]:
+    """Confine a process to what CUDA opens, and start CUDA; return what the system lacks.
+
+    Confined before, since CUDA starts threads, which would keep their access to files.
+    """
+    missing: list[str] = []
+    if IS_FORKING:
+        _discard_output()
+        limit_process(cpu_seconds=round(MAX_SECONDS), descriptors=GPU_DESCRIPTORS)
+        devices = [*glob.glob("/dev/nvidia*"), *DEVICES]
+        restrictions = (
+            confinement.drop_capabilities(),
+            confinement.restrict_files(readable=DRIVER_FILES, devices=devices),
+        )
+        missing = [reason for reason in restrictions if reason is not None]
+    gpu.prepare()
+    return missing
+
+
+def _discard_output() -> None:
+    """Redirect standard output: a terminal runs what is written to it in escape sequences."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (1, 2):
+        os.dup2(null, standard)
+    os.close(null)
 
 
 def _filter_problems() -> list[str]:

@@ -1,0 +1,93 @@
+"""Decoding on an NVIDIA GPU, by FFmpeg's CUDA decoders.
+
+    prepare()                    # once per process
+    with open_video(path): ...   # frames stay in the memory of the GPU
+
+Only frames that are picked are copied to the CPU, where :mod:`eaglenet.video.pixels` converts them
+as it converts those of a software decoder. A stream that the GPU cannot decode is decoded in
+software.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from eaglenet.core.errors import UsageError
+from eaglenet.video.containers import pyav
+
+PRIMARY_CONTEXT = 1
+"""FFmpeg's AV_CUDA_USE_PRIMARY_CONTEXT: all files of a process share one CUDA context, which takes
+a few hundred milliseconds to create."""
+SIDE, FRAMES = 256, 4
+"""Of the video that :func:`prepare` decodes."""
+
+_accelerator: Any = None
+_sample: Any = None
+"""An open container: while there is one, the context stays."""
+
+
+def is_built_in() -> bool:
+    """Return whether PyAV's FFmpeg has CUDA decoders; there may still be no GPU."""
+    return "cuda" in pyav().codec.hwaccel.hwdevices_available()
+
+
+def prepare() -> None:
+    """Let this process decode on the GPU; raise ``UsageError`` if that is not possible.
+
+    Decodes a video of its own, so that libraries and devices are open before the process is
+    confined.
+    """
+    global _accelerator, _sample
+    if not is_built_in():
+        raise UsageError("this build of PyAV has no CUDA decoders; use --decode cpu")
+    av = pyav()
+    accelerator = av.codec.hwaccel.HWAccel("cuda", flags=PRIMARY_CONTEXT, is_hw_owned=True)
+    try:
+        sample = av.open(_make_sample(), hwaccel=accelerator)
+        names = {frame.format.name for frame in sample.decode(video=0)}
+    except (av.FFmpegError, RuntimeError, NotImplementedError) as error:
+        raise UsageError(f"the GPU does not decode video ({error}); use --decode cpu") from error
+    if names != {"cuda"}:
+        raise UsageError("the GPU does not decode H.264; use --decode cpu")
+    _accelerator, _sample = accelerator, sample
+
+
+def accelerator() -> Any:
+    """Return PyAV's settings for opening a file; None if this process decodes on the CPU."""
+    return _accelerator
+
+
+def is_used() -> bool:
+    """Return whether files that are opened now are decoded on the GPU."""
+    return _accelerator is not None
+
+
+@contextmanager
+def software() -> Iterator[None]:
+    """Decode files that are opened inside on the CPU."""
+    global _accelerator
+    previous, _accelerator = _accelerator, None
+    try:
+        yield
+    finally:
+        _accelerator = previous
+
+
+def _make_sample() -> io.BytesIO:
+    """Return a short H.264 video in memory."""
+    av = pyav()
+    content = io.BytesIO()
+    with av.open(content, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = SIDE, SIDE, "yuv420p"
+        picture = np.zeros((SIDE, SIDE, 3), np.uint8)
+        for _ in range(FRAMES):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    content.seek(0)
+    return content
