@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_index.py                  # one hour of 1080p
     python benchmarks/gpu_index.py --minutes 5      # smaller
-    python benchmarks/gpu_index.py --mixes 7:9 10:6 # 7 processes with the GPU and 9 without, 10 and 6
+    python benchmarks/gpu_index.py --mixes 7:9      # 7 processes with the GPU, 9 without
 
 The film is that of ``film.py``. The model has the architecture of PE-Core-B and random weights; it
 is loaded before, everything else is inside the time. ``decoding`` is the same work without a model,

@@ -53,9 +53,7 @@ def landlock_version() -> int:
     return max(int(version), 0)
 
 
-def restrict_files(
-    *, readable: Sequence[str] = (), devices: Sequence[str] = ()
-) -> str | None:
+def restrict_files(*, readable: Sequence[str] = (), devices: Sequence[str] = ()) -> str | None:
     """Refuse every further use of the file system, TCP, and signals to other processes.
 
     Files and folders in ``readable`` can still be read, and ``devices`` used; those that do not
@@ -146,10 +144,12 @@ first: the filter compares one after the other. The last two are refused."""
 
 _DEVICE_CALLS = """
 openat 257 56, open 2 -1, access 21 -1, faccessat 269 48, readlink 89 -1, readlinkat 267 78,
-stat 4 -1, lstat 6 -1, statx 332 291, getdents64 217 61, eventfd2 290 19, pipe2 293 59, mlock 149 228,
-munlock 150 229, memfd_create 319 279, ftruncate 77 46, mbind 237 235, get_mempolicy 239 236,
-set_mempolicy 238 237, sched_setaffinity 203 122, socketpair 53 199, fadvise64 221 223
+stat 4 -1, lstat 6 -1, statx 332 291, getdents64 217 61, eventfd2 290 19, pipe2 293 59,
+mlock 149 228, munlock 150 229, memfd_create 319 279, ftruncate 77 46, mbind 237 235,
+get_mempolicy 239 236, set_mempolicy 238 237, sched_setaffinity 203 122, socketpair 53 199,
+fadvise64 221 223
 """
+"""Further calls of a driver that opens devices; which files it may open, Landlock says."""
 
 
 def _numbers(column: int, calls: str = _CALLS) -> dict[str, int]:

@@ -315,9 +315,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
     return decoded
 
 
-def _decode_clips(
-    request: ClipRequest, local: str, spec: FrameSpec, step: float
-) -> DecodedClips:
+def _decode_clips(request: ClipRequest, local: str, spec: FrameSpec, step: float) -> DecodedClips:
     from_keyframes: dict[Window | None, DecodedVideo] = {}
     if request.uses_keyframes:
         decoded = decode_keyframe_windows(

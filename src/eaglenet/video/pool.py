@@ -311,7 +311,9 @@ class _Pool(Generic[Request, Result]):
         self._replace(worker)
         if not was_ready and worker.uses_gpu:
             self.gpu_workers -= 1
-            logger.warning("a decoder on the GPU cannot start (exit code %s); the CPU decodes", code)
+            logger.warning(
+                "a decoder on the GPU cannot start (exit code %s); the CPU decodes", code
+            )
         elif not was_ready:
             self.failed_starts += 1
             if self.failed_starts >= MAX_FAILED_STARTS:

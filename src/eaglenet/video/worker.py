@@ -308,8 +308,8 @@ def start_worker(
     """Start a process that runs ``work`` on requests; its first message says that it is ready.
 
     The return annotation of ``work`` defines the layout of its replies. ``memory`` limits the bytes
-    in addition to what the process needs at rest; ``threads`` lets the work start threads; ``uses_gpu``
-    decodes videos on the GPU.
+    in addition to what the process needs at rest; ``threads`` lets the work start threads;
+    ``uses_gpu`` decodes videos on the GPU.
     """
     layout = reply_layout(layout_of(messages.result_type(work)))
     child = start_child(
@@ -354,21 +354,20 @@ def _host(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     layout = reply_layout(layout_of(messages.result_type(work)))
     load_decoders()
-    missing = start_gpu() if uses_gpu else []
+    if uses_gpu:
+        gpu.prepare()
     if memory is not None:
         limit_memory(memory)
     with contextlib.suppress(EOFError, OSError):
-        if not IS_FORKING or uses_gpu:
-            if not IS_FORKING:
-                missing = [f"no confinement on {sys.platform}"]
-            elif problem := confinement.restrict_system_calls(threads=True, devices=True):
-                missing.append(problem)
-            control.send_bytes("\n".join(missing).encode())
-            _serve(control, work, layout)
-            return
-        missing = confine_host()
+        if not IS_FORKING:
+            missing = [f"no confinement on {sys.platform}"]
+        else:
+            missing = confine_gpu_process() if uses_gpu else confine_host()
         control.send_bytes("\n".join(missing).encode())
-        _fork_for_files(control, work, layout, threads or decoding_needs_threads())
+        if uses_gpu or not IS_FORKING:
+            _serve(control, work, layout)
+        else:
+            _fork_for_files(control, work, layout, threads or decoding_needs_threads())
 
 
 def confine_host() -> list[str]:
@@ -379,23 +378,21 @@ def confine_host() -> list[str]:
     return [reason for reason in reasons if reason is not None] + _filter_problems()
 
 
-def start_gpu() -> list[str]:
-    """Confine a process to what CUDA opens, and start CUDA; return what the system lacks.
+def confine_gpu_process() -> list[str]:
+    """Confine a process with a CUDA context to what the driver opens; return what is missing.
 
-    Confined before, since CUDA starts threads, which would keep their access to files.
+    CUDA does not start under Landlock. The threads of the driver therefore exist before and keep
+    their access to files; the filter of system calls binds them, too.
     """
-    missing: list[str] = []
-    if IS_FORKING:
-        _discard_output()
-        limit_process(cpu_seconds=round(MAX_SECONDS), descriptors=GPU_DESCRIPTORS)
-        devices = [*glob.glob("/dev/nvidia*"), *DEVICES]
-        restrictions = (
-            confinement.drop_capabilities(),
-            confinement.restrict_files(readable=DRIVER_FILES, devices=devices),
-        )
-        missing = [reason for reason in restrictions if reason is not None]
-    gpu.prepare()
-    return missing
+    _discard_output()
+    limit_process(cpu_seconds=round(MAX_SECONDS), descriptors=GPU_DESCRIPTORS)
+    devices = [*glob.glob("/dev/nvidia*"), *DEVICES]
+    reasons = (
+        confinement.drop_capabilities(),
+        confinement.restrict_files(readable=DRIVER_FILES, devices=devices),
+        confinement.restrict_system_calls(threads=True, devices=True),
+    )
+    return [reason for reason in reasons if reason is not None]
 
 
 def _discard_output() -> None:
