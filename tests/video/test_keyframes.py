@@ -19,10 +19,13 @@ WINDOWS = [(0.0, 4.0), (3.0, 7.0), (6.0, 10.0)]
 
 
 def numbers(
-    path: Path, windows: Sequence[Window] = WINDOWS, spec: FrameSpec = SPEC
+    path: Path,
+    windows: Sequence[Window] = WINDOWS,
+    spec: FrameSpec = SPEC,
+    overlap: float = 0.0,
 ) -> dict[Window | None, list[int]]:
     """Distinct numbers of the frames of each window that keyframes gave."""
-    videos = list(decode_keyframe_windows(path, spec, windows, thumbnail_size=32))
+    videos = list(decode_keyframe_windows(path, spec, windows, thumbnail_size=32, overlap=overlap))
     assert all(video.thumbnail is not None for video in videos)
     for video in videos:
         shown = [round(float(second) * 25) for second in video.times]
@@ -54,6 +57,21 @@ def test_each_window_gets_the_keyframes_nearest_to_two_times(
     # A window does not depend on those it is decoded with.
     for window in WINDOWS:
         assert numbers(path, [window]) == {window: expected[window]}
+
+
+def test_overlapping_windows_share_the_keyframe_there(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "film.mp4", 250)
+    windows = [*WINDOWS, (9.0, 9.8)]
+    # Near 0.5, 3.5, 6.5 and 9.5 s; the last window is shorter than the overlap.
+    expected = {
+        (0.0, 4.0): [0, 90],
+        (3.0, 7.0): [90, 150],
+        (6.0, 10.0): [150, 240],
+        (9.0, 9.8): [240],
+    }
+    assert numbers(path, windows, overlap=1.0) == expected
+    for window in windows:
+        assert numbers(path, [window], overlap=1.0) == {window: expected[window]}
 
 
 def test_windows_far_from_a_keyframe_are_left_out(tmp_path: Path) -> None:

@@ -424,7 +424,13 @@ class _Encoder:
         torch.set_num_threads(1)
         method = method.to("cuda") if on_gpu else method
         self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
-        work = partial(decode_clips, spec=manifest.frame_spec, step=manifest.splitting.frame_step)
+        splitting = manifest.splitting
+        work = partial(
+            decode_clips,
+            spec=manifest.frame_spec,
+            step=splitting.frame_step,
+            overlap=splitting.overlap,
+        )
         access = decoding_access(manifest.frame_spec)
         self._decode = PersistentProcess(work, decoding_budget(limits), access)
 

@@ -204,13 +204,15 @@ def decode_ahead(
     limits: Limits | None = None,
     step: float = 0.0,
     gpu_workers: int = 0,
+    overlap: float = 0.0,
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
     """Decode every requested clip once, in order; damage precedes the clips it concerns.
 
-    ``step`` is the time between the frames of a whole clip (``Splitting.frame_step``). With
-    workers, requests are read in another thread, a few ahead of the results.
+    ``step`` is the time between the frames of a whole clip (``Splitting.frame_step``), and
+    ``overlap`` that of clips, where keyframes are shared. With workers, requests are read in
+    another thread, a few ahead of the results.
     """
-    work = partial(decode_clips, spec=spec, step=step)
+    work = partial(decode_clips, spec=spec, step=step, overlap=overlap)
     budget = decoding_budget(limits or Limits())
     outcomes = map_ahead(
         work,
@@ -289,7 +291,9 @@ def flatten_outcomes(
         yield from outcome.result.clips
 
 
-def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> DecodedClips:
+def decode_clips(
+    request: ClipRequest, spec: FrameSpec, step: float = 0.0, overlap: float = 0.0
+) -> DecodedClips:
     """Decode the clips of a request in one pass over the file.
 
     What a GPU does not decode whole is decoded again on the CPU.
@@ -303,23 +307,30 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
         return DecodedClips(tuple(ClipFailure(key, reason, is_temporary=True) for key in keys), 0.0)
     if gpu.is_used():
         with contextlib.suppress(VideoDecodeError):
-            decoded = _decode_clips(request, local, spec, step)
+            decoded = _decode_clips(request, local, spec, step, overlap)
             is_whole = all(isinstance(clip, ClipFrames) for clip in decoded.clips)
             if is_whole and not decoded.largest_error:
                 return decoded
         OPEN_FILES.close()
     with gpu.software():
-        decoded = _decode_clips(request, local, spec, step)
+        decoded = _decode_clips(request, local, spec, step, overlap)
     if gpu.is_used():
         OPEN_FILES.close()
     return decoded
 
 
-def _decode_clips(request: ClipRequest, local: str, spec: FrameSpec, step: float) -> DecodedClips:
+def _decode_clips(
+    request: ClipRequest, local: str, spec: FrameSpec, step: float, overlap: float
+) -> DecodedClips:
     from_keyframes: dict[Window | None, DecodedVideo] = {}
     if request.uses_keyframes:
         decoded = decode_keyframe_windows(
-            local, spec, request.windows, thumbnail_size=THUMBNAIL_SIZE, keep_open=True
+            local,
+            spec,
+            request.windows,
+            thumbnail_size=THUMBNAIL_SIZE,
+            keep_open=True,
+            overlap=overlap,
         )
         from_keyframes = {video.window: video for video in decoded}
     videos = dict(from_keyframes)

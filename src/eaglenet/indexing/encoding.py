@@ -110,10 +110,17 @@ class ClipEncoding:
 
     def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipBatch | ClipFailure | Damage]:
         """Yield encoded clips, failures and damage; clips of one file may be in several batches."""
-        spec, step = self.manifest.frame_spec, self.manifest.splitting.frame_step
-        return self.encode(
-            decode_ahead(requests, spec, self.workers, self.limits, step, self.gpu_workers)
+        spec, splitting = self.manifest.frame_spec, self.manifest.splitting
+        decoded = decode_ahead(
+            requests,
+            spec,
+            self.workers,
+            self.limits,
+            splitting.frame_step,
+            self.gpu_workers,
+            splitting.overlap,
         )
+        return self.encode(decoded)
 
     def encode(
         self, decoded: Iterable[ClipFrames | ClipFailure | Damage]

@@ -135,6 +135,7 @@ def decode_keyframe_windows(
     *,
     thumbnail_size: int = 0,
     keep_open: bool = False,
+    overlap: float = 0.0,
 ) -> Iterator[DecodedVideo]:
     """Decode windows of one file from keyframes alone, with one thread.
 
@@ -143,7 +144,9 @@ def decode_keyframe_windows(
     if is_image(path):
         return
     with open_video(path, threads=1, keep_open=keep_open) as source:
-        yield from keyframes.decode_keyframes(source, spec, windows_of_file, thumbnail_size)
+        yield from keyframes.decode_keyframes(
+            source, spec, windows_of_file, thumbnail_size, overlap
+        )
 
 
 def probe(path: str | Path) -> VideoInfo:

@@ -85,12 +85,19 @@ def num_keyframes(num_frames: int) -> int:
 
 
 def decode_keyframes(
-    source: VideoSource, spec: FrameSpec, windows: Sequence[Window], thumbnail_size: int = 0
+    source: VideoSource,
+    spec: FrameSpec,
+    windows: Sequence[Window],
+    thumbnail_size: int = 0,
+    overlap: float = 0.0,
 ) -> Iterator[DecodedVideo]:
-    """Decode the keyframes of windows, in the order of their starts; some may be left out."""
+    """Decode the keyframes of windows, in the order of their starts; some may be left out.
+
+    Windows that overlap by ``overlap`` seconds share the keyframe there.
+    """
     if not source.is_pickable:
         return  # Only decoding everything tells what is shown when.
-    plans = sorted((_plan(source, spec, each) for each in windows), key=lambda plan: plan.window)
+    plans = [_plan(source, spec, window, overlap) for window in sorted(windows)]
     waiting = [(target, plan) for plan in plans for target in plan.targets]
     decoder = _Decoder(source, spec, thumbnail_size)
     first = min(target.time for target, _ in waiting)
@@ -116,11 +123,18 @@ def decode_keyframes(
         yield from _finish(source, spec, plan)
 
 
-def _plan(source: VideoSource, spec: FrameSpec, window: Window) -> _Plan:
+def _plan(source: VideoSource, spec: FrameSpec, window: Window, overlap: float) -> _Plan:
+    """Choose times in the middle of overlaps and between, so that neighbours share keyframes."""
     start, end = clip_window(source, window)
-    margin = Fraction(REACH) * (end - start)
-    times = uniform_targets(start, end, num_keyframes(spec.num_frames), source.tick)
-    reach = (start - margin, end + margin)
+    count = num_keyframes(spec.num_frames)
+    inset = Fraction(overlap / 2) / source.tick
+    if overlap and count > 1 and end - start > 2 * inset:
+        distance = (end - start - 2 * inset) / (count - 1)
+        times = [math.floor(start + inset + index * distance) for index in range(count)]
+    else:
+        times = uniform_targets(start, end, count, source.tick)
+    beyond = Fraction(REACH) * (end - start)
+    reach = (start - beyond, end + beyond)
     targets = [_Target(time, (start, end), reach) for time in times]
     return _Plan(window, targets, num_open=len(targets))
 
