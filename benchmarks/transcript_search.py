@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from common import save_result
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.splitting import Splitting
-from eaglenet.indexing.meaning import encode_transcripts
-from eaglenet.indexing.transcripts import store_lines
+from eaglenet.indexing.transcripts import encode_transcripts, store_lines
 from eaglenet.models.light_model import LightModel
 from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.engine import Engine

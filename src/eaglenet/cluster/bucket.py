@@ -29,9 +29,21 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.cluster.chunks import HEAD, PARTS, Chunk, Head, append, length_of, new_id
 from eaglenet.cluster.lease import Lease, hold_lease
-from eaglenet.cluster.log import POINTER, Finish, Operation, SetHubness, encode
+from eaglenet.cluster.log import (
+    HEAD,
+    PARTS,
+    POINTER,
+    Chunk,
+    Finish,
+    Head,
+    Operation,
+    SetHubness,
+    append,
+    encode,
+    length_of,
+    new_id,
+)
 from eaglenet.cluster.mirror import (
     BucketSnapshot,
     Mirror,

@@ -21,8 +21,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.cluster.chunks import Head, damaged_object, length_of, read_spans
-from eaglenet.cluster.log import POINTER, POINTER_LAYOUT, Finish, Operation, decode
+from eaglenet.cluster.log import (
+    POINTER,
+    POINTER_LAYOUT,
+    Finish,
+    Head,
+    Operation,
+    damaged_object,
+    decode,
+    length_of,
+    read_spans,
+)
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock
 from eaglenet.core.object_storage import MissingObjectError, ObjectFolder

@@ -25,6 +25,7 @@ import torch
 
 from eaglenet.cluster.workers import LostWorkerError, WorkerPool
 from eaglenet.core.errors import EagleNetError, UsageError, cause_of
+from eaglenet.core.extras import naming_extra
 from eaglenet.core.hardware import has_fast_int8
 from eaglenet.core.splitting import Splitting
 from eaglenet.encoders import int8
@@ -241,12 +242,8 @@ class RayExecutor:
     @staticmethod
     def require() -> Any:
         """Import Ray, or raise an error that names the extra."""
-        try:
+        with naming_extra("ray", "--executor ray needs Ray"):
             import ray
-        except ImportError as error:
-            raise UsageError(
-                f"--executor ray needs Ray ({error}); install it with: pip install 'eaglenet[ray]'"
-            ) from error
         return ray
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,9 +79,19 @@ def to_int8(method: Method | LightModel) -> Method | LightModel:
     if isinstance(method, LightModel):
         method.vision("int8")
         return method
-    from eaglenet.indexing.torch_encoding import int8_twin
+    from eaglenet.encoders import int8
+    from eaglenet.encoders.base import TowerEncoder
 
-    return int8_twin(method)
+    encoder = method.encoder
+    if not isinstance(encoder, TowerEncoder):
+        raise UsageError(
+            f"int8 needs a model with an image tower, which {method.name} on {encoder.family} "
+            "does not have; use --precision fp32"
+        )
+    vision = int8.int8_tower(encoder.vision, encoder.image_size)
+    # The copy shares the text tower.
+    twin = copy.deepcopy(method, {id(encoder.text): encoder.text, id(encoder.vision): vision})
+    return twin.eval()
 
 
 class ClipEncoding:
@@ -168,7 +179,31 @@ class ClipEncoding:
             encoded = method.encode_frames(frames, mask, cast("Any", self.precision))
             arrays = {"frames": encoded, "mask": mask, SECONDS: seconds}
             return mean_of_frames(encoded, mask), arrays
-        from eaglenet.indexing.torch_encoding import encode_clips
+        return self._torch_features(method, frames, mask, seconds)
 
-        has_prepared = self.manifest.layout.has_prepared
-        return encode_clips(method, frames, mask, seconds, self.precision, has_prepared)
+    def _torch_features(
+        self,
+        method: Method,
+        frames: NDArray[np.uint8],
+        mask: NDArray[np.bool_],
+        seconds: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
+        import torch
+
+        from eaglenet.core.hardware import autocast_for
+        from eaglenet.core.types import Clips
+        from eaglenet.search.torch_model import prepare_for_store
+        from eaglenet.store.layout import feature_arrays
+
+        with torch.inference_mode():
+            clips = Clips(*(torch.from_numpy(array) for array in (frames, mask, seconds)))
+            with autocast_for(method.device, self.precision):
+                features = method.encode_video(clips.to(method.device))
+            if self.precision != "fp32":
+                # Pooling, packing and preparing are cheap and stay exact.
+                features = features.to(method.device, torch.float32)
+            vectors = method.coarse_vectors(features).float().cpu().numpy()
+            has_prepared = self.manifest.layout.has_prepared
+            prepared = prepare_for_store(method, features) if has_prepared else None
+            times = method.feature_seconds(features, clips)
+            return vectors, feature_arrays(features, times, prepared)

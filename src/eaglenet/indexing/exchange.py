@@ -34,6 +34,7 @@ from eaglenet.indexing.arrow_tables import (
     Format,
     read_table,
     require,
+    rows_of,
     write_table,
 )
 from eaglenet.indexing.transcripts import store_lines
@@ -173,7 +174,7 @@ def import_store(folder: Path, location: str | Path) -> int:
     Clips that the store has are skipped, and files with the same path replaced.
     """
     try:
-        description = untrusted.parse_json(untrusted.read_text(folder / DESCRIPTION).encode())
+        description = untrusted.read_object(folder / DESCRIPTION)
         kind, rows = description["format"], description["rows"]
         if description["version"] != VERSION or kind not in ("parquet", "lance", "csv"):
             raise ValueError(f"version {description['version']!r:.20}, format {kind!r:.20}")
@@ -213,16 +214,16 @@ class _Reader:
         for chunk in self._chunks("clips"):
             writer.commit(Changes(clips=[clip_batch(chunk, writer.manifest)]))
         for chunk in self._chunks("files"):
-            files = [_indexed_file(row) for row in _rows(chunk)]
+            files = [_indexed_file(row) for row in rows_of(chunk)]
             writer.commit(Changes(files=files))
         lines: dict[tuple[str, str, str], list[TranscriptLine]] = {}
         for chunk in self._chunks("lines"):
-            for row in _rows(chunk):
+            for row in rows_of(chunk):
                 key = (row["content"], row["kind"], row["path"])
                 line = TranscriptLine(row["start"], row["end"], row["text"], row["language"])
                 lines.setdefault(key, []).append(line)
         for chunk in self._chunks("sources"):
-            sources = [_checked(Source(**row)) for row in _rows(chunk)]
+            sources = [_checked(Source(**row)) for row in rows_of(chunk)]
             changes = [SourceLines(each, store_lines(lines.get(each.key, ()))) for each in sources]
             writer.commit(Changes(transcripts=changes))
 
@@ -267,13 +268,6 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
         thumbnails=list(columns["thumbnail"]),
         keyframe_keys=frozenset(itertools.compress(keys, from_keyframes.tolist())),
     )
-
-
-def _rows(chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    columns = [
-        values.tolist() if isinstance(values, np.ndarray) else values for values in chunk.values()
-    ]
-    return [dict(zip(chunk, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _indexed_file(row: dict[str, Any]) -> IndexedFile:

@@ -18,6 +18,7 @@ from eaglenet.video.input_file import file_status, open_input_file
 
 CHANGED = "changed while it was being indexed; index it again"
 LEADS_OUT = "a link that leads out of the indexed folders; follow it with --follow-links"
+NOT_UTF8 = "the file name is not valid UTF-8; rename it"
 FileVersion = tuple[int, int, int, int]
 
 
@@ -82,7 +83,7 @@ def find_videos(
                 # Fifos and devices would block or never end.
                 if path.is_file() and (must_report or looks_like_video(path)):
                     status = path.stat()
-                    problem = "" if is_utf8(name) else "the file name is not valid UTF-8; rename it"
+                    problem = "" if untrusted.is_utf8(name) else NOT_UTF8
                     yield CandidateFile(
                         name,
                         status.st_size,
@@ -167,15 +168,6 @@ def is_missing_file(path: str) -> bool:
     except OSError:
         return False
     return False
-
-
-def is_utf8(name: str) -> bool:
-    """Whether a path can be stored."""
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def content_hash(path: str | Path) -> str:

@@ -18,7 +18,6 @@ from eaglenet.core.extras import require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress
-from eaglenet.indexing.commit import Commit
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.executor import (
@@ -33,7 +32,6 @@ from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_
 from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
-from eaglenet.indexing.meaning import encode_transcripts
 from eaglenet.indexing.options import OFF, IndexOptions
 from eaglenet.indexing.recognition import (
     OnScreenTextRecognizer,
@@ -42,8 +40,8 @@ from eaglenet.indexing.recognition import (
     SpeechRecognizer,
 )
 from eaglenet.indexing.report import IndexReport, OnProgress
-from eaglenet.indexing.run import IndexRun, Tally
-from eaglenet.indexing.transcripts import TranscriptRun
+from eaglenet.indexing.run import Commit, IndexRun, Tally
+from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
 from eaglenet.models.light_model import LightModel
 from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest

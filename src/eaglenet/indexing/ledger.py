@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from eaglenet.core.untrusted import is_utf8
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, split_request
-from eaglenet.indexing.files import CandidateFile, is_utf8, tags_of
+from eaglenet.indexing.files import CandidateFile, tags_of
 from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.report import DAMAGED
 from eaglenet.store.base import Writer

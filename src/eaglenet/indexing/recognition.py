@@ -16,7 +16,8 @@ from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, Source, TranscriptKind
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
-from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
+from eaglenet.transcripts.speech import RATE, SpeechModel
+from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 
@@ -167,11 +168,12 @@ def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     first = max(request.start - CUT_SECONDS, 0.0)
     last = request.end + (1.0 if request.is_last else CUT_SECONDS)
     try:
-        samples = decode_audio(request.path, first, last)
+        channels = decode_audio(request.path, first, last, AudioFormat(RATE, "mono"))
     except VideoDecodeError:
         return None  # An image.
-    if samples is None:
+    if channels is None:
         return None
+    samples = channels[0]
     begin = quietest(samples, 2 * CUT_SECONDS) if request.start else 0
     if request.is_last:
         end = len(samples)

@@ -11,14 +11,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.indexing.fetching import share
 from eaglenet.indexing.files import LEADS_OUT, is_missing_file, leads_out
 from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, embedded_subtitles
 from eaglenet.indexing.report import FileProblem
+from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.store.base import Writer
-from eaglenet.store.records import Changes, IndexedFile, Line, Source, SourceKey, SourceLines
+from eaglenet.store.records import (
+    Changes,
+    IndexedFile,
+    Line,
+    Source,
+    SourceKey,
+    SourceLines,
+    SourceWindows,
+)
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.transcripts.lines import TranscriptLine, analyse
+from eaglenet.transcripts.meaning import make_windows
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead
@@ -27,6 +41,9 @@ READER = "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again."""
 COMMIT_LINES = 5_000
 """Lines held in memory at most; a killed run reads their sources again."""
+COMMIT_WINDOWS = 500
+"""Windows per commit; a killed run encodes as many again."""
+TITLE = "encoding transcripts"
 
 
 @dataclass(frozen=True)
@@ -231,3 +248,47 @@ def store_lines(lines: Iterable[TranscriptLine]) -> list[Line]:
 
 def _embedded_subtitles(request: _EmbeddedRequest) -> EmbeddedSubtitles:
     return embedded_subtitles(request.path)
+
+
+def encode_transcripts(
+    writer: Writer, progress: Progress | None = None, encoder: MeaningEncoder | None = None
+) -> int:
+    """Add windows to all complete sources without them; returns their number.
+
+    Reads lines from the store alone: a store of an earlier version gets them without decoding.
+    """
+    if not any(source.lines for source in writer.sources().values()):
+        return 0
+    encoder = encoder or MeaningEncoder.open()
+    # A description belongs to its clip; joined with others in a window it would lose its span.
+    keys = [
+        key for key in writer.sources_without_windows(encoder.identity) if key[1] != "description"
+    ]
+    pending: list[SourceWindows] = []
+    total = 0
+    for number, key in enumerate(keys):
+        report_progress(progress, TITLE, number, len(keys))
+        pending.append(encode_source(encoder, key, writer.lines(key)))
+        total += len(pending[-1].vectors)
+        if sum(len(each.vectors) for each in pending) >= COMMIT_WINDOWS:
+            writer.commit(Changes(windows=pending))
+            pending = []
+    writer.commit(Changes(windows=pending))
+    if keys:
+        report_progress(progress, TITLE, len(keys), len(keys))
+    return total
+
+
+def encode_source(encoder: MeaningEncoder, key: SourceKey, lines: Sequence[Line]) -> SourceWindows:
+    """Windows of one source that the encoder can read."""
+    windows = [
+        window
+        for window in make_windows(
+            [TranscriptLine(line.start, line.end, line.text, line.language) for line in lines]
+        )
+        if encoder.reads(window.text)
+    ]
+    firsts: NDArray[np.uint32] = np.array([window.first for window in windows], np.uint32)
+    lasts: NDArray[np.uint32] = np.array([window.last for window in windows], np.uint32)
+    vectors = encoder.encode([window.text for window in windows])
+    return SourceWindows(key, encoder.identity, firsts, lasts - firsts + 1, vectors)

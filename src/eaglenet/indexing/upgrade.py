@@ -22,7 +22,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import StoreError, UsageError, cause_of
 from eaglenet.core.object_storage import is_object_url
 from eaglenet.core.platform import swap_folders
-from eaglenet.indexing.arrow_tables import read_table, require
+from eaglenet.indexing.arrow_tables import read_table, require, rows_of
 from eaglenet.indexing.exchange import clip_batch
 from eaglenet.indexing.transcripts import store_lines
 from eaglenet.store.disk import writer_lock
@@ -143,18 +143,11 @@ def _read_file(row: dict[str, Any]) -> IndexedFile:
 
 def _table_rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     for columns in read_table(folder, name, "lance"):
-        lists = [
-            values.tolist() if isinstance(values, np.ndarray) else values
-            for values in columns.values()
-        ]
-        for row in zip(*lists, strict=True):
-            yield dict(zip(columns, row, strict=True))
+        yield from rows_of(columns)
 
 
 def _checked_json(path: Path) -> dict[str, Any]:
-    values = untrusted.parse_json(untrusted.read_text(path).encode())
-    if not isinstance(values, dict):
-        raise ValueError(f"{path.name} is damaged")
+    values = untrusted.read_object(path)
     check = values.pop("check", None)
     plain = json.dumps(values, sort_keys=True).encode()
     if check not in (None, hashlib.blake2b(plain, digest_size=16).hexdigest()):

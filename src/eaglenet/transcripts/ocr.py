@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.extras import naming_extra
 from eaglenet.core.platform import num_cores
 from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
 from eaglenet.video.containers import is_image
@@ -149,13 +149,8 @@ class OcrModel:
     @staticmethod
     def require() -> Any:
         """Import RapidOCR, or raise an error that names the extra."""
-        try:
+        with naming_extra("ocr", "reading on-screen text needs rapidocr"):
             import rapidocr
-        except ImportError as error:
-            raise UsageError(
-                f"reading on-screen text needs rapidocr ({error}); install it with: "
-                "pip install 'eaglenet[ocr]'"
-            ) from error
         return rapidocr
 
     def read(self, frame: DistinctFrame) -> list[RecognizedText]:

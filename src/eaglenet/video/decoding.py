@@ -13,27 +13,26 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.video import images, keyframes, pixels, windows, writing
-from eaglenet.video.containers import is_image, pyav
+from eaglenet.video import images, keyframes, pixels, windows
+from eaglenet.video.containers import is_image
 from eaglenet.video.input_file import share_file
 from eaglenet.video.picking import decode_through
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
-from eaglenet.video.sampling import Window, clip_window
+from eaglenet.video.sampling import Window
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.windows import DecodedVideo, frame_at
-from eaglenet.video.writing import read_audio
+from eaglenet.video.writing import write_clip, write_video
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ def decode_windows(
     is skipped with ``skip_damaged``; ``DecodedVideo.window`` is the window of a result.
 
     thumbnail_size: shorter side of the uncropped middle frame of each window; 0 makes none.
-    keep_open: keep a file without an index open for the next call (``reader.OPEN_FILES``).
+    keep_open: keep a file without an index open for the next call (``source.OPEN_FILES``).
     step: seconds between the frames of windows that are long enough, around their middle.
     """
     if is_image(path):
@@ -229,42 +228,6 @@ def _find_boundaries(source: VideoSource, threshold: float) -> list[float]:
                 boundaries.append(seconds)
         previous = colours
     return boundaries
-
-
-def write_video(
-    path: str | Path,
-    frames: Any,
-    fps: float,
-    *,
-    codec: str = "libx264",
-    options: Mapping[str, str] | None = None,
-) -> None:
-    """Write uint8 ``frames`` [frames, 3, height, width] or [frames, height, width, 3] to a file.
-
-    The file extension selects the container.
-    """
-    if codec not in pyav().codecs_available:
-        raise UsageError(
-            f"unknown video codec {codec!r}; give for example libx264, libx265 or libvpx-vp9"
-        )
-    with pyav().open(str(path), "w") as container:
-        rate = Fraction(fps).limit_denominator(1001)
-        frame_type = pyav().VideoFrame
-        writing.encode(container, frames, rate, codec, options, frame_type)
-
-
-def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
-    """Write ``[start, end)`` seconds with audio to an MP4 that plays from its first frame."""
-    with open_video(source) as opened:
-        first, last = clip_window(opened, (start, end))
-        audio = read_audio(opened, first, last)
-        options = {"movflags": "+faststart"}
-        try:
-            with pyav().open(str(target), "w", format="mp4", options=options) as container:
-                writing.encode_clip(opened, container, first, last, audio.write if audio else None)
-        except BaseException:
-            Path(target).unlink(missing_ok=True)
-            raise
 
 
 @contextmanager

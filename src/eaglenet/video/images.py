@@ -109,6 +109,18 @@ def pixels_to_jpeg(pixels: Pixels, *, quality: int = JPEG_QUALITY, subsampling: 
     return encode_jpeg(pixels_to_image(pixels), quality=quality, subsampling=subsampling)
 
 
+def tile_images(images: Sequence[Image], columns: int) -> Image:
+    """Arrange images in rows of ``columns``, each in a tile of the largest size."""
+    from PIL import Image
+
+    width, height = (max(image.size[axis] for image in images) for axis in (0, 1))
+    num_rows = -(-len(images) // columns)
+    sheet = Image.new("RGB", (columns * width, num_rows * height))
+    for number, image in enumerate(images):
+        sheet.paste(image, (number % columns * width, number // columns * height))
+    return sheet
+
+
 def decode_image(path: Path, size: int, resize: str = "crop") -> Pixels:
     """Decode an image file to an upright uint8 array [3, size, size], like a frame."""
     try:
