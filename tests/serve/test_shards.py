@@ -303,7 +303,7 @@ def test_a_shard_refuses_requests_for_another_shard(demo: DemoStore) -> None:
     scan = ShardScan(["http://a"] * SHARDS, store.manifest.identity)
     body = scan._probe_query(store.snapshot()).body
     scan.close()
-    assert shard.scan(ScanRequest(**body, shard=1, num_shards=SHARDS)).lists
+    assert shard.scan(ScanRequest(**body, shard=1, num_shards=SHARDS))["lists"]
     with pytest.raises(Problem, match="this is shard 1 of 3, not 2 of 3"):
         shard.scan(ScanRequest(**body, shard=2, num_shards=SHARDS))
 

@@ -11,8 +11,8 @@ from chunks import SPEC, assert_equal
 from videos import write_numbered
 
 from eaglenet.video.decoding import DecodedVideo, decode_windows, probe
+from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import Window
-from eaglenet.video.source import OPEN_FILES
 
 FRAMES = 25 * 8
 WINDOWS = [(start / 2, start / 2 + 2.0) for start in range(0, 14, 3)]

@@ -11,7 +11,7 @@ from videos import read_numbers, write_numbered
 
 from eaglenet.core.types import FrameSpec
 from eaglenet.video.decoding import decode, decode_windows
-from eaglenet.video.source import VideoReader, has_one_layer
+from eaglenet.video.reader import VideoReader, has_one_layer
 
 SPEC = FrameSpec(num_frames=5, size=64)
 HEVC = "log-level=none:keyint=60:bframes=4:b-pyramid=1:"
@@ -47,8 +47,8 @@ def test_dropping_unreferenced_frames_changes_no_other(
     found = list(decode_windows(tmp_path / name, SPEC, windows, threads=1))
     dropped = sum(decoded)
     decoded.clear()
-    monkeypatch.setattr("eaglenet.video.source.SAFE_TO_DROP", ())
-    monkeypatch.setattr("eaglenet.video.source.has_one_layer", lambda extradata: False)
+    monkeypatch.setattr("eaglenet.video.reader.SAFE_TO_DROP", ())
+    monkeypatch.setattr("eaglenet.video.reader.has_one_layer", lambda extradata: False)
     plain = list(decode_windows(tmp_path / name, SPEC, windows, threads=1))
     assert dropped < 0.8 * sum(decoded)
     for mine, its in zip(found, plain, strict=True):

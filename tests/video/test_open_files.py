@@ -20,8 +20,9 @@ from videos import read_numbers, write_numbered
 
 from eaglenet.video import source as sources
 from eaglenet.video.decoding import thumbnail, write_video
+from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import BORDER_TOLERANCE, frames_within
-from eaglenet.video.source import OPEN_FILES, VideoSource, open_video
+from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.worker import next_request
 
 

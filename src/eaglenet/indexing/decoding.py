@@ -25,8 +25,8 @@ from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
+from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import shared_step
-from eaglenet.video.source import OPEN_FILES
 from eaglenet.video.windows import FrameArrays
 
 Window = tuple[float, float]

@@ -78,7 +78,7 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
     chunks = {
         "clips": _clip_chunks(snapshot),
         "files": _file_chunks(store),
-        "sources": _source_chunks(snapshot),
+        "sources": _row_chunks([vars(source) for source, _ in snapshot.transcripts(KINDS)]),
         "lines": _line_chunks(snapshot),
         "hubness": _bank_chunks(bank),
     }
@@ -88,16 +88,16 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
         "format": kind,
         "rows": rows,
         "manifest": json.loads(store.manifest.to_json()),
-        "hubness": None if bank is None else _bank_values(bank),
+        "hubness": (
+            None
+            if bank is None
+            else {"source": bank.source, "weight": bank.weight, "scale": bank.scale}
+        ),
     }
     # Last: a folder without it is not complete.
     with atomic_write(folder / DESCRIPTION) as partial:
         partial.write_text(json.dumps(description, indent=2) + "\n")
     return rows
-
-
-def _bank_values(bank: HubnessBank) -> dict[str, Any]:
-    return {"source": bank.source, "weight": bank.weight, "scale": bank.scale}
 
 
 def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
@@ -136,10 +136,6 @@ def _file_chunks(store: Store) -> Iterator[Columns]:
         for file in store.files()
     ]
     return _row_chunks(sorted(rows, key=lambda row: str(row["path"])))
-
-
-def _source_chunks(snapshot: Snapshot) -> Iterator[Columns]:
-    return _row_chunks([vars(source) for source, _ in snapshot.transcripts(KINDS)])
 
 
 def _line_chunks(snapshot: Snapshot) -> Iterator[Columns]:

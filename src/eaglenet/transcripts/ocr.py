@@ -18,8 +18,8 @@ from eaglenet.core.platform import num_cores
 from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
 from eaglenet.video.containers import is_image
 from eaglenet.video.images import image_pixels
-from eaglenet.video.picking import decode_through
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.reader import decode_through
 from eaglenet.video.source import VideoSource, open_video
 
 FRAME_SECONDS = 1.0

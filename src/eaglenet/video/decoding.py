@@ -5,7 +5,7 @@
     video.seconds  # when each frame is shown
 
 An image is a video of one frame and length 0. A file without frames raises ``VideoDecodeError``; it
-never becomes black frames. ``sampling`` chooses the times, ``picking`` and ``windows`` find the
+never becomes black frames. ``sampling`` chooses the times, ``windows`` finds the
 frames, ``pixels`` converts them, ``writing`` encodes.
 """
 
@@ -26,9 +26,10 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video import images, keyframes, pixels, windows
 from eaglenet.video.containers import is_image
+from eaglenet.video.images import decode_image
 from eaglenet.video.input_file import share_file
-from eaglenet.video.picking import decode_through
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
+from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import Window
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.windows import DecodedVideo, frame_at
@@ -115,7 +116,7 @@ def decode_windows(
     is skipped with ``skip_damaged``; ``DecodedVideo.window`` is the window of a result.
 
     thumbnail_size: shorter side of the uncropped middle frame of each window; 0 makes none.
-    keep_open: keep a file without an index open for the next call (``source.OPEN_FILES``).
+    keep_open: keep a file without an index open for the next call (``reader.OPEN_FILES``).
     step: seconds between the frames of windows that are long enough, around their middle.
     """
     if is_image(path):
@@ -192,11 +193,6 @@ def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
         return images.pixels_to_jpeg(source.scaled_pixels(frame_at(source, seconds), size))
 
 
-def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:
-    """Decode an image file to uint8 [3, size, size], with the same steps as frames."""
-    return images.decode_image(Path(path), size, resize)
-
-
 def shot_boundaries(path: str | Path, *, threshold: float = 0.08) -> list[float]:
     """Return the seconds of cuts and of most fades, without the start of the file."""
     if is_image(path):
@@ -270,7 +266,7 @@ def decode_query(request: QueryRequest) -> DecodedVideo:
     path, spec = request.path, request.spec
     if not request.is_image:
         return decode(path, spec, threads=1)
-    frame = images.decode_image(Path(path), spec.size, spec.resize)
+    frame = decode_image(Path(path), spec.size, spec.resize)
     return images.repeat_frame(frame, spec.num_frames)
 
 

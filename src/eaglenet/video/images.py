@@ -121,10 +121,10 @@ def tile_images(images: Sequence[Image], columns: int) -> Image:
     return sheet
 
 
-def decode_image(path: Path, size: int, resize: str = "crop") -> Pixels:
+def decode_image(path: str | Path, size: int, resize: str = "crop") -> Pixels:
     """Decode an image file to an upright uint8 array [3, size, size], like a frame."""
     try:
-        return square_array(read_image(path), size, resize)
+        return square_array(read_image(Path(path)), size, resize)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such image file") from error
     except UnreadableImageError as error:

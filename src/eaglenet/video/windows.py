@@ -1,4 +1,9 @@
-"""Decode the frames of one or many windows of an open video, and repair damaged ones."""
+"""Decode the frames of one or many windows of an open video, and repair damaged ones.
+
+Frames are found while decoding as little as possible: ``pick_exact`` finds the frame shown at each
+time, ``pick_keyframes`` the nearest keyframe, at one packet per frame. Files that are damaged or
+have no times are decoded from the start (``reader.decode_through``).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,8 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video import pixels
-from eaglenet.video.picking import PacketSource, UntimedPacketError, decode_through, pick_keyframes
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import (
     BORDER_TOLERANCE,
     PickedFrame,
@@ -48,6 +53,10 @@ MIN_SKIPPED_PACKETS = 4
 """Packets to skip for which draining the decoder and starting at a keyframe is faster."""
 
 
+class UntimedPacketError(Exception):
+    """A packet has no time; only decoding all frames tells what is shown when."""
+
+
 class _AstrayError(Exception):
     """Packets after a seek differ from those that reading from the start gives."""
 
@@ -55,7 +64,7 @@ class _AstrayError(Exception):
 class _ExactPicker:
     """State of one ``pick_exact``: packets read, packets sent, frames awaited."""
 
-    def __init__(self, source: PacketSource) -> None:
+    def __init__(self, source: VideoSource) -> None:
         self.source = source
         self.stream = source.packets()
         self.unsent: deque[Any] = deque()
@@ -223,7 +232,7 @@ class _ExactPicker:
             yield from self.delivered()
 
 
-def pick_exact(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
+def pick_exact(source: VideoSource, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
     """Yield the position of each sorted target and the frame shown at that time.
 
     Frames come in decoding order; None is a frame that did not decode. Raises
@@ -235,6 +244,61 @@ def pick_exact(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[i
     for position, target in enumerate(targets):
         yield from picker.pick(target, position)
     yield from picker.finish()
+
+
+def pick_keyframes(
+    source: VideoSource, targets: Sequence[int], keyframes: Sequence[int] | None
+) -> Iterator[tuple[int, Any | None]]:
+    """Yield the position of each target and the frame of the nearest keyframe.
+
+    ``keyframes`` are the times of all keyframes; without them, the one a seek finds is taken.
+    """
+    positions_of: dict[int, list[int]] = {}
+    packets: dict[int, Any] = {}
+    for position, target in enumerate(targets):
+        time = target
+        if keyframes:
+            after = bisect_right(keyframes, target)
+            neighbours = keyframes[max(after - 1, 0) : after + 1]
+            time = min(neighbours, key=lambda keyframe: abs(keyframe - target))
+        if time not in packets:
+            packet = _keyframe_near(source, time, bool(keyframes))
+            if packet is None:
+                yield position, None
+                continue
+            time = packet.pts
+            packets.setdefault(time, packet)
+        positions_of.setdefault(time, []).append(position)
+    source.reset()
+    frames = [frame for packet in packets.values() for frame in source.send(packet)]
+    for frame in frames + source.send(None):
+        for position in positions_of.pop(frame.pts, ()):
+            yield position, frame
+    source.reset()
+    for positions in positions_of.values():
+        for position in positions:
+            yield position, None
+
+
+def _keyframe_near(source: VideoSource, time: int, is_keyframe: bool) -> Any | None:
+    """Return the packet of the keyframe at ``time`` if there is one, else of the last before it."""
+    nearest = None
+    for back in (0, math.ceil(1 / source.tick), None):
+        if back is None:
+            source.rewind()
+        else:
+            source.seek(time - back)
+        for packet in source.packets():
+            if not packet.is_keyframe or packet.pts is None:
+                continue
+            if packet.pts > time:
+                break
+            nearest = packet
+            if packet.pts == time or not is_keyframe:
+                return nearest
+        if nearest is not None:
+            return nearest
+    return None
 
 
 def frame_at(source: VideoSource, seconds: float) -> Any:

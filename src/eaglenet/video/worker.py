@@ -39,7 +39,7 @@ from eaglenet.video.images import decoding_needs_threads, load_image_formats
 from eaglenet.video.input_file import SharedFile, use_shared_file
 from eaglenet.video.limits import MAX_SECONDS
 from eaglenet.video.messages import MAX_BYTES, Layout, MessageError, Receiver, layout_of
-from eaglenet.video.source import OPEN_FILES
+from eaglenet.video.reader import OPEN_FILES
 
 IS_FORKING = confinement.is_supported()
 """Whether each file gets a process of its own. Forking is not safe with the libraries of macOS."""

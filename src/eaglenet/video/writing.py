@@ -15,8 +15,8 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 from eaglenet.video.containers import is_image, pyav
 from eaglenet.video.images import pixels_to_image, tile_images
-from eaglenet.video.picking import decode_through
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import BORDER_TOLERANCE, clip_window
 from eaglenet.video.source import VideoSource, open_video
 
