@@ -287,11 +287,11 @@ def merge_operations(
         )
         if is_plain and pending is not None and _num_clips(pending[1]) < MERGE_CLIPS:
             assert isinstance(operation, Changes)
-            before = pending[1]
+            previous = pending[1]
             joint_changes = Changes(
-                [*before.clips, *operation.clips],
-                [*before.files, *operation.files],
-                transcripts=[*before.transcripts, *operation.transcripts],
+                [*previous.clips, *operation.clips],
+                [*previous.files, *operation.files],
+                transcripts=[*previous.transcripts, *operation.transcripts],
             )
             pending = position, joint_changes
             continue

@@ -196,12 +196,12 @@ class Shard:
         if snapshot is not None:
             return snapshot
         with self._opening:
-            snapshot = self._find_open(version)  # Opened by another request meanwhile.
+            snapshot = self._find_open(version)  # Another request may have opened it.
             if snapshot is not None:
                 return snapshot
             newest = self._open()
-            others = [open_ for open_ in self._snapshots if open_.version != newest.version]
-            self._snapshots = (newest, *others)[:OPEN_VERSIONS]
+            older_versions = [open_ for open_ in self._snapshots if open_.version != newest.version]
+            self._snapshots = (newest, *older_versions)[:OPEN_VERSIONS]
             if version is not None and newest.version != version:
                 raise _other_version(f"version {newest.version} of the store, not {version}")
             return newest
@@ -210,7 +210,7 @@ class Shard:
         return next((open_ for open_ in self._snapshots if open_.version == version), None)
 
     def _open(self) -> Snapshot:
-        """The newest version, read and checked; again if the store changed meanwhile."""
+        """The newest version, read and checked; again if the store changed during that."""
         snapshot = self.store.snapshot()
         try:
             self._read(snapshot)

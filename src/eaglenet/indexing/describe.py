@@ -86,7 +86,7 @@ class Describer:
 
 
 def read_sentences(reply: Mapping[str, Any]) -> list[str]:
-    """Sentences of a reply, cleaned; ``ReplyError`` if they are not what was asked for.
+    """Sentences of a reply, cleaned; ``ReplyError`` if they are not 1 to ``MAX_SENTENCES`` texts.
 
     >>> read_sentences({"sentences": ["A dog\\n runs. ", "A dog runs."]})
     ['A dog runs.']
@@ -95,9 +95,9 @@ def read_sentences(reply: Mapping[str, Any]) -> list[str]:
     is_list = isinstance(values, list) and all(isinstance(value, str) for value in values)
     if not is_list or not 1 <= len(values) <= MAX_SENTENCES:
         raise ReplyError(f"the server replied {values!r:.60}, not 1 to {MAX_SENTENCES} sentences")
-    cleaned = (clean_text(value)[:MAX_CHARACTERS].rstrip() for value in values)
+    clean_sentences = (clean_text(value)[:MAX_CHARACTERS].rstrip() for value in values)
     sentences = [
-        *dict.fromkeys(sentence for sentence in cleaned if any(map(str.isalnum, sentence)))
+        *dict.fromkeys(sentence for sentence in clean_sentences if any(map(str.isalnum, sentence)))
     ]
     if not sentences:
         raise ReplyError("the server replied with sentences without words")
@@ -152,14 +152,14 @@ class ClipDescriber:
             self._until = request.start
             budget = self.limits.time_for(request.duration, request.path)
             self._deadline = time.monotonic() + budget
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        seconds_left = self._deadline - time.monotonic()
+        if seconds_left <= 0:
             self.problems[request.path] = "descriptions: time is over; index again to continue"
             return ChunkLines([], self._until)
         lines: list[TranscriptLine] = []
         if decoded:
             try:
-                sentences = self.describer.describe(draw_sheet(decoded), min(TIMEOUT, left))
+                sentences = self.describer.describe(draw_sheet(decoded), min(TIMEOUT, seconds_left))
             except ReplyError as error:
                 self._num_refusals += 1
                 self.problems[request.path] = f"descriptions: clip at {request.start:g} s: {error}"
@@ -216,9 +216,9 @@ def clip_windows(snapshot: Snapshot, contents: Iterable[str]) -> Windows:
     """Windows of the clips of these contents."""
     table = snapshot.files()
     ids = dict(zip(table.contents, table.ids.tolist(), strict=True))
-    known = {content: ids[content] for content in contents if content in ids}
-    clips = snapshot.clips_of_contents(known.values())
+    id_of_content = {content: ids[content] for content in contents if content in ids}
+    clips = snapshot.clips_of_contents(id_of_content.values())
     return {
         content: [(clip.start, clip.end) for clip in clips[number]][:MAX_CLIPS]
-        for content, number in known.items()
+        for content, number in id_of_content.items()
     }

@@ -31,7 +31,7 @@ FIRST_FRAMES, BATCH_FRAMES = 24, 192
 """Frames per batch on a CPU: of the first batch, and at most. Larger batches are no faster on two
 cores, but frames shared by neighbouring clips are encoded once only within a batch."""
 MIN_CLIPS = 4
-"""Clips per batch after the first: with 12 frames, of which neighbours share two, batches of four
+"""Clips per batch after the first: with 12 frames, two shared by neighbours, batches of four
 clips encode 5% more frames than a single batch would, and single clips 20%."""
 BATCH_SECONDS = 2.0
 """Target time per batch on a CPU: progress is reported, and Ctrl-C acts, between batches."""
@@ -127,11 +127,11 @@ class ClipEncoding:
         )
 
     def encode(
-        self, decoded: Iterable[ClipFrames | ClipFailure | Damage]
+        self, items: Iterable[ClipFrames | ClipFailure | Damage]
     ) -> Iterator[ClipBatch | ClipFailure | Damage]:
         """Encode clips that are decoded already; see :meth:`run`."""
         batch: list[ClipFrames] = []
-        for item in decoded:
+        for item in items:
             if not isinstance(item, ClipFrames):
                 yield item
                 continue

@@ -106,8 +106,8 @@ def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
     rows = np.arange(snapshot.num_rows)
     rows = rows if snapshot.visible is None else rows[snapshot.visible]
     for start in range(0, len(rows), BATCH_ROWS):
-        part = rows[start : start + BATCH_ROWS]
-        clips, features = snapshot.clips(part), snapshot.features_at(part)
+        batch_rows = rows[start : start + BATCH_ROWS]
+        clips, features = snapshot.clips(batch_rows), snapshot.features_at(batch_rows)
         yield {
             "clip_id": [clip.id for clip in clips],
             "content": [clip.content for clip in clips],
@@ -116,16 +116,16 @@ def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
             "start": np.array([clip.start for clip in clips]),
             "end": np.array([clip.end for clip in clips]),
             "from_keyframes": (
-                np.zeros(len(part), bool)
+                np.zeros(len(batch_rows), bool)
                 if snapshot.from_keyframes is None
-                else snapshot.from_keyframes[part]
+                else snapshot.from_keyframes[batch_rows]
             ),
-            "vector": snapshot.vectors_at(part),
+            "vector": snapshot.vectors_at(batch_rows),
             **{
-                name: features[name].reshape(len(part), -1)
+                name: features[name].reshape(len(batch_rows), -1)
                 for name in snapshot.manifest.layout.dtype.names or ()
             },
-            "thumbnail": [snapshot.thumbnail(row) for row in part.tolist()],
+            "thumbnail": [snapshot.thumbnail(row) for row in batch_rows.tolist()],
         }
 
 
@@ -156,8 +156,8 @@ def _bank_chunks(bank: HubnessBank | None) -> Iterator[Columns]:
 def _row_chunks(rows: Sequence[dict[str, Any]]) -> Iterator[Columns]:
     """Columns of rows; numbers become arrays, so that a column has one type in every chunk."""
     for start in range(0, len(rows), BATCH_ROWS):
-        part = rows[start : start + BATCH_ROWS]
-        columns = {name: [row[name] for row in part] for name in part[0]}
+        batch = rows[start : start + BATCH_ROWS]
+        columns = {name: [row[name] for row in batch] for name in batch[0]}
         yield {
             name: values if isinstance(values[0], str) else np.array(values)
             for name, values in columns.items()
@@ -219,7 +219,7 @@ class _Reader:
                 line = TranscriptLine(row["start"], row["end"], row["text"], row["language"])
                 lines.setdefault(key, []).append(line)
         for chunk in self._chunks("sources"):
-            sources = [_checked(Source(**row)) for row in rows_of(chunk)]
+            sources = [_check_record(Source(**row)) for row in rows_of(chunk)]
             changes = [SourceLines(each, store_lines(lines.get(each.key, ()))) for each in sources]
             writer.commit(Changes(transcripts=changes))
 
@@ -271,10 +271,10 @@ def _indexed_file(row: dict[str, Any]) -> IndexedFile:
     unknown = {
         name: None for name in OPTIONAL if row.get(name) in ("", None) or row[name] != row[name]
     }
-    return _checked(IndexedFile(**{**row, **unknown, "tags": tags}))
+    return _check_record(IndexedFile(**{**row, **unknown, "tags": tags}))
 
 
-def _checked(record: Record) -> Record:
+def _check_record(record: Record) -> Record:
     """Refuse values that the store would not have written."""
     for each in dataclasses.fields(record):
         value = getattr(record, each.name)

@@ -22,40 +22,40 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
     """
     locations = [absolute_location(path) for path in paths]
     with kind_of(location).write(str(location)) as writer:
-        removed = [
+        removed_paths = [
             file.path
             for file in writer.files()
             if any(is_inside(file.path, location) for location in locations)
         ]
-        if not removed:
+        if not removed_paths:
             raise UsageError(
                 f"{location} has no file {' or '.join(map(str, paths))}; list its files with: "
                 f"eaglenet store files{store_option(location)}"
             )
-        writer.commit(Changes(removed_files=removed))
+        writer.commit(Changes(removed_files=removed_paths))
         writer.finish()
-    return removed
+    return removed_paths
 
 
 def options_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, ...], IndexOptions]:
     """Roots of ``store``, and ``options`` with its clips, frames, transcripts and hubness bank."""
-    opened = open_store(store)
-    manifest = opened.manifest
+    old_store = open_store(store)
+    manifest = old_store.manifest
     if not manifest.roots:
         raise StoreError(
             f"{store} does not record its folders; name them: eaglenet index FOLDER ..."
         )
-    changed = dataclasses.replace(
+    new_options = dataclasses.replace(
         options,
         splitting=manifest.splitting,
         fast=manifest.frame_spec.fast,
         transcripts_from=str(store),
     )
-    bank = opened.snapshot().hubness_bank if options.hubness is None else None
+    bank = old_store.snapshot().hubness_bank if options.hubness is None else None
     if bank is not None and bank.texts:
         # Its vectors belong to the old model; the new one encodes the texts again.
-        changed = dataclasses.replace(changed, hubness=bank.texts)
-    return manifest.roots, changed
+        new_options = dataclasses.replace(new_options, hubness=bank.texts)
+    return manifest.roots, new_options
 
 
 def tags_like(
@@ -72,7 +72,7 @@ def tags_like(
 
 
 def require_distinct_stores(new: str | Path, old: str | Path) -> None:
-    """Raise an error if the new store would overwrite the one that is searched meanwhile."""
+    """Raise an error if the new store would overwrite the one in use."""
     if Path(new).expanduser().resolve() == Path(old).expanduser().resolve():
         raise UsageError(
             f"--store and --like are both {old}; use a new folder for --store, which --swap "

@@ -21,7 +21,7 @@ a new one takes the model's if there is one."""
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where a cluster is, and what one of its workers gets.
+    """Address of a cluster, and resources of each of its workers.
 
     address: None for the address in the environment, or for a cluster on this machine alone.
     gpus_per_worker: a fraction if several workers share a GPU; 0 encodes on the CPU.

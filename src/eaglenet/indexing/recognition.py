@@ -231,20 +231,20 @@ class RecognitionRun:
             budget=budget,
             access=Access(share=lambda request: share(request.path)),
         )
-        failed: set[str] = set()
+        failed_contents: set[str] = set()
         source: Source | None = None
         keep_until = 0.0
         for number, outcome in enumerate(outcomes):
             request = outcome.request
             report_progress(self.progress, title, number, total, os.path.basename(request.path))
-            if request.content in failed:
+            if request.content in failed_contents:
                 continue
             if source is None or source.content != request.content:
                 # Later lines are of a run that was killed, or of another model.
                 keep_until = pending[request.content][1]
                 source = self._begin(request.content, keep_until)
             if isinstance(outcome, Failure):
-                failed.add(request.content)
+                failed_contents.add(request.content)
                 self._fail(source, request.path, outcome.reason, keep_until)
                 continue
             chunk = self.recognizer.read(request, outcome.result)
@@ -286,6 +286,6 @@ class RecognitionRun:
         return Source(content, kind, "", 0, 0, name, "done", until=begin)
 
     def _fail(self, source: Source, path: str, reason: str, keep_until: float) -> None:
-        failed = replace(source, status="failed", reason=f"{TITLES[source.kind]}: {reason}")
-        self.transcripts.problems[path] = failed.reason
-        self.transcripts.store_chunk(failed, (), keep_until)
+        failed_source = replace(source, status="failed", reason=f"{TITLES[source.kind]}: {reason}")
+        self.transcripts.problems[path] = failed_source.reason
+        self.transcripts.store_chunk(failed_source, (), keep_until)

@@ -291,9 +291,9 @@ class IndexRun:
         self.transcripts.write()
 
     def stored_files(self, files: Iterable[CandidateFile]) -> list[IndexedFile]:
-        """Those of these files that are in the store."""
-        stored = (self.ledger.files.get(file.path) for file in files)
-        return [file for file in stored if file is not None and file.status == "done"]
+        """Return the files that are in the store."""
+        stored_files = (self.ledger.files.get(file.path) for file in files)
+        return [file for file in stored_files if file is not None and file.status == "done"]
 
     def finish(
         self,

@@ -90,17 +90,21 @@ class TranscriptRun:
         if not self.reads_subtitles:
             return
         finder = SubtitleFinder()
-        beside: dict[str, list[SubtitleFile]] = {}
-        embedded: dict[str, _EmbeddedRequest] = {}
+        files_by_content: dict[str, list[SubtitleFile]] = {}
+        embedded_requests: dict[str, _EmbeddedRequest] = {}
         for file in files:
-            beside.setdefault(file.content, []).extend(self._inside(finder.beside(file.path)))
+            files_by_content.setdefault(file.content, []).extend(
+                self._inside(finder.beside(file.path))
+            )
             if not self._is_embedded_read(file.content, file.path):
-                embedded[file.content] = _EmbeddedRequest(file.content, file.path, file.duration)
-        self._drop_removed(beside, {os.path.dirname(file.path) for file in files})
-        for content, subtitles in beside.items():
+                embedded_requests[file.content] = _EmbeddedRequest(
+                    file.content, file.path, file.duration
+                )
+        self._drop_removed(files_by_content, {os.path.dirname(file.path) for file in files})
+        for content, subtitles in files_by_content.items():
             for subtitle in subtitles:
                 self._read_file(content, subtitle)
-        self._read_embedded(list(embedded.values()), workers, limits)
+        self._read_embedded(list(embedded_requests.values()), workers, limits)
         self.write()
 
     def write(self) -> None:
@@ -134,25 +138,25 @@ class TranscriptRun:
 
     def _inside(self, files: Iterable[SubtitleFile]) -> list[SubtitleFile]:
         """Subtitle files without links that lead out of the indexed folders."""
-        inside = []
+        files_inside = []
         for file in files:
             if file.is_link and self.folders is not None and leads_out(file.path, self.folders):
                 self.problems[file.path] = LEADS_OUT
             else:
-                inside.append(file)
-        return inside
+                files_inside.append(file)
+        return files_inside
 
     def _read_file(self, content: str, file: SubtitleFile) -> None:
-        before = self.sources.get((content, "subtitle", file.path))
-        if before is not None and (before.size, before.modified_ns, before.reader) == (
+        previous = self.sources.get((content, "subtitle", file.path))
+        if previous is not None and (previous.size, previous.modified_ns, previous.reader) == (
             file.size,
             file.modified_ns,
             READER,
         ):
-            if before.status == "done":
+            if previous.status == "done":
                 return
             if not self.retry:
-                self.problems[file.path] = before.reason
+                self.problems[file.path] = previous.reason
                 return
         version = file.size, file.modified_ns
         source = Source(content, "subtitle", file.path, *version, READER, "done")

@@ -77,12 +77,12 @@ def parse_subtitles(text: str, *, is_substation: bool = False) -> Iterator[Trans
 
     # Not splitlines(), which also splits at characters that occur inside lines.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    bounded = _bounded_events(lines) if is_substation else _bounded_cues(lines)
+    bounded_lines = _bounded_events(lines) if is_substation else _bounded_cues(lines)
     kind = "ass" if is_substation else "vtt" if text.lstrip().startswith("WEBVTT") else "srt"
     # Tags are kept for plain_text(): the patterns of pysubs2 take quadratic time.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of lines that are no cues, which are common.
-        events = SSAFile.from_string("\n".join(bounded), format_=kind, keep_html_tags=True)
+        events = SSAFile.from_string("\n".join(bounded_lines), format_=kind, keep_html_tags=True)
     for event in events:
         yield TranscriptLine(event.start / 1000, event.end / 1000, event_text(event.text))
 
@@ -248,15 +248,15 @@ class SubtitleFinder:
         if folder not in self._folders:
             try:
                 with os.scandir(folder) as entries:
-                    names = {
+                    files = {
                         entry.name: entry
                         for entry in entries
                         if PurePath(entry.name).suffix.lower() in SUFFIXES
                         and untrusted.is_utf8(entry.path)
                     }
             except OSError:
-                names = {}
-            self._folders[folder] = dict(sorted(names.items()))
+                files = {}
+            self._folders[folder] = dict(sorted(files.items()))
         return self._folders[folder]
 
 

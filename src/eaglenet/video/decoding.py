@@ -5,8 +5,8 @@
     video.seconds  # when each frame is shown
 
 An image is a video of one frame and length 0. A file without frames raises ``VideoDecodeError``; it
-never becomes black frames. ``sampling`` chooses the times, ``windows`` finds the
-frames, ``pixels`` converts them, ``writing`` encodes.
+never becomes black frames. ``sampling`` chooses the times, ``windows`` finds the frames, ``pixels``
+converts them, ``writing`` encodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -112,7 +112,7 @@ def decode_windows(
 ) -> Iterator[DecodedVideo]:
     """Decode many windows of one file in a single pass, in the order of their starts.
 
-    Overlapping windows share decoded frames. A window of which too little can be decoded raises, or
+    Overlapping windows share decoded frames. A window with too few decodable frames raises, or
     is skipped with ``skip_damaged``; ``DecodedVideo.window`` is the window of a result.
 
     thumbnail_size: shorter side of the uncropped middle frame of each window; 0 makes none.
@@ -271,7 +271,7 @@ def decode_query(request: QueryRequest) -> DecodedVideo:
 
 
 def check_frames(video: DecodedVideo, spec: FrameSpec) -> None:
-    """Raise ``ValueError`` if a worker's frames do not have the shape that was asked for."""
+    """Raise ``ValueError`` if a worker's frames do not have the requested shape."""
     if video.pixels.shape != (spec.num_frames, 3, spec.size, spec.size):
         raise ValueError(f"frames of shape {video.pixels.shape}")
     if not video.is_real.shape == video.times.shape == (spec.num_frames,):

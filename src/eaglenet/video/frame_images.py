@@ -64,7 +64,7 @@ def _short_side(width: int, height: int, side: int) -> int:
 
 
 def check_frame_images(request: FramesRequest, frames: Sequence[Pixels]) -> None:
-    """Raise ``ValueError`` if a worker's frames are not what was asked for."""
+    """Raise ``ValueError`` if a worker's frames are not the requested ones."""
     if not 1 <= len(frames) <= len(request.seconds):
         raise ValueError(f"{len(frames)} frames for {len(request.seconds)} times")
     # Pixels that are not square make a frame longer than its stored sides say.

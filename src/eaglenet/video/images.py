@@ -45,17 +45,17 @@ def image_formats() -> tuple[str, ...]:
     """Formats that can be opened here."""
     from PIL import features
 
-    known = [name for name in FORMATS if name != "AVIF" or features.check("avif")]
-    if "AVIF" in known:
+    formats = [name for name in FORMATS if name != "AVIF" or features.check("avif")]
+    if "AVIF" in formats:
         from PIL import AvifImagePlugin
 
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # A confined process may start none.
     try:
         import pillow_heif
     except ImportError:
-        return tuple(known)
+        return tuple(formats)
     pillow_heif.register_heif_opener(decode_threads=1)
-    return (*known, HEIF)
+    return (*formats, HEIF)
 
 
 @cache
@@ -86,8 +86,8 @@ def load_image_formats() -> None:
         # A build of Pillow or libheif may lack a format; its files are reported one by one.
         with contextlib.suppress(OSError, KeyError, RuntimeError, ValueError):
             image.save(buffer, format, **options)
-            with Image.open(buffer, formats=image_formats()) as opened:
-                scale_short_side(_upright(opened), 4)
+            with Image.open(buffer, formats=image_formats()) as sample:
+                scale_short_side(_upright(sample), 4)
 
 
 def encode_jpeg(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:

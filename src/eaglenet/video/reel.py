@@ -77,15 +77,15 @@ class Segment:
 def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     """Open the files of segments; they are closed after the block."""
     with contextlib.ExitStack() as stack:
-        opened = []
+        segments_with_files = []
         for segment in segments[: MAX_SEGMENTS + 1]:
             shared = share_file(segment.path)
             stack.callback(shared.close)
             try:
-                opened.append(replace(segment, descriptor=shared.require_descriptor()))
+                segments_with_files.append(replace(segment, descriptor=shared.require_descriptor()))
             except OSError as error:
                 raise VideoDecodeError(segment.path, error.strerror or "cannot be read") from error
-        yield opened
+        yield segments_with_files
 
 
 def check_segments(segments: Sequence[Segment]) -> None:
@@ -113,11 +113,11 @@ def save_reel(segments: Sequence[Segment], path: Path) -> None:
         raise UsageError(f"{path}: a reel is an MP4; use a name that ends in .mp4")
     try:
         with (
-            open_segments(segments) as opened,
+            open_segments(segments) as sources,
             atomic_write(path) as partial,
             partial.open("wb") as file,
         ):
-            write_reel(opened, file)
+            write_reel(sources, file)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 

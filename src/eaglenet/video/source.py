@@ -76,16 +76,17 @@ def read_table(source: VideoSource) -> PacketTable:
 
 
 def check_readable_fraction(source: VideoSource, table: PacketTable) -> None:
-    """Refuse a damaged file of which little is readable; truncated files are accepted."""
-    declared = source.declared_seconds()
-    readable = float((table.end - table.times[0]) * source.tick)
+    """Refuse a damaged file that is mostly unreadable; truncated files are accepted."""
+    declared_length = source.declared_seconds()
+    readable_length = float((table.end - table.times[0]) * source.tick)
     if (
-        declared is not None
-        and readable < MIN_READABLE_FRACTION * declared
+        declared_length is not None
+        and readable_length < MIN_READABLE_FRACTION * declared_length
         and not source.is_cut_short
     ):
         raise VideoDecodeError(
-            source.path, f"damaged: only {readable:.1f} of its {declared:.1f} seconds are readable"
+            source.path,
+            f"damaged: only {readable_length:.1f} of {declared_length:.1f} seconds are readable",
         )
 
 
@@ -114,7 +115,7 @@ class VideoSource(VideoReader):
         self.is_decoded_through = False
         """Whether frame times are known only from decoding all frames from the start."""
         self._is_listed = self._lists_most()
-        self._listed = self._listed_keyframes()
+        self._index_keyframes = self._listed_keyframes()
         # The full index of an AVI is better than reading, which skips what it cannot read.
         self._is_fully_listed = self.container.format.name == "avi" and (
             len(self.stream.index_entries) == self.stream.frames
@@ -172,16 +173,18 @@ class VideoSource(VideoReader):
         Both count frames, and either may miss damaged ones. Large files are not checked, since they
         are not scanned: in these a damaged window may depend on the one before.
         """
-        if not self._listed or not self.is_pickable:
+        if not self._index_keyframes or not self.is_pickable:
             return False
         offsets = self.table().keyframe_offsets
-        scanned = [(time, offset) for time, offset in offsets.items() if offset is not None]
-        if len(scanned) != len(self._listed):
+        scanned_keyframes = [
+            (time, offset) for time, offset in offsets.items() if offset is not None
+        ]
+        if len(scanned_keyframes) != len(self._index_keyframes):
             return True
         shifts = {
             (time - listed_time, offset - listed_offset)
             for (time, offset), (listed_time, listed_offset) in zip(
-                scanned, self._listed, strict=True
+                scanned_keyframes, self._index_keyframes, strict=True
             )
         }
         return len(shifts) > 1
@@ -255,8 +258,8 @@ class VideoSource(VideoReader):
         if self.is_large and self.container.duration and self.stream.start_time is not None:
             start = self.container.start_time or 0
             # Even a still scene takes a few bytes per second.
-            longest = file_size(self.path) * 10**6 // MIN_BYTES_PER_SECOND
-            end = Fraction(start + min(self.container.duration, longest), 10**6) / self.tick
+            max_duration = file_size(self.path) * 10**6 // MIN_BYTES_PER_SECOND
+            end = Fraction(start + min(self.container.duration, max_duration), 10**6) / self.tick
             return int(self.stream.start_time), round(end)
         table = self.table()
         return table.times[0], table.end

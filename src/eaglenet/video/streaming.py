@@ -281,7 +281,7 @@ def packets(source: Source, *streams: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where to start reading, the keyframe found there, and the rotation of its frame."""
+    """Position to read from, the keyframe found there, and the rotation of its frame."""
 
     position: float
     keyframe: Fraction
@@ -361,14 +361,14 @@ def main() -> None:
     lower_priority()
     load_pyav()
     output = os.fdopen(os.dup(1), "wb", buffering=0)
-    opened = os.fdopen(handle_to_descriptor(handle), "rb")
+    input_file = os.fdopen(handle_to_descriptor(handle), "rb")
     limit_memory(MEMORY)
     limit_cpu_time(CPU_SECONDS)
     limit_process()
     # x264 encodes in threads.
     confinement.confine(threads=True)
     try:
-        with opened as file:
+        with input_file as file:
             stream(file, start, output)
     except BrokenPipeError:
         os._exit(0)  # Nobody is watching any more.

@@ -199,11 +199,11 @@ class ClipEncoder:
             return
         rate, layout = self.audio_format
         count = round(self._seconds * rate) - self._num_samples
-        padded = np.zeros((self.audio_format.channels, max(count, 0)), np.float32)
+        channels = np.zeros((self.audio_format.channels, max(count, 0)), np.float32)
         if samples is not None:
-            padded[:, : samples.shape[1]] = samples[:, : padded.shape[1]]
-        for start in range(0, padded.shape[1], AUDIO_FRAME):
-            chunk = np.ascontiguousarray(padded[:, start : start + AUDIO_FRAME])
+            channels[:, : samples.shape[1]] = samples[:, : channels.shape[1]]
+        for start in range(0, channels.shape[1], AUDIO_FRAME):
+            chunk = np.ascontiguousarray(channels[:, start : start + AUDIO_FRAME])
             frame = pyav().AudioFrame.from_ndarray(chunk, format="fltp", layout=layout)
             frame.sample_rate, frame.pts = rate, self._num_samples
             frame.time_base = Fraction(1, rate)
@@ -222,15 +222,15 @@ def frames_between(
 ) -> Iterator[tuple[int, int, Any]]:
     """Yield time, duration and frame for the frame shown at ``first`` and all later ones."""
     tolerance = BORDER_TOLERANCE / source.tick
-    shown: tuple[int, Any] | None = None
+    previous: tuple[int, Any] | None = None
     for time, frame in decode_through(source, int(first)):
         if time >= last - tolerance:
             break
-        if shown is not None and time > first + tolerance:
-            yield shown[0], time - shown[0], shown[1]
-        shown = (time, frame)
-    if shown is not None:
-        yield shown[0], max(round(last) - shown[0], 1), shown[1]
+        if previous is not None and time > first + tolerance:
+            yield previous[0], time - previous[0], previous[1]
+        previous = (time, frame)
+    if previous is not None:
+        yield previous[0], max(round(last) - previous[0], 1), previous[1]
 
 
 def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
@@ -289,21 +289,21 @@ def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
         return None
     if audio and audio[0].codec_context.name not in COPIED_AUDIO:
         return None
-    before = [time for time in source.keyframes() or () if time <= first]
-    if not before or (first - before[-1]) * source.tick > MAX_EARLY_START:
+    keyframes = [time for time in source.keyframes() or () if time <= first]
+    if not keyframes or (first - keyframes[-1]) * source.tick > MAX_EARLY_START:
         return None
-    return before[-1]
+    return keyframes[-1]
 
 
 def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> None:
     """Copy packets from a keyframe on; times count from there."""
-    with contextlib.closing(source.reopened()) as again:
-        streams = [again.stream, *again.container.streams.audio[:1]]
+    with contextlib.closing(source.reopened()) as reader:
+        streams = [reader.stream, *reader.container.streams.audio[:1]]
         outputs = {stream.index: container.add_stream_from_template(stream) for stream in streams}
         zero, end = begin * source.tick, last * source.tick
-        again.container.seek(begin, stream=again.stream)
+        reader.container.seek(begin, stream=reader.stream)
         open_streams = set(outputs)
-        for packet in again.container.demux(streams):
+        for packet in reader.container.demux(streams):
             if packet.dts is None or packet.pts is None:
                 continue
             number, tick = packet.stream.index, Fraction(packet.time_base)
