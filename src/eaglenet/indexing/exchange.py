@@ -14,7 +14,6 @@ Features are lists of numbers, flat; their shapes are in the manifest.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -26,8 +25,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import UsageError, cause_of
+from eaglenet.core.errors import ConfigError, UsageError, cause_of
 from eaglenet.core.files import atomic_write
+from eaglenet.core.settings import from_plain
 from eaglenet.indexing.arrow_tables import (
     BATCH_ROWS,
     Columns,
@@ -58,11 +58,8 @@ VERSION = 1
 KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text", "description")
 TABLES = ("clips", "files", "sources", "lines", "hubness")
 HASH = re.compile(r"[0-9a-f]{32}")
-CHOICES = {"status": ("done", "failed"), "kind": KINDS}
-NEEDED = {"path": str, "size": int, "modified_ns": int, "reader": str}
-"""Types of fields without a default."""
-OPTIONAL = {"recorded": float, "latitude": float, "longitude": float, "camera": str}
-"""Types of fields that may be unknown."""
+OPTIONAL = ("recorded", "latitude", "longitude", "camera")
+"""Fields that may be unknown."""
 Record = TypeVar("Record", IndexedFile, Source)
 
 
@@ -180,7 +177,7 @@ def import_store(folder: Path, location: str | Path) -> int:
         with kind_of(location).write(str(location), manifest, bank) as writer:
             reader.copy(writer)
             return writer.finish()
-    except (KeyError, ValueError, TypeError, OSError) as error:
+    except (ConfigError, KeyError, ValueError, TypeError, OSError) as error:
         raise UsageError(
             f"{folder} is not a whole export ({cause_of(error):.200}); make one with: eaglenet "
             "store export FOLDER --format parquet"
@@ -219,7 +216,7 @@ class _Reader:
                 line = TranscriptLine(row["start"], row["end"], row["text"], row["language"])
                 lines.setdefault(key, []).append(line)
         for chunk in self._chunks("sources"):
-            sources = [_check_record(Source(**row)) for row in rows_of(chunk)]
+            sources = [_read_record(Source, row) for row in rows_of(chunk)]
             changes = [SourceLines(each, store_lines(lines.get(each.key, ()))) for each in sources]
             writer.commit(Changes(transcripts=changes))
 
@@ -267,30 +264,18 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
 
 
 def _indexed_file(row: dict[str, Any]) -> IndexedFile:
-    tags = tuple(map(str, json.loads(row["tags"])))
     unknown = {
         name: None for name in OPTIONAL if row.get(name) in ("", None) or row[name] != row[name]
     }
-    return _check_record(IndexedFile(**{**row, **unknown, "tags": tags}))
+    return _read_record(IndexedFile, {**row, **unknown, "tags": json.loads(row["tags"])})
 
 
-def _check_record(record: Record) -> Record:
-    """Refuse values that the store would not have written."""
-    for each in dataclasses.fields(record):
-        value = getattr(record, each.name)
-        if each.name in CHOICES:
-            is_valid = value in CHOICES[each.name]
-        elif each.name in OPTIONAL:
-            is_valid = value is None or type(value) is OPTIONAL[each.name]
-        elif each.name == "content":
-            is_valid = bool(HASH.fullmatch(value)) or (
-                value == "" and isinstance(record, IndexedFile)
-            )
-        else:
-            kind = (
-                type(each.default) if each.default is not dataclasses.MISSING else NEEDED[each.name]
-            )
-            is_valid = type(value) is kind and value == value  # NaN is not.
-        if not is_valid:
-            raise ValueError(f"{each.name} is {value!r:.60}")
+def _read_record(kind: type[Record], row: dict[str, Any]) -> Record:
+    """Read a row of a table; refuse values that the store would not have written."""
+    record = from_plain(kind, row)
+    is_unread = record.content == "" and isinstance(record, IndexedFile)
+    if not is_unread and not HASH.fullmatch(record.content):
+        raise ValueError(f"content is {record.content!r:.60}")
+    if any(value != value for value in vars(record).values()):
+        raise ValueError(f"a value of {record.path!r:.60} is not a number")
     return record
