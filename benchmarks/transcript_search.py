@@ -38,8 +38,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.numpy_model import make_light_manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
 from eaglenet.store.store import LocalStore
-from eaglenet.transcripts.lines import TranscriptLine, analyse
-from eaglenet.transcripts.meaning import chance_cosine
+from eaglenet.transcripts.lines import TranscriptLine, analyse, chance_cosine
 from paraphrases import CHOSEN, HELD_OUT
 from talk import ACTIONS, SUBJECTS, make_sentences
 

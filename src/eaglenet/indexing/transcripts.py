@@ -31,8 +31,7 @@ from eaglenet.store.records import (
     SourceWindows,
 )
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.transcripts.lines import TranscriptLine, analyse
-from eaglenet.transcripts.meaning import make_windows
+from eaglenet.transcripts.lines import TranscriptLine, analyse, make_windows
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead

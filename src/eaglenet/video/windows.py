@@ -396,6 +396,23 @@ def decode_windows(
     plans = sorted(
         (plan_window(source, spec, window, step) for window in windows), key=lambda p: p.start
     )
+    for plan in _pick_plans(source, spec, plans, thumbnail_size):
+        own_plan = plan
+        if len(plans) > 1 and _may_differ_alone(source, plan):
+            with contextlib.closing(source.reopened(source.threads)) as own_source:
+                own_plan = plan_window(own_source, spec, plan.window, plan.step)
+                (own_plan,) = _pick_plans(own_source, spec, [own_plan], thumbnail_size)
+        # A damaged window is repaired with its own reader, so that this pass can continue.
+        video = _finish(source, spec, own_plan, skip_damaged, thumbnail_size)
+        plan.frames = {}
+        if video is not None:
+            yield video
+
+
+def _pick_plans(
+    source: VideoSource, spec: FrameSpec, plans: Sequence[WindowPlan], thumbnail_size: int
+) -> Iterator[WindowPlan]:
+    """Pick the frames of sorted plans in one pass; yield plans in order when they are complete."""
     order = sorted(
         (target, number, index)
         for number, plan in enumerate(plans)
@@ -404,34 +421,20 @@ def decode_windows(
     for plan in plans:
         plan.open_targets = len(plan.targets)
     next_plan = 0
-    middles = {
-        position
-        for position, (_, number, index) in enumerate(order)
-        if thumbnail_size and index == len(plans[number].targets) // 2
-    }
-    targets = [target for target, _, _ in order]
-    for position, frame, picked_frame in _pick(source, spec, targets):
+    for position, frame, picked_frame in _pick(source, spec, [target for target, _, _ in order]):
         _, number, index = order[position]
-        if picked_frame is not None and position in middles:
-            picked_frame = picked_frame._replace(
-                thumbnail=source.scaled_pixels(frame, thumbnail_size)
-            )
         plan = plans[number]
         plan.open_targets -= 1
         if picked_frame is None:
             plan.is_damaged = True
         else:
+            if thumbnail_size and index == len(plan.targets) // 2:
+                thumbnail = source.scaled_pixels(frame, thumbnail_size)
+                picked_frame = picked_frame._replace(thumbnail=thumbnail)
             plan.frames[index] = picked_frame
         while next_plan < len(plans) and plans[next_plan].open_targets == 0:
-            finished_plan = plans[next_plan]
-            if len(plans) > 1 and _may_differ_alone(source, finished_plan):
-                finished_plan = _pick_alone(source, spec, finished_plan, thumbnail_size)
-            # A damaged window is repaired with its own reader, so that this pass can continue.
-            video = _finish(source, spec, finished_plan, skip_damaged, thumbnail_size)
-            plans[next_plan].frames = {}
+            yield plans[next_plan]
             next_plan += 1
-            if video is not None:
-                yield video
 
 
 def _may_differ_alone(source: VideoSource, plan: WindowPlan) -> bool:
@@ -439,24 +442,6 @@ def _may_differ_alone(source: VideoSource, plan: WindowPlan) -> bool:
     if source.is_decoded_through:
         return False
     return plan.is_damaged or source.errors > 0 or source.is_miscounted
-
-
-def _pick_alone(
-    source: VideoSource, spec: FrameSpec, plan: WindowPlan, thumbnail_size: int
-) -> WindowPlan:
-    """Decode a window without the others."""
-    with contextlib.closing(source.reopened(source.threads)) as own_source:
-        own_plan = plan_window(own_source, spec, plan.window, plan.step)
-        for index, frame, picked_frame in _pick(own_source, spec, own_plan.targets):
-            if picked_frame is None:
-                own_plan.is_damaged = True
-                continue
-            if thumbnail_size and index == len(own_plan.targets) // 2:
-                picked_frame = picked_frame._replace(
-                    thumbnail=own_source.scaled_pixels(frame, thumbnail_size)
-                )
-            own_plan.frames[index] = picked_frame
-    return own_plan
 
 
 def _pick(
