@@ -16,7 +16,7 @@ from eaglenet.indexing.executor import ClipOutcome, Executor
 from eaglenet.indexing.fetching import is_missing
 from eaglenet.indexing.files import CandidateFile, leads_out, real_folders, unused_tags
 from eaglenet.indexing.ignore import Exclusions
-from eaglenet.indexing.inspection import Inspection, read_recordings
+from eaglenet.indexing.inspection import Inspection, read_stored_files, recording_of
 from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger, Outcome, recording_values
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
@@ -24,6 +24,7 @@ from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.base import Writer
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile
 from eaglenet.video.limits import Limits
+from eaglenet.video.pool import Failure
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
@@ -277,8 +278,12 @@ class IndexRun:
         # Objects would have to be downloaded for it; they stay unknown until they change.
         local = (file.path for file in files if not is_object_url(file.path))
         paths = self.ledger.without_recording(local)
-        for path, recording in read_recordings(paths, workers, limits):
-            file = replace(self.ledger.files[path], **recording_values(recording))
+        for outcome in read_stored_files(recording_of, paths, workers, limits):
+            # Files that cannot be opened or end their process are tried again by the next run.
+            if isinstance(outcome, Failure) or is_missing(outcome.request):
+                continue
+            recording = recording_values(outcome.result)
+            file = replace(self.ledger.files[outcome.request], **recording)
             self.commit.add_file(file)
             self.ledger.record_commit([file])
             if self.commit.is_due:

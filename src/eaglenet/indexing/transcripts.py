@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.indexing.fetching import share
 from eaglenet.indexing.files import LEADS_OUT, is_missing_file, leads_out
-from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, embedded_subtitles
+from eaglenet.indexing.inspection import (
+    EmbeddedSubtitles,
+    Inspection,
+    embedded_subtitles,
+    read_stored_files,
+)
 from eaglenet.indexing.report import FileProblem
 from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.store.base import Writer
@@ -34,7 +38,7 @@ from eaglenet.store.snapshot import Snapshot
 from eaglenet.transcripts.lines import TranscriptLine, analyse, make_windows
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Access, Budget, Failure, map_ahead
+from eaglenet.video.pool import Failure
 
 READER = "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again."""
@@ -43,15 +47,6 @@ COMMIT_LINES = 5_000
 COMMIT_WINDOWS = 500
 """Windows per commit; a killed run encodes as many again."""
 TITLE = "encoding transcripts"
-
-
-@dataclass(frozen=True)
-class _EmbeddedRequest:
-    """A video whose embedded subtitles have to be read."""
-
-    content: str
-    path: str
-    duration: float
 
 
 class TranscriptRun:
@@ -90,20 +85,18 @@ class TranscriptRun:
             return
         finder = SubtitleFinder()
         files_by_content: dict[str, list[SubtitleFile]] = {}
-        embedded_requests: dict[str, _EmbeddedRequest] = {}
+        unread_files: dict[str, IndexedFile] = {}
         for file in files:
             files_by_content.setdefault(file.content, []).extend(
                 self._inside(finder.beside(file.path))
             )
             if not self._is_embedded_read(file.content, file.path):
-                embedded_requests[file.content] = _EmbeddedRequest(
-                    file.content, file.path, file.duration
-                )
+                unread_files[file.content] = file
         self._drop_removed(files_by_content, {os.path.dirname(file.path) for file in files})
         for content, subtitles in files_by_content.items():
             for subtitle in subtitles:
                 self._read_file(content, subtitle)
-        self._read_embedded(list(embedded_requests.values()), workers, limits)
+        self._read_embedded(list(unread_files.values()), workers, limits)
         self.write()
 
     def write(self) -> None:
@@ -172,28 +165,18 @@ class TranscriptRun:
         lines = [line if line.language else replace(line, language=file.language) for line in lines]
         self._add(replace(source, language=file.language), store_lines(lines))
 
-    def _read_embedded(
-        self, requests: Sequence[_EmbeddedRequest], workers: int, limits: Limits
-    ) -> None:
-        """Read embedded subtitles of files indexed before, in a process with limits."""
-        budget: Budget[_EmbeddedRequest] = Budget(
-            limits.memory,
-            lambda request: request.content,
-            lambda request: limits.time_for(request.duration, request.path),
-        )
-        for outcome in map_ahead(
-            _embedded_subtitles,
-            requests,
-            workers=min(workers, 1 if requests else 0),
-            budget=budget,
-            access=Access(share=lambda request: share(request.path)),
+    def _read_embedded(self, files: Sequence[IndexedFile], workers: int, limits: Limits) -> None:
+        """Read the embedded subtitles of files that were indexed before."""
+        by_path = {file.path: file for file in files}
+        for outcome in read_stored_files(
+            embedded_subtitles, list(by_path), workers, limits, lambda path: by_path[path].duration
         ):
             subtitles = (
                 EmbeddedSubtitles(problem=f"embedded subtitles: {outcome.reason}")
                 if isinstance(outcome, Failure)
                 else outcome.result
             )
-            self._add_embedded(outcome.request.content, outcome.request.path, subtitles)
+            self._add_embedded(by_path[outcome.request].content, outcome.request, subtitles)
 
     def _add_embedded(self, content: str, path: str, subtitles: EmbeddedSubtitles) -> None:
         source = Source(content, "subtitle", "", 0, 0, READER, "done")
@@ -247,10 +230,6 @@ def store_lines(lines: Iterable[TranscriptLine]) -> list[Line]:
         Line(line.start, line.end, line.language, line.text, analyse(line.text).index_text())
         for line in lines
     ]
-
-
-def _embedded_subtitles(request: _EmbeddedRequest) -> EmbeddedSubtitles:
-    return embedded_subtitles(request.path)
 
 
 def encode_transcripts(

@@ -15,7 +15,7 @@ import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.video.containers import is_raw, is_still
+from eaglenet.video.containers import has_image_brand, is_raw
 from eaglenet.video.input_file import open_input_file
 from eaglenet.video.pixels import Pixels, scaled_size
 from eaglenet.video.sampling import Window
@@ -159,7 +159,7 @@ def read_image(path: Path) -> Image:
         raise
     # Pillow's decoders raise any kind of exception for damaged files.
     except Exception as error:
-        if HEIF not in image_formats() and is_still(path):
+        if HEIF not in image_formats() and has_image_brand(path):
             raise UnreadableImageError(NEEDS_HEIF) from error
         raise UnreadableImageError(_cause(error)) from error
 

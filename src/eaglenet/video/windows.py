@@ -54,7 +54,7 @@ MIN_SKIPPED_PACKETS = 4
 
 
 class UntimedPacketError(Exception):
-    """A packet has no time; only decoding all frames tells what is shown when."""
+    """A packet has no time; only decoding all frames gives the times."""
 
 
 class _AstrayError(Exception):
