@@ -34,11 +34,20 @@ class AudioFormat(NamedTuple):
         return 1 if self.layout == "mono" else 2
 
 
-def decode_audio(path: str | Path, start: float, end: float, format: AudioFormat) -> Samples | None:
+def decode_audio(
+    path: str | Path,
+    start: float,
+    end: float,
+    format: AudioFormat,
+    *,
+    accept_damage: bool = False,
+) -> Samples | None:
     """Decode ``[start, end)`` seconds as ``[channels, samples]``, silent where there is no audio.
 
-    Returns None for a file without an audio stream, and fewer samples at the end of a file.
+    Returns None for a file without an audio stream, and fewer samples at the end of a file; with
+    ``accept_damage`` also where the container cannot be read any further.
     """
+    damage = (pyav().FFmpegError,) if accept_damage else ()
     # A seek may land after the start; then seek farther back.
     for margin in (*(seconds for seconds in SEEK_MARGINS if seconds < start), None):
         with contextlib.closing(open_container(Path(path))) as container:
@@ -49,7 +58,7 @@ def decode_audio(path: str | Path, start: float, end: float, format: AudioFormat
             if margin is not None:
                 with contextlib.suppress(pyav().FFmpegError):
                     container.seek(int((start + zero - margin) * 1e6))
-            chunks = _decode_chunks(container, stream, format)
+            chunks = _decode_chunks(container, stream, format, damage)
             first = next(chunks, None)
             if margin is None or (first is not None and first[0] - zero <= start):
                 chunks = itertools.chain([first] if first is not None else (), chunks)
@@ -77,21 +86,13 @@ def _assemble(
 
 
 def _decode_chunks(
-    container: Any, stream: Any, format: AudioFormat
+    container: Any, stream: Any, format: AudioFormat, damage: tuple[type[Exception], ...]
 ) -> Iterator[tuple[float, Samples]]:
-    """Yield resampled chunks with their start times; broken packets are skipped."""
+    """Yield resampled chunks with their start times, up to an error of the type ``damage``."""
     resampler: Any = None
     clock: float | None = None
-    failures = 0
-    for count, packet in enumerate(container.demux(stream)):
-        if count >= MAX_PACKETS or failures > MAX_FAILURES:
-            return
-        try:
-            frames = packet.decode()
-        except pyav().FFmpegError:
-            failures += 1
-            continue
-        for frame in frames:
+    with contextlib.suppress(*damage):
+        for frame in _decode_frames(container, stream):
             is_off = frame.time is not None and (
                 clock is None or abs(frame.time - clock) > MAX_CLOCK_ERROR
             )
@@ -105,3 +106,15 @@ def _decode_chunks(
                 begin = clock or 0.0
                 clock = begin + values.shape[1] / format.rate
                 yield begin, values
+
+
+def _decode_frames(container: Any, stream: Any) -> Iterator[Any]:
+    """Yield the frames of an audio stream; broken packets are skipped."""
+    failures = 0
+    for count, packet in enumerate(container.demux(stream)):
+        if count >= MAX_PACKETS or failures > MAX_FAILURES:
+            return
+        try:
+            yield from packet.decode()
+        except pyav().FFmpegError:
+            failures += 1

@@ -56,8 +56,8 @@ def load_pyav() -> None:
 def open_input(file: Any, hwaccel: Any = None) -> Any:
     """Open a file object for reading; every protocol is refused, so that no other file is opened.
 
-    Names and comments inside files come in any encoding and must not stop decoding: PyAV 18 needs an
-    argument for that, PyAV 19 always accepts them and has no such argument.
+    Names and comments inside files come in any encoding and must not stop decoding: PyAV 18 needs
+    an argument for that, PyAV 19 always accepts them and has no such argument.
     """
     av = pyav()
     is_before_19 = int(av.__version__.partition(".")[0]) < 19

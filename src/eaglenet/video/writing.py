@@ -145,7 +145,8 @@ class ClipEncoder:
         samples = None
         if self.audio_format is not None:
             span = source.seconds(begin), source.seconds(end)
-            samples = decode_audio(source.path, *span, self.audio_format)
+            # Damaged audio must not prevent saving the video.
+            samples = decode_audio(source.path, *span, self.audio_format, accept_damage=True)
         self.end_span((end - begin) * source.tick, samples)
 
     def add_frame(self, pixels: Pixels, seconds: Fraction, duration: Fraction) -> None:
