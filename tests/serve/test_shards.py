@@ -194,7 +194,7 @@ def test_shards_apply_the_same_hubness_offsets(
     def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
         asked.append(body)
         request = ScanRequest(**json.loads(json.dumps(body)))
-        return shards[self.shard[0] - 1].scan(request).model_dump()
+        return shards[self.shard[0] - 1].scan(request)
 
     monkeypatch.setattr(RemoteShard, "_post", post)
     scan = ShardScan(["http://a", "http://b", "http://c"], store.manifest.identity)
@@ -341,7 +341,7 @@ def test_a_search_during_a_commit_is_begun_again_with_the_newer_version(
             change()
         request = ScanRequest(**json.loads(json.dumps(body)))
         try:
-            return shards[self.shard[0] - 1].scan(request).model_dump()
+            return shards[self.shard[0] - 1].scan(request)
         except Problem as problem:
             if problem.code != OTHER_VERSION:
                 raise
