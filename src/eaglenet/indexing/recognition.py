@@ -135,7 +135,7 @@ class SpeechRecognizer:
         self._model = self._model or SpeechModel(*self._source)
 
     def begin(self) -> None:
-        """Nothing: chunks are independent."""
+        """Do nothing: chunks are independent."""
 
     def read(self, request: ChunkRequest, decoded: AudioChunk | None) -> ChunkLines:
         assert self._model is not None

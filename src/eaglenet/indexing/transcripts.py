@@ -1,4 +1,4 @@
-"""Transcripts of a run: which sources are new, changed or removed, and storing their lines.
+"""Transcripts of a run: find new, changed and removed sources, and store their lines and windows.
 
 A source is a subtitle file, or the embedded subtitles, the audio or the frames of a video. It is
 committed together with its lines.
@@ -46,7 +46,7 @@ COMMIT_LINES = 5_000
 """Lines held in memory at most; a killed run reads their sources again."""
 COMMIT_WINDOWS = 500
 """Windows per commit; a killed run encodes as many again."""
-TITLE = "encoding transcripts"
+WINDOWS_TITLE = "encoding transcripts"
 
 
 class TranscriptRun:
@@ -249,7 +249,7 @@ def encode_transcripts(
     pending: list[SourceWindows] = []
     total = 0
     for number, key in enumerate(keys):
-        report_progress(progress, TITLE, number, len(keys))
+        report_progress(progress, WINDOWS_TITLE, number, len(keys))
         pending.append(encode_source(encoder, key, writer.lines(key)))
         total += len(pending[-1].vectors)
         if sum(len(each.vectors) for each in pending) >= COMMIT_WINDOWS:
@@ -257,7 +257,7 @@ def encode_transcripts(
             pending = []
     writer.commit(Changes(windows=pending))
     if keys:
-        report_progress(progress, TITLE, len(keys), len(keys))
+        report_progress(progress, WINDOWS_TITLE, len(keys), len(keys))
     return total
 
 
