@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS, environment, percentiles
 from eaglenet.core.files import write_json
 from eaglenet.core.platform import num_cores
-from eaglenet.indexing.commit import COMMIT_CLIPS
+from eaglenet.indexing.run import COMMIT_CLIPS
 from eaglenet.search.shortlist import (
     approximate_shortlists,
     exact_shortlists,

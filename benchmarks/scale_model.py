@@ -52,7 +52,7 @@ class Run:
     """Clips that the store holds when the run begins."""
     pause: float = 4.0
     most_waiting: int = 4096
-    """As in ``eaglenet.indexing.commit``."""
+    """As in ``eaglenet.indexing.run``."""
 
 
 def rate_of(run: Run) -> float:

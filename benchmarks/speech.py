@@ -26,7 +26,8 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.recognition import ChunkRequest, SpeechRecognizer
 from eaglenet.search.engine import Engine
 from eaglenet.transcripts.lines import TranscriptLine, analyse
-from eaglenet.transcripts.speech import RATE, Samples
+from eaglenet.transcripts.speech import RATE
+from eaglenet.video.audio import Samples
 from eaglenet.video.decoding import probe
 from talk import SpokenLine, make_music, make_noise, make_sentences, mix, speak, write_film
 

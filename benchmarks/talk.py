@@ -17,7 +17,8 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.transcripts.speech import RATE, Samples, decode_audio
+from eaglenet.transcripts.speech import RATE
+from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 
 PAUSE = 0.5
 """Seconds of silence between sentences."""
@@ -127,8 +128,9 @@ def speak(sentences: list[Sentence], language: str = "en") -> tuple[Samples, lis
             text.write_text(sentence.text.capitalize() + ".\n", "latin-1")
             command = [part.format(text=text, wave=wave) for part in VOICES[language]]
             subprocess.run(command, check=True, capture_output=True)
-            samples = decode_audio(wave, 0.0, 60.0)
-            assert samples is not None
+            channels = decode_audio(wave, 0.0, 60.0, AudioFormat(RATE, "mono"))
+            assert channels is not None
+            (samples,) = channels
             lines.append(SpokenLine(sentence, clock, clock + len(samples) / RATE))
             chunks += [samples, np.zeros(round(PAUSE * RATE), np.float32)]
             clock += (len(samples) + len(chunks[-1])) / RATE

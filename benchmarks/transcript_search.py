@@ -31,16 +31,14 @@ from numpy.typing import NDArray
 from common import save_result
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.splitting import Splitting
-from eaglenet.indexing.meaning import encode_transcripts
-from eaglenet.indexing.transcripts import store_lines
+from eaglenet.indexing.transcripts import encode_transcripts, store_lines
 from eaglenet.models.light_model import LightModel
 from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.engine import Engine
 from eaglenet.search.numpy_model import make_light_manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
 from eaglenet.store.store import LocalStore
-from eaglenet.transcripts.lines import TranscriptLine, analyse
-from eaglenet.transcripts.meaning import chance_cosine
+from eaglenet.transcripts.lines import TranscriptLine, analyse, chance_cosine
 from paraphrases import CHOSEN, HELD_OUT
 from talk import ACTIONS, SUBJECTS, make_sentences
 

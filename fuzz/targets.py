@@ -70,10 +70,10 @@ def image(content: bytes) -> None:
 @target(EagleNetError)
 def audio(content: bytes) -> None:
     """Decode the audio of a file."""
-    from eaglenet.transcripts.speech import decode_audio
+    from eaglenet.video.audio import AudioFormat, decode_audio
 
     with file_with(content) as path:
-        decode_audio(path, 0.0, 2.0)
+        decode_audio(path, 0.0, 2.0, AudioFormat(16_000, "mono"))
 
 
 @target(EagleNetError, ValueError)

@@ -29,9 +29,10 @@ from made_store import (
     path_of,
 )
 
-from eaglenet.cluster import bucket, chunks, lease, mirror
+from eaglenet.cluster import bucket, lease, mirror
+from eaglenet.cluster import log as chunks
 from eaglenet.cluster.bucket import BucketStore
-from eaglenet.cluster.chunks import HEAD, Head
+from eaglenet.cluster.log import HEAD, Head
 from eaglenet.core.errors import StoreError, UnreachableError, UsageError
 from eaglenet.core.object_storage import ChangedObjectError, ObjectError, ObjectFolder
 from eaglenet.store import writer as writer_module

@@ -80,7 +80,7 @@ def test_shard_compares_added_vectors_only(
         newest = add(tmp_path, file)
         compared.clear()
         # The end of the first shard moves by half a file, the second one gets a whole file.
-        assert len(shard.scan(request(shard, newest)).lists) == 1
+        assert len(shard.scan(request(shard, newest))["lists"]) == 1
         assert len(compared) == (1 if number == 1 else 2)
     assert shard.snapshot(newest).version == newest
 
@@ -135,4 +135,4 @@ def test_shard_finds_damage_in_added_vectors(
     for _ in range(2):
         with pytest.raises(StoreError, match=f"{path.name} .* damaged"):
             shard.scan(request(shard, newest))
-    assert shard.scan(request(shard, old)).lists
+    assert shard.scan(request(shard, old))["lists"]

@@ -8,7 +8,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from eaglenet.core.splitting import Splitting
-from eaglenet.indexing import commit, encoding, index
+from eaglenet.indexing import encoding, index
+from eaglenet.indexing import run as commit
 from eaglenet.indexing.report import IndexProgress
 from synthetic_store import BagMethod
 

@@ -7,7 +7,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from eaglenet.cluster import ray_executor
 from eaglenet.core.splitting import Splitting
-from eaglenet.indexing import commit, index
+from eaglenet.indexing import index
+from eaglenet.indexing import run as commit
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress
 from synthetic_store import BagMethod

@@ -8,8 +8,8 @@ import pytest
 from ledger_cases import batch_of, done_file
 
 from eaglenet.core.errors import StoreError
-from eaglenet.indexing import commit as commits
-from eaglenet.indexing.commit import Commit
+from eaglenet.indexing import run as commits
+from eaglenet.indexing.run import Commit
 from eaglenet.store.records import Changes
 
 

@@ -15,10 +15,10 @@ from PIL import Image
 
 from eaglenet.core.chat import ReplyError
 from eaglenet.core.errors import UsageError
+from eaglenet.indexing.describe import Describer, read_sentences
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
-from eaglenet.transcripts.describe import Describer, read_sentences
 from eaglenet.video.limits import Limits
 from small_videos import COLOURS, colour_video
 from stand_in_chat import StandInChat, image_of, send, serve_chat

@@ -13,8 +13,8 @@ from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing import index as indexing
 from eaglenet.indexing.decoding import with_shared_frames
+from eaglenet.indexing.maintenance import options_like
 from eaglenet.indexing.options import IndexOptions
-from eaglenet.indexing.rebuilding import options_like
 from eaglenet.search.engine import Engine
 from eaglenet.store.kinds import open_store
 from eaglenet.store.manifest import Manifest

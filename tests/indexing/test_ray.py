@@ -27,7 +27,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.core.splitting import Splitting
 from eaglenet.encoders import int8
-from eaglenet.indexing import commit
+from eaglenet.indexing import run as commit
 from eaglenet.indexing.executor import ExecutorSettings
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.options import ClusterOptions

@@ -15,12 +15,13 @@ from eaglenet.core.progress import ProgressUpdate
 from eaglenet.indexing import index as index_module
 from eaglenet.indexing import recognition
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.indexing.rebuilding import options_like
+from eaglenet.indexing.maintenance import options_like
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, RecognizedText
-from eaglenet.transcripts.speech import RATE, Samples
+from eaglenet.transcripts.speech import RATE
+from eaglenet.video.audio import Samples
 from small_videos import colour_video
 from synthetic_store import BagMethod
 

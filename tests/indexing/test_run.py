@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from index_cases import SPLITTING, run
 
-from eaglenet.indexing import commit, decoding, encoding
+from eaglenet.indexing import decoding, encoding
+from eaglenet.indexing import run as commit
 from eaglenet.indexing.encoding import BATCH_SECONDS, MIN_CLIPS, ClipEncoding
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexProgress

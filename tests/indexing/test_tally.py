@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 from ledger_cases import candidate, done_file
 
-from eaglenet.indexing.commit import CommitResult
 from eaglenet.indexing.ledger import FileProgress, FileResult
-from eaglenet.indexing.run import Tally
+from eaglenet.indexing.run import CommitResult, Tally
 from eaglenet.store.records import IndexedFile
 
 

@@ -19,7 +19,7 @@ from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import Clips
 from eaglenet.indexing.hubness import model_hubness_bank, read_hubness_texts
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.indexing.rebuilding import options_like
+from eaglenet.indexing.maintenance import options_like
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
 from eaglenet.models.files import PACKAGED

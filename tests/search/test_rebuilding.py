@@ -11,7 +11,7 @@ import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.core import platform
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.indexing.rebuilding import swap_stores, tags_like
+from eaglenet.indexing.maintenance import swap_stores, tags_like
 from small_model import save_small_model
 from small_videos import colour_video
 

@@ -241,7 +241,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, lines: int
 ) -> None:
     monkeypatch.setattr("eaglenet.cli.terminal.LINE_SECONDS", seconds)
-    monkeypatch.setattr("eaglenet.indexing.commit.COMMIT_CLIPS", 1)
+    monkeypatch.setattr("eaglenet.indexing.run.COMMIT_CLIPS", 1)
     monkeypatch.setattr("eaglenet.indexing.encoding.BATCH_FRAMES", 1)
     colour_video(tmp_path / "long.mp4", ["red", "green", "blue"])
     index = ["index", str(tmp_path / "long.mp4"), "--store", str(tmp_path / "store")]

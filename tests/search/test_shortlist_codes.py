@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from eaglenet.core.errors import StoreError
-from eaglenet.indexing.maintenance import recall
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
 from eaglenet.search.options import Filters
@@ -50,7 +49,7 @@ def test_large_stores_use_codes_and_exact_cosines(
     # Few candidates are a matter of luck, which is what recall measures.
     monkeypatch.setattr(shortlist, "CANDIDATES", 15)
     monkeypatch.setattr(shortlist, "CANDIDATES_PER_RESULT", 1)
-    measured = recall(tmp_path, k=10, num_queries=7)
+    measured = shortlist.measure_recall(LocalStore.open(tmp_path), k=10, num_queries=7)
     assert (measured.index, measured.queries) == ("codes", 7)
     assert 0.3 < measured.recall < 1.0
 

@@ -194,7 +194,7 @@ def test_shards_apply_the_same_hubness_offsets(
     def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
         asked.append(body)
         request = ScanRequest(**json.loads(json.dumps(body)))
-        return shards[self.shard[0] - 1].scan(request).model_dump()
+        return shards[self.shard[0] - 1].scan(request)
 
     monkeypatch.setattr(RemoteShard, "_post", post)
     scan = ShardScan(["http://a", "http://b", "http://c"], store.manifest.identity)
@@ -303,7 +303,7 @@ def test_a_shard_refuses_requests_for_another_shard(demo: DemoStore) -> None:
     scan = ShardScan(["http://a"] * SHARDS, store.manifest.identity)
     body = scan._probe_query(store.snapshot()).body
     scan.close()
-    assert shard.scan(ScanRequest(**body, shard=1, num_shards=SHARDS)).lists
+    assert shard.scan(ScanRequest(**body, shard=1, num_shards=SHARDS))["lists"]
     with pytest.raises(Problem, match="this is shard 1 of 3, not 2 of 3"):
         shard.scan(ScanRequest(**body, shard=2, num_shards=SHARDS))
 
@@ -341,7 +341,7 @@ def test_a_search_during_a_commit_is_begun_again_with_the_newer_version(
             change()
         request = ScanRequest(**json.loads(json.dumps(body)))
         try:
-            return shards[self.shard[0] - 1].scan(request).model_dump()
+            return shards[self.shard[0] - 1].scan(request)
         except Problem as problem:
             if problem.code != OTHER_VERSION:
                 raise

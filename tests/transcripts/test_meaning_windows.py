@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from eaglenet.models.meaning import MeaningEncoder
-from eaglenet.transcripts.lines import TranscriptLine
-from eaglenet.transcripts.meaning import (
+from eaglenet.transcripts.lines import (
     MAX_GAP,
     MEANING_WEIGHT,
     MIN_COSINE,
+    TranscriptLine,
     chance_cosine,
     hybrid_strength,
     make_windows,

@@ -20,7 +20,8 @@ from eaglenet.core.errors import ModelNotFoundError
 from eaglenet.indexing.recognition import ChunkRequest, decode_audio_chunk, quietest
 from eaglenet.transcripts import speech
 from eaglenet.transcripts.lines import TranscriptLine
-from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
+from eaglenet.transcripts.speech import RATE, SpeechModel
+from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 
 
 def tone(seconds: float, pauses: list[float]) -> Samples:
@@ -57,8 +58,9 @@ def test_decodes_audio_from_the_requested_second(tmp_path: Path) -> None:
     samples = tone(6.0, [2.0])
     path = write_audio(tmp_path / "film.mkv", samples)
     for start, end in ((0.0, 6.0), (1.5, 2.5), (4.0, 60.0)):
-        audio = decode_audio(path, start, end)
-        assert audio is not None
+        channels = decode_audio(path, start, end, AudioFormat(RATE, "mono"))
+        assert channels is not None
+        (audio,) = channels
         expected = samples[round(start * RATE) : round(end * RATE)]
         assert abs(len(audio) - len(expected)) <= 32
         assert np.abs(audio[: len(expected) - 32] - expected[: len(audio)][:-32]).max() < 0.02
@@ -84,7 +86,7 @@ def test_video_without_audio_has_no_samples(tmp_path: Path) -> None:
         frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
         container.mux(video.encode(frame))
         container.mux(video.encode(None))
-    assert decode_audio(path, 0.0, 5.0) is None
+    assert decode_audio(path, 0.0, 5.0, AudioFormat(RATE, "mono")) is None
 
 
 def test_quietest_searches_only_the_beginning() -> None:

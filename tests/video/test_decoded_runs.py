@@ -12,8 +12,7 @@ from chunks import FRAMES, SPEC, WINDOWS, assert_equal, decode_in_chunks, open_f
 from videos import read_numbers, write_numbered
 
 from eaglenet.video.decoding import decode_windows
-from eaglenet.video.picking import DecodedRun
-from eaglenet.video.reader import MAX_OPEN, OPEN_FILES
+from eaglenet.video.reader import MAX_OPEN, OPEN_FILES, DecodedRun
 from eaglenet.video.source import VideoSource, open_video
 
 FILMS: dict[str, dict[str, Any]] = {

@@ -80,7 +80,7 @@ def index(
     keep_freed_memory()
     from eaglenet.indexing.fetching import read_list
     from eaglenet.indexing.index import check_request, index_videos
-    from eaglenet.indexing.rebuilding import (
+    from eaglenet.indexing.maintenance import (
         options_like,
         require_complete,
         require_distinct_stores,
@@ -135,7 +135,7 @@ def index(
 def _read_tags(file: Path | None, like: str | None) -> Mapping[str, tuple[str, ...]]:
     """Tags of a CSV file, and those of the store of ``--like`` for files that it does not list."""
     from eaglenet.indexing.files import read_tags
-    from eaglenet.indexing.rebuilding import tags_like
+    from eaglenet.indexing.maintenance import tags_like
 
     tags = read_tags(file) if file is not None else {}
     return {**tags, **tags_like(like, tags)} if like is not None else tags

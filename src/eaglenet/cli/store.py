@@ -141,9 +141,10 @@ def recall(
     as_json: AsJson = False,
 ) -> None:
     """Measure how much of the exact shortlist the codes of a store find, and how fast."""
-    from eaglenet.indexing.maintenance import recall as measure
+    from eaglenet.search.shortlist import measure_recall
+    from eaglenet.store.kinds import open_store
 
-    result = measure(store, k=k, num_queries=queries)
+    result = measure_recall(open_store(store), k=k, num_queries=queries)
     if as_json:
         print_json(asdict(result))
         return

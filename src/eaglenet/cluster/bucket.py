@@ -29,9 +29,21 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.cluster.chunks import HEAD, PARTS, Chunk, Head, append, length_of, new_id
 from eaglenet.cluster.lease import Lease, hold_lease
-from eaglenet.cluster.log import POINTER, Finish, Operation, SetHubness, encode
+from eaglenet.cluster.log import (
+    HEAD,
+    PARTS,
+    POINTER,
+    Chunk,
+    Finish,
+    Head,
+    Operation,
+    SetHubness,
+    append,
+    encode,
+    length_of,
+    new_id,
+)
 from eaglenet.cluster.mirror import (
     BucketSnapshot,
     Mirror,
@@ -298,10 +310,11 @@ class BucketWriter:
     def _publish(self, head: Head) -> None:
         """Publish a version, and remove objects that no reader needs."""
         self.lease.require()
-        before = self.head
+        previous_head = self.head
         self.head = head.write(self.folder)
         obsolete = self._previous_names - head.names
-        self._previous_names = before.names - head.names  # Readers may still be at this version.
+        # Readers may still be at the previous version.
+        self._previous_names = previous_head.names - head.names
         try:
             self.folder.remove(sorted(obsolete))
         except ObjectError as error:  # The commit is done; the next run removes them.

@@ -71,7 +71,7 @@ class Lease:
     def _held_error(self, content: bytes) -> StoreError:
         return StoreError(
             f"{self.folder.url} is being written to by {_holder(content)}; wait for it to finish. "
-            "Searching works meanwhile"
+            "Searching still works"
         )
 
     def _content(self) -> bytes:

@@ -21,8 +21,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.cluster.chunks import Head, damaged_object, length_of, read_spans
-from eaglenet.cluster.log import POINTER, POINTER_LAYOUT, Finish, Operation, decode
+from eaglenet.cluster.log import (
+    POINTER,
+    POINTER_LAYOUT,
+    Finish,
+    Head,
+    Operation,
+    damaged_object,
+    decode,
+    length_of,
+    read_spans,
+)
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock
 from eaglenet.core.object_storage import MissingObjectError, ObjectFolder
@@ -278,11 +287,11 @@ def merge_operations(
         )
         if is_plain and pending is not None and _num_clips(pending[1]) < MERGE_CLIPS:
             assert isinstance(operation, Changes)
-            before = pending[1]
+            previous = pending[1]
             joint_changes = Changes(
-                [*before.clips, *operation.clips],
-                [*before.files, *operation.files],
-                transcripts=[*before.transcripts, *operation.transcripts],
+                [*previous.clips, *operation.clips],
+                [*previous.files, *operation.files],
+                transcripts=[*previous.transcripts, *operation.transcripts],
             )
             pending = position, joint_changes
             continue

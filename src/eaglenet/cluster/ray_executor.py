@@ -25,11 +25,11 @@ import torch
 
 from eaglenet.cluster.workers import LostWorkerError, WorkerPool
 from eaglenet.core.errors import EagleNetError, UsageError, cause_of
+from eaglenet.core.extras import naming_extra
 from eaglenet.core.hardware import has_fast_int8
 from eaglenet.core.splitting import Splitting
 from eaglenet.encoders import int8
 from eaglenet.indexing.decoding import (
-    ClipFailure,
     ClipRequest,
     decode_clips,
     decoding_access,
@@ -230,7 +230,10 @@ class RayExecutor:
                 for outcome in outcomes:
                     sizer.record(sum(len(request.numbers) for request in outcome.request))
                     if isinstance(outcome, Failure):
-                        yield from _failures(outcome)
+                        reason = outcome.reason
+                        yield from flatten_outcomes(
+                            Failure(each, reason) for each in outcome.request
+                        )
                     else:
                         yield from outcome.result
         finally:
@@ -241,12 +244,8 @@ class RayExecutor:
     @staticmethod
     def require() -> Any:
         """Import Ray, or raise an error that names the extra."""
-        try:
+        with naming_extra("ray", "--executor ray needs Ray"):
             import ray
-        except ImportError as error:
-            raise UsageError(
-                f"--executor ray needs Ray ({error}); install it with: pip install 'eaglenet[ray]'"
-            ) from error
         return ray
 
     @classmethod
@@ -373,12 +372,6 @@ def _require_answer(address: str | None) -> None:
             return  # It may be busy; Ray will find out.
     if answer and answer[3:4] != SETTINGS[3:4] and not os.environ.get("RAY_USE_TLS"):
         raise ConnectionError("what answers there is not Ray's head; is it the dashboard's port?")
-
-
-def _failures(failure: Failure[list[ClipRequest]]) -> Iterator[ClipFailure]:
-    for request in failure.request:
-        for number in request.numbers:
-            yield ClipFailure((request.content, number), failure.reason)
 
 
 def _is_fast_in_int8() -> bool:

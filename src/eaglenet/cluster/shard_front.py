@@ -287,21 +287,21 @@ class ShardScan:
     ) -> list[list[Answer]]:
         """Answers that these shards give in time."""
         futures = {shard.submit(query): shard for shard in shards}
-        finished, late = wait(futures, timeout=self.timeout)
-        for future in late:
+        finished_futures, late_futures = wait(futures, timeout=self.timeout)
+        for future in late_futures:
             futures[future].record(ShardFailureError(f"no answer within {self.timeout:g} s"))
-        errors = {future: future.exception() for future in finished}
-        others = {
+        errors = {future: future.exception() for future in finished_futures}
+        version_errors = {
             future: error
             for future, error in errors.items()
             if isinstance(error, OtherVersionError)
         }
         version = query.body["version"]
-        if others and is_search and self._outdated_version != version:
+        if version_errors and is_search and self._outdated_version != version:
             # The front may be behind. Only once per version: a shard may be behind, or lie.
             self._outdated_version = version
             raise OutdatedError("the store changed during the search; search again")
-        for future, error in others.items():
+        for future, error in version_errors.items():
             futures[future].record(error)
         return [future.result() for future, error in errors.items() if error is None]
 

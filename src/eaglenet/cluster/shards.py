@@ -71,17 +71,6 @@ class ScanRequest(ShardRequest):
     """Factor of the hubness offsets per query; see ``exact_shortlists``."""
 
 
-class ScanList(BaseModel):
-    """Rows (int64) and cosines (float32) for one query, best first."""
-
-    rows: str
-    cosines: str
-
-
-class ScanBody(BaseModel):
-    lists: list[ScanList]
-
-
 class NearRequest(ShardRequest):
     """Request for the best codes. ``weights``: int16 ``[queries, bits]``.
 
@@ -92,21 +81,12 @@ class NearRequest(ShardRequest):
     weights: str
 
 
-class NearList(BaseModel):
-    """A ``Near``: rows (int64), distances (uint16) and scores (int32).
+Lists = dict[str, list[dict[str, str]]]
+"""Answer of a shard: ``lists`` with one dictionary of arrays per query, best rows first.
 
-    Of many codes, the distances of halves as well.
-    """
-
-    rows: str
-    distances: str
-    scores: str
-    half_distances: str | None = None
-    half_counts: str | None = None
-
-
-class NearBody(BaseModel):
-    lists: list[NearList]
+``scan``: ``rows`` (int64) and ``cosines`` (float32). ``near``: ``rows``, ``distances`` (uint16) and
+``scores`` (int32), for large stores also ``half_distances`` and ``half_counts``.
+"""
 
 
 def pack(values: NDArray[Any], dtype: str) -> str:
@@ -119,8 +99,8 @@ def unpack(text: str, dtype: str) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text, validate=True), dtype)
 
 
-def pack_shortlist(shortlist: Shortlist) -> ScanList:
-    return ScanList(rows=pack(shortlist.rows, "<i8"), cosines=pack(shortlist.cosines, "<f4"))
+def pack_shortlist(shortlist: Shortlist) -> dict[str, str]:
+    return {"rows": pack(shortlist.rows, "<i8"), "cosines": pack(shortlist.cosines, "<f4")}
 
 
 def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortlist:
@@ -130,17 +110,17 @@ def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortl
     return Shortlist(rows.astype(np.int64), cosines.astype(np.float32))
 
 
-def pack_near(near: Near) -> NearList:
+def pack_near(near: Near) -> dict[str, str]:
     assert near.scores is not None
-    list_ = NearList(
-        rows=pack(near.rows, "<i8"),
-        distances=pack(near.distances, "<u2"),
-        scores=pack(near.scores, "<i4"),
-    )
+    arrays = {
+        "rows": pack(near.rows, "<i8"),
+        "distances": pack(near.distances, "<u2"),
+        "scores": pack(near.scores, "<i4"),
+    }
     if near.half_distances is not None:
-        list_.half_distances = pack(near.half_distances, "<u2")
-        list_.half_counts = pack(near.counts, "<i8")
-    return list_
+        arrays["half_distances"] = pack(near.half_distances, "<u2")
+        arrays["half_counts"] = pack(near.counts, "<i8")
+    return arrays
 
 
 def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], is_halved: bool) -> Near:
@@ -216,12 +196,12 @@ class Shard:
         if snapshot is not None:
             return snapshot
         with self._opening:
-            snapshot = self._find_open(version)  # Opened by another request meanwhile.
+            snapshot = self._find_open(version)  # Another request may have opened it.
             if snapshot is not None:
                 return snapshot
             newest = self._open()
-            others = [open_ for open_ in self._snapshots if open_.version != newest.version]
-            self._snapshots = (newest, *others)[:OPEN_VERSIONS]
+            older_versions = [open_ for open_ in self._snapshots if open_.version != newest.version]
+            self._snapshots = (newest, *older_versions)[:OPEN_VERSIONS]
             if version is not None and newest.version != version:
                 raise _other_version(f"version {newest.version} of the store, not {version}")
             return newest
@@ -230,7 +210,7 @@ class Shard:
         return next((open_ for open_ in self._snapshots if open_.version == version), None)
 
     def _open(self) -> Snapshot:
-        """The newest version, read and checked; again if the store changed meanwhile."""
+        """The newest version, read and checked; again if the store changed during that."""
         snapshot = self.store.snapshot()
         try:
             self._read(snapshot)
@@ -247,7 +227,7 @@ class Shard:
         else:
             snapshot.codes(*rows)
 
-    def scan(self, request: ScanRequest) -> ScanBody:
+    def scan(self, request: ScanRequest) -> Lists:
         """Best clips of this shard."""
         snapshot, row_mask = self._check(request)
         queries = _arrays("vectors", request.vectors, "<f4", request.dim).astype(np.float32)
@@ -260,9 +240,9 @@ class Shard:
             shortlists = exact_shortlists(
                 snapshot, queries, request.k, row_mask, self.shard, hubness_weights=weights
             )
-        return ScanBody(lists=[pack_shortlist(shortlist) for shortlist in shortlists])
+        return {"lists": [pack_shortlist(shortlist) for shortlist in shortlists]}
 
-    def near(self, request: NearRequest) -> NearBody:
+    def near(self, request: NearRequest) -> Lists:
         """Clips of this shard that may be among those with the nearest codes of the store."""
         snapshot, row_mask = self._check(request)
         weights = _arrays("weights", request.weights, "<i2", num_bits(request.dim))
@@ -272,7 +252,7 @@ class Shard:
             nearest = nearest_in_shard(
                 snapshot, weights.astype(np.int16), request.count, self.shard, row_mask
             )
-        return NearBody(lists=[pack_near(near) for near in nearest])
+        return {"lists": [pack_near(near) for near in nearest]}
 
     def _check(self, request: ShardRequest) -> tuple[Snapshot, NDArray[np.bool_] | None]:
         """Snapshot of a request, and the rows its filters allow; None: all."""
@@ -343,14 +323,14 @@ def health(request: Request) -> dict[str, str]:
 
 
 @router.post(SCAN_PATH)
-def scan(request: Request, scan_request: ScanRequest) -> ScanBody:
+def scan(request: Request, scan_request: ScanRequest) -> Lists:
     """Rows and cosines of the best clips of this shard."""
     shard: Shard = request.app.state.shard
     return shard.scan(scan_request)
 
 
 @router.post(NEAR_PATH)
-def near(request: Request, near_request: NearRequest) -> NearBody:
+def near(request: Request, near_request: NearRequest) -> Lists:
     """Rows of this shard with the nearest codes, and their distances."""
     shard: Shard = request.app.state.shard
     return shard.near(near_request)

@@ -44,6 +44,15 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text is valid Unicode; names of files may be any bytes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_text(path: Path, limit: int = MAX_CONFIG) -> str:
     """Return the text of a UTF-8 file, without a byte-order mark."""
     return read_bytes(path, limit).decode("utf-8-sig")

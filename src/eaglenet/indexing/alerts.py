@@ -1,4 +1,4 @@
-"""Saved searches: act once for every new moment that shows what was asked for.
+"""Saved searches: act once for every new moment that matches a query.
 
 After each index run, every new file is searched for. A moment that is likely enough is stored in a
 small database beside the store, together with what was looked at, in one transaction; a thread
@@ -128,9 +128,9 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 def command_environment(moment: Mapping[str, Any]) -> dict[str, str]:
     """Environment of a command: this process's, and ``EAGLENET_`` with the name of each value."""
-    own = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     values = {f"EAGLENET_{name.upper()}": str(value) for name, value in moment.items()}
-    return {**own, **values}
+    return {**environment, **values}
 
 
 def as_json(moment: Mapping[str, Any]) -> bytes:
@@ -198,7 +198,7 @@ class Memory:
             self._connection.executescript(SCHEMA)
         except sqlite3.DatabaseError as error:
             raise UsageError(
-                f"{path}: cannot be used to remember alerts ({error}); remove it to start anew"
+                f"{path}: cannot be used to remember alerts ({error}); remove it to start again"
             ) from error
 
     def close(self) -> None:
@@ -222,11 +222,11 @@ class Memory:
             connection.executemany("INSERT INTO files VALUES (?, ?)", rows)
             return alert
 
-    def known(self, alert: int) -> set[str]:
+    def checked_contents(self, alert: int) -> set[str]:
         """Contents that were looked at."""
         return self._contents("SELECT content FROM files WHERE alert = ?", alert)
 
-    def reported(self, alert: int) -> set[str]:
+    def contents_with_moments(self, alert: int) -> set[str]:
         """Contents with a moment."""
         return self._contents("SELECT DISTINCT content FROM moments WHERE alert = ?", alert)
 
@@ -314,7 +314,7 @@ class Sender(AbstractContextManager["Sender"]):
     def _send(self, name: str, moment: Mapping[str, Any], attempts: int) -> None:
         is_last = attempts >= len(RETRY_SECONDS)
         pause = 0.0 if is_last else RETRY_SECONDS[attempts]
-        # Before it acts, so that an action that ends this program does not do so for ever.
+        # Before it acts, so that an action that ends this program does not do so forever.
         self.memory.update(name, "pending", attempts + 1, self.clock() + pause)
         try:
             if self.act is not None:
@@ -396,18 +396,20 @@ class Alerts(AbstractContextManager["Alerts"]):
     def check(self) -> list[dict[str, Any]]:
         """Look at files that are new since the last call; return their moments."""
         contents = self._contents()
-        found = []
+        new_moments = []
         for query, alert in self._ids.items():
-            known = self.memory.known(alert)
-            new = [content for content in contents if content not in known]
-            rivals = sorted(set(contents) - set(new) - self.memory.reported(alert))
-            for content in new:
+            checked_contents = self.memory.checked_contents(alert)
+            new_contents = [content for content in contents if content not in checked_contents]
+            rivals = sorted(
+                set(contents) - set(new_contents) - self.memory.contents_with_moments(alert)
+            )
+            for content in new_contents:
                 moments = self._search(query, content, rivals)
                 self.memory.add(alert, content, moments)
-                found += moments
-        if found:
+                new_moments += moments
+        if new_moments:
             self.sender.wake()
-        return found
+        return new_moments
 
     def _contents(self) -> list[str]:
         """Contents of the files in the store, if there is one."""
@@ -431,12 +433,12 @@ class Alerts(AbstractContextManager["Alerts"]):
             keep_duplicates=True,
         )
         hits = self._engine.search(Query(query), MAX_HITS, options=options)
-        own = [hit for hit in hits if hit.clip_id.startswith(f"{content[:16]}-")]
-        if any(hit.confidence is None for hit in own):
+        own_hits = [hit for hit in hits if hit.clip_id.startswith(f"{content[:16]}-")]
+        if any(hit.confidence is None for hit in own_hits):
             raise _not_measured(self._engine)
-        likely = [hit for hit in own if (hit.confidence or 0.0) >= self.min_confidence]
-        likely.sort(key=lambda hit: -(hit.confidence or 0.0))
-        return [describe(hit, query, self.store) for hit in _apart(likely)]
+        likely_hits = [hit for hit in own_hits if (hit.confidence or 0.0) >= self.min_confidence]
+        likely_hits.sort(key=lambda hit: -(hit.confidence or 0.0))
+        return [describe(hit, query, self.store) for hit in _keep_distant(likely_hits)]
 
 
 def _plain_text(text: str) -> str:
@@ -453,17 +455,17 @@ def _not_measured(engine: Engine) -> UsageError:
     )
 
 
-def _apart(hits: Sequence[Hit]) -> list[Hit]:
+def _keep_distant(hits: Sequence[Hit]) -> list[Hit]:
     """Hits of one file, best first, without those that nearly touch a better one."""
-    chosen: list[Hit] = []
+    distant_hits: list[Hit] = []
     for hit in hits:
         moment = hit.moment
         if all(
             moment.start > other.moment.end + APART or moment.end < other.moment.start - APART
-            for other in chosen
+            for other in distant_hits
         ):
-            chosen.append(hit)
-    return chosen
+            distant_hits.append(hit)
+    return distant_hits
 
 
 def describe(hit: Hit, query: str, store: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.errors import UsageError
+from eaglenet.core.extras import naming_extra
 
 Format = Literal["parquet", "lance", "csv"]
 Columns = Mapping[str, Any]
@@ -26,26 +27,15 @@ def require(kind: Format) -> None:
 
 
 def _pyarrow(extra: str) -> Any:
-    try:
+    with naming_extra(extra, "this needs pyarrow"):
         import pyarrow
-    except ImportError as error:
-        raise _needs("pyarrow", extra, error) from error
     return pyarrow
 
 
 def _lancedb() -> Any:
-    try:
+    with naming_extra("lance", "this needs lancedb"):
         import lancedb
-    except ImportError as error:
-        raise _needs("lancedb", "lance", error) from error
     return lancedb
-
-
-def _needs(package: str, extra: str, error: ImportError) -> UsageError:
-    return UsageError(
-        f"this needs {package} ({error}); install it with: "
-        f"pip install {shell_quote(f'eaglenet[{extra}]')}"
-    )
 
 
 def write_table(folder: Path, name: str, kind: Format, chunks: Iterable[Columns]) -> int:
@@ -84,6 +74,14 @@ def read_table(folder: Path, name: str, kind: Format) -> Iterator[dict[str, Any]
         )
     for batch in _batches(folder, name, kind):
         yield {column: _from_arrow(batch.column(column)) for column in batch.schema.names}
+
+
+def rows_of(columns: Columns) -> list[dict[str, Any]]:
+    """Convert a table to one dictionary per row."""
+    lists = [
+        values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()
+    ]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
 def _batches(folder: Path, name: str, kind: Format) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ FIRST_FRAMES, BATCH_FRAMES = 24, 192
 """Frames per batch on a CPU: of the first batch, and at most. Larger batches are no faster on two
 cores, but frames shared by neighbouring clips are encoded once only within a batch."""
 MIN_CLIPS = 4
-"""Clips per batch after the first: with 12 frames, of which neighbours share two, batches of four
+"""Clips per batch after the first: with 12 frames, two shared by neighbours, batches of four
 clips encode 5% more frames than a single batch would, and single clips 20%."""
 BATCH_SECONDS = 2.0
 """Target time per batch on a CPU: progress is reported, and Ctrl-C acts, between batches."""
@@ -78,9 +79,19 @@ def to_int8(method: Method | LightModel) -> Method | LightModel:
     if isinstance(method, LightModel):
         method.vision("int8")
         return method
-    from eaglenet.indexing.torch_encoding import int8_twin
+    from eaglenet.encoders import int8
+    from eaglenet.encoders.base import TowerEncoder
 
-    return int8_twin(method)
+    encoder = method.encoder
+    if not isinstance(encoder, TowerEncoder):
+        raise UsageError(
+            f"int8 needs a model with an image tower, which {method.name} on {encoder.family} "
+            "does not have; use --precision fp32"
+        )
+    vision = int8.int8_tower(encoder.vision, encoder.image_size)
+    # The copy shares the text tower.
+    twin = copy.deepcopy(method, {id(encoder.text): encoder.text, id(encoder.vision): vision})
+    return twin.eval()
 
 
 class ClipEncoding:
@@ -123,11 +134,11 @@ class ClipEncoding:
         return self.encode(decoded)
 
     def encode(
-        self, decoded: Iterable[ClipFrames | ClipFailure | Damage]
+        self, items: Iterable[ClipFrames | ClipFailure | Damage]
     ) -> Iterator[ClipBatch | ClipFailure | Damage]:
         """Encode clips that are decoded already; see :meth:`run`."""
         batch: list[ClipFrames] = []
-        for item in decoded:
+        for item in items:
             if not isinstance(item, ClipFrames):
                 yield item
                 continue
@@ -175,7 +186,31 @@ class ClipEncoding:
             encoded = method.encode_frames(frames, mask, cast("Any", self.precision))
             arrays = {"frames": encoded, "mask": mask, SECONDS: seconds}
             return mean_of_frames(encoded, mask), arrays
-        from eaglenet.indexing.torch_encoding import encode_clips
+        return self._torch_features(method, frames, mask, seconds)
 
-        has_prepared = self.manifest.layout.has_prepared
-        return encode_clips(method, frames, mask, seconds, self.precision, has_prepared)
+    def _torch_features(
+        self,
+        method: Method,
+        frames: NDArray[np.uint8],
+        mask: NDArray[np.bool_],
+        seconds: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
+        import torch
+
+        from eaglenet.core.hardware import autocast_for
+        from eaglenet.core.types import Clips
+        from eaglenet.search.torch_model import prepare_for_store
+        from eaglenet.store.layout import feature_arrays
+
+        with torch.inference_mode():
+            clips = Clips(*(torch.from_numpy(array) for array in (frames, mask, seconds)))
+            with autocast_for(method.device, self.precision):
+                features = method.encode_video(clips.to(method.device))
+            if self.precision != "fp32":
+                # Pooling, packing and preparing are cheap and stay exact.
+                features = features.to(method.device, torch.float32)
+            vectors = method.coarse_vectors(features).float().cpu().numpy()
+            has_prepared = self.manifest.layout.has_prepared
+            prepared = prepare_for_store(method, features) if has_prepared else None
+            times = method.feature_seconds(features, clips)
+            return vectors, feature_arrays(features, times, prepared)

@@ -14,7 +14,6 @@ Features are lists of numbers, flat; their shapes are in the manifest.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -26,14 +25,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import UsageError, cause_of
+from eaglenet.core.errors import ConfigError, UsageError, cause_of
 from eaglenet.core.files import atomic_write
+from eaglenet.core.settings import from_plain
 from eaglenet.indexing.arrow_tables import (
     BATCH_ROWS,
     Columns,
     Format,
     read_table,
     require,
+    rows_of,
     write_table,
 )
 from eaglenet.indexing.transcripts import store_lines
@@ -57,11 +58,8 @@ VERSION = 1
 KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text", "description")
 TABLES = ("clips", "files", "sources", "lines", "hubness")
 HASH = re.compile(r"[0-9a-f]{32}")
-CHOICES = {"status": ("done", "failed"), "kind": KINDS}
-NEEDED = {"path": str, "size": int, "modified_ns": int, "reader": str}
-"""Types of fields without a default."""
-OPTIONAL = {"recorded": float, "latitude": float, "longitude": float, "camera": str}
-"""Types of fields that may be unknown."""
+OPTIONAL = ("recorded", "latitude", "longitude", "camera")
+"""Fields that may be unknown."""
 Record = TypeVar("Record", IndexedFile, Source)
 
 
@@ -77,7 +75,7 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
     chunks = {
         "clips": _clip_chunks(snapshot),
         "files": _file_chunks(store),
-        "sources": _source_chunks(snapshot),
+        "sources": _row_chunks([vars(source) for source, _ in snapshot.transcripts(KINDS)]),
         "lines": _line_chunks(snapshot),
         "hubness": _bank_chunks(bank),
     }
@@ -87,16 +85,16 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
         "format": kind,
         "rows": rows,
         "manifest": json.loads(store.manifest.to_json()),
-        "hubness": None if bank is None else _bank_values(bank),
+        "hubness": (
+            None
+            if bank is None
+            else {"source": bank.source, "weight": bank.weight, "scale": bank.scale}
+        ),
     }
     # Last: a folder without it is not complete.
     with atomic_write(folder / DESCRIPTION) as partial:
         partial.write_text(json.dumps(description, indent=2) + "\n")
     return rows
-
-
-def _bank_values(bank: HubnessBank) -> dict[str, Any]:
-    return {"source": bank.source, "weight": bank.weight, "scale": bank.scale}
 
 
 def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
@@ -105,8 +103,8 @@ def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
     rows = np.arange(snapshot.num_rows)
     rows = rows if snapshot.visible is None else rows[snapshot.visible]
     for start in range(0, len(rows), BATCH_ROWS):
-        part = rows[start : start + BATCH_ROWS]
-        clips, features = snapshot.clips(part), snapshot.features_at(part)
+        batch_rows = rows[start : start + BATCH_ROWS]
+        clips, features = snapshot.clips(batch_rows), snapshot.features_at(batch_rows)
         yield {
             "clip_id": [clip.id for clip in clips],
             "content": [clip.content for clip in clips],
@@ -115,16 +113,16 @@ def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:
             "start": np.array([clip.start for clip in clips]),
             "end": np.array([clip.end for clip in clips]),
             "from_keyframes": (
-                np.zeros(len(part), bool)
+                np.zeros(len(batch_rows), bool)
                 if snapshot.from_keyframes is None
-                else snapshot.from_keyframes[part]
+                else snapshot.from_keyframes[batch_rows]
             ),
-            "vector": snapshot.vectors_at(part),
+            "vector": snapshot.vectors_at(batch_rows),
             **{
-                name: features[name].reshape(len(part), -1)
+                name: features[name].reshape(len(batch_rows), -1)
                 for name in snapshot.manifest.layout.dtype.names or ()
             },
-            "thumbnail": [snapshot.thumbnail(row) for row in part.tolist()],
+            "thumbnail": [snapshot.thumbnail(row) for row in batch_rows.tolist()],
         }
 
 
@@ -135,10 +133,6 @@ def _file_chunks(store: Store) -> Iterator[Columns]:
         for file in store.files()
     ]
     return _row_chunks(sorted(rows, key=lambda row: str(row["path"])))
-
-
-def _source_chunks(snapshot: Snapshot) -> Iterator[Columns]:
-    return _row_chunks([vars(source) for source, _ in snapshot.transcripts(KINDS)])
 
 
 def _line_chunks(snapshot: Snapshot) -> Iterator[Columns]:
@@ -159,8 +153,8 @@ def _bank_chunks(bank: HubnessBank | None) -> Iterator[Columns]:
 def _row_chunks(rows: Sequence[dict[str, Any]]) -> Iterator[Columns]:
     """Columns of rows; numbers become arrays, so that a column has one type in every chunk."""
     for start in range(0, len(rows), BATCH_ROWS):
-        part = rows[start : start + BATCH_ROWS]
-        columns = {name: [row[name] for row in part] for name in part[0]}
+        batch = rows[start : start + BATCH_ROWS]
+        columns = {name: [row[name] for row in batch] for name in batch[0]}
         yield {
             name: values if isinstance(values[0], str) else np.array(values)
             for name, values in columns.items()
@@ -173,7 +167,7 @@ def import_store(folder: Path, location: str | Path) -> int:
     Clips that the store has are skipped, and files with the same path replaced.
     """
     try:
-        description = untrusted.parse_json(untrusted.read_text(folder / DESCRIPTION).encode())
+        description = untrusted.read_object(folder / DESCRIPTION)
         kind, rows = description["format"], description["rows"]
         if description["version"] != VERSION or kind not in ("parquet", "lance", "csv"):
             raise ValueError(f"version {description['version']!r:.20}, format {kind!r:.20}")
@@ -183,7 +177,7 @@ def import_store(folder: Path, location: str | Path) -> int:
         with kind_of(location).write(str(location), manifest, bank) as writer:
             reader.copy(writer)
             return writer.finish()
-    except (KeyError, ValueError, TypeError, OSError) as error:
+    except (ConfigError, KeyError, ValueError, TypeError, OSError) as error:
         raise UsageError(
             f"{folder} is not a whole export ({cause_of(error):.200}); make one with: eaglenet "
             "store export FOLDER --format parquet"
@@ -213,16 +207,16 @@ class _Reader:
         for chunk in self._chunks("clips"):
             writer.commit(Changes(clips=[clip_batch(chunk, writer.manifest)]))
         for chunk in self._chunks("files"):
-            files = [_indexed_file(row) for row in _rows(chunk)]
+            files = [_indexed_file(row) for row in rows_of(chunk)]
             writer.commit(Changes(files=files))
         lines: dict[tuple[str, str, str], list[TranscriptLine]] = {}
         for chunk in self._chunks("lines"):
-            for row in _rows(chunk):
+            for row in rows_of(chunk):
                 key = (row["content"], row["kind"], row["path"])
                 line = TranscriptLine(row["start"], row["end"], row["text"], row["language"])
                 lines.setdefault(key, []).append(line)
         for chunk in self._chunks("sources"):
-            sources = [_checked(Source(**row)) for row in _rows(chunk)]
+            sources = [_read_record(Source, row) for row in rows_of(chunk)]
             changes = [SourceLines(each, store_lines(lines.get(each.key, ()))) for each in sources]
             writer.commit(Changes(transcripts=changes))
 
@@ -269,38 +263,19 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
     )
 
 
-def _rows(chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    columns = [
-        values.tolist() if isinstance(values, np.ndarray) else values for values in chunk.values()
-    ]
-    return [dict(zip(chunk, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
 def _indexed_file(row: dict[str, Any]) -> IndexedFile:
-    tags = tuple(map(str, json.loads(row["tags"])))
     unknown = {
         name: None for name in OPTIONAL if row.get(name) in ("", None) or row[name] != row[name]
     }
-    return _checked(IndexedFile(**{**row, **unknown, "tags": tags}))
+    return _read_record(IndexedFile, {**row, **unknown, "tags": json.loads(row["tags"])})
 
 
-def _checked(record: Record) -> Record:
-    """Refuse values that the store would not have written."""
-    for each in dataclasses.fields(record):
-        value = getattr(record, each.name)
-        if each.name in CHOICES:
-            is_valid = value in CHOICES[each.name]
-        elif each.name in OPTIONAL:
-            is_valid = value is None or type(value) is OPTIONAL[each.name]
-        elif each.name == "content":
-            is_valid = bool(HASH.fullmatch(value)) or (
-                value == "" and isinstance(record, IndexedFile)
-            )
-        else:
-            kind = (
-                type(each.default) if each.default is not dataclasses.MISSING else NEEDED[each.name]
-            )
-            is_valid = type(value) is kind and value == value  # NaN is not.
-        if not is_valid:
-            raise ValueError(f"{each.name} is {value!r:.60}")
+def _read_record(kind: type[Record], row: dict[str, Any]) -> Record:
+    """Read a row of a table; refuse values that the store would not have written."""
+    record = from_plain(kind, row)
+    is_unread = record.content == "" and isinstance(record, IndexedFile)
+    if not is_unread and not HASH.fullmatch(record.content):
+        raise ValueError(f"content is {record.content!r:.60}")
+    if any(value != value for value in vars(record).values()):
+        raise ValueError(f"a value of {record.path!r:.60} is not a number")
     return record

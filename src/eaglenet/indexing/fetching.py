@@ -193,13 +193,13 @@ def _download(url: str) -> Path:
     return copy
 
 
-def _free_space(folder: Path, needed: int) -> None:
+def _free_space(folder: Path, required_bytes: int) -> None:
     files = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # Removed by another process.
             if path.is_file():
                 files.append((path, path.stat()))
-    total = sum(status.st_size for _, status in files) + needed
+    total = sum(status.st_size for _, status in files) + required_bytes
     for path, status in sorted(files, key=lambda pair: pair[1].st_mtime):
         if total <= CACHE_BYTES or time.time() - status.st_mtime < IN_USE_SECONDS:
             return

@@ -18,6 +18,7 @@ from eaglenet.video.input_file import file_status, open_input_file
 
 CHANGED = "changed while it was being indexed; index it again"
 LEADS_OUT = "a link that leads out of the indexed folders; follow it with --follow-links"
+NOT_UTF8 = "the file name is not valid UTF-8; rename it"
 FileVersion = tuple[int, int, int, int]
 
 
@@ -32,7 +33,7 @@ class CandidateFile:
     is_sure: bool = True
     """False if only its first bytes look like a video's; then nothing is reported if it is none."""
     folders: tuple[str, ...] = field(default=(), compare=False)
-    """Real paths of folders of which one must contain the file when it is opened; empty: any."""
+    """Real paths of folders, one of which must contain the file when it is opened; empty: any."""
 
 
 def version_of(path: str) -> FileVersion:
@@ -58,7 +59,7 @@ def find_videos(
     ``follow_links`` accepts links to files outside of ``paths``, and links to folders.
     """
     folders = real_folders(paths)
-    seen: set[str] = set()
+    names_seen: set[str] = set()
     for root in paths:
         if not root.exists():
             raise UsageError(f"{root}: no such file or folder")
@@ -68,9 +69,9 @@ def find_videos(
         tree = _walk(root, skip_folder, unreadable, exclusions, follow_links)
         for path in [root] if is_named else tree:
             name = os.path.abspath(path)
-            if name in seen:
+            if name in names_seen:
                 continue
-            seen.add(name)
+            names_seen.add(name)
             must_report = is_named or path.suffix.lower() in INDEXED_SUFFIXES
             try:
                 if not (is_named or follow_links) and path.is_symlink():
@@ -82,7 +83,7 @@ def find_videos(
                 # Fifos and devices would block or never end.
                 if path.is_file() and (must_report or looks_like_video(path)):
                     status = path.stat()
-                    problem = "" if is_utf8(name) else "the file name is not valid UTF-8; rename it"
+                    problem = "" if untrusted.is_utf8(name) else NOT_UTF8
                     yield CandidateFile(
                         name,
                         status.st_size,
@@ -110,7 +111,7 @@ def _walk(
 ) -> Iterator[Path]:
     """Yield the files of a tree in order, without hidden and excluded ones."""
     skipped_path = os.path.realpath(skip_folder)
-    visited = {os.path.realpath(root)}
+    visited_paths = {os.path.realpath(root)}
     for folder, folders, names in os.walk(
         root, onerror=unreadable.append, followlinks=follow_links
     ):
@@ -125,10 +126,10 @@ def _walk(
                 real = os.path.realpath(path)
             except OSError:
                 continue  # A link that was removed after it was listed.
-            if real in visited or (os.path.islink(path) and not follow_links):
+            if real in visited_paths or (os.path.islink(path) and not follow_links):
                 continue
             if real != skipped_path and not exclusions.skips(path, is_folder=True):
-                visited.add(real)
+                visited_paths.add(real)
                 folders.append(os.path.basename(path))
         folders.sort()
         for name in sorted(names):
@@ -146,20 +147,20 @@ def real_folders(paths: Sequence[str | Path]) -> list[str]:
 
 
 def leads_out(path: str, folders: Sequence[str]) -> bool:
-    """Whether a path leads to a file outside of all these folders (:func:`real_folders`)."""
+    """Return whether a path leads out of all these folders (:func:`real_folders`)."""
     real = os.path.realpath(path)
     return not any(real.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
 def _link_problem(name: str, folders: Sequence[str]) -> str:
-    """Why a link is not indexed; empty if it leads to a file inside the folders."""
+    """Return the problem of a link; empty if it leads to a file inside the folders."""
     if leads_out(name, folders):
         return LEADS_OUT
     return f"a broken link to {os.readlink(name)}" if is_missing_file(name) else ""
 
 
 def is_missing_file(path: str) -> bool:
-    """Whether there is no such file; an unreadable one is not missing."""
+    """Return whether there is no such file; an unreadable one is not missing."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -167,15 +168,6 @@ def is_missing_file(path: str) -> bool:
     except OSError:
         return False
     return False
-
-
-def is_utf8(name: str) -> bool:
-    """Whether a path can be stored."""
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def content_hash(path: str | Path) -> str:

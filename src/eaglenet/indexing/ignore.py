@@ -153,7 +153,7 @@ class Exclusions:
         self._lists: dict[str, PatternList | None] = {}
 
     def skips(self, path: str, *, is_folder: bool = False) -> bool:
-        """Whether to skip a file or folder whose parent folder is not skipped."""
+        """Return whether to skip a file or folder; its parent folder must not be skipped."""
         path = os.path.abspath(path)
         names = os.path.relpath(path, self.root).split(os.sep)
         if self._patterns.decide(names, is_folder=is_folder):
@@ -168,7 +168,7 @@ class Exclusions:
         return False
 
     def covers(self, path: str) -> bool:
-        """Whether a file below the root is skipped, by itself or with one of its folders."""
+        """Return whether a file below the root is skipped, directly or with one of its folders."""
         relative = os.path.relpath(path, self.root)
         if relative.startswith(".."):
             return False

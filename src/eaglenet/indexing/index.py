@@ -18,7 +18,6 @@ from eaglenet.core.extras import require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress
-from eaglenet.indexing.commit import Commit
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.executor import (
@@ -33,7 +32,6 @@ from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_
 from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
-from eaglenet.indexing.meaning import encode_transcripts
 from eaglenet.indexing.options import OFF, IndexOptions
 from eaglenet.indexing.recognition import (
     OnScreenTextRecognizer,
@@ -42,8 +40,8 @@ from eaglenet.indexing.recognition import (
     SpeechRecognizer,
 )
 from eaglenet.indexing.report import IndexReport, OnProgress
-from eaglenet.indexing.run import IndexRun, Tally
-from eaglenet.indexing.transcripts import TranscriptRun
+from eaglenet.indexing.run import Commit, IndexRun, Tally
+from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
 from eaglenet.models.light_model import LightModel
 from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
@@ -140,31 +138,33 @@ def index_videos(
             run.write()
         workers = num_workers(todo, options.workers)
         run.read_recordings(candidates, workers, options.limits)
-        stored = run.stored_files(candidates)
+        stored_files = run.stored_files(candidates)
         if options.transcripts_from is not None:
             other = open_store(options.transcripts_from).snapshot()
-            transcripts.copy_from(other, {file.content for file in stored})
+            transcripts.copy_from(other, {file.content for file in stored_files})
         # Transcripts are read from local files only.
-        local = [file for file in stored if not is_object_url(file.path)]
-        transcripts.read_subtitles(local, workers, options.limits)
-        reopened = [] if options.quick else run.reopen(candidates)
-        if reopened:
+        local_files = [file for file in stored_files if not is_object_url(file.path)]
+        transcripts.read_subtitles(local_files, workers, options.limits)
+        inexact_files = [] if options.quick else run.reopen(candidates)
+        if inexact_files:
             source.require_same(writer.manifest, roots)
-            run.encode(reopened, executors.executor(reopened))
+            run.encode(inexact_files, executors.executor(inexact_files))
         for recognizer in recognizers:
             RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
-                local, workers
+                local_files, workers
             )
         if describer is not None:
             snapshot = open_store(store).snapshot()
-            DescriptionRun(transcripts, describer, snapshot, on_transcripts).run(local, workers)
+            DescriptionRun(transcripts, describer, snapshot, on_transcripts).run(
+                local_files, workers
+            )
         encode_transcripts(writer, on_transcripts)
         report = run.finish(candidates, roots, options)
     return dataclasses.replace(
         report,
         problems=(*report.problems, *transcripts.all_problems()),
         transcript_lines=transcripts.num_added,
-        device=str(source.method.device) if todo or reopened else report.device,
+        device=str(source.method.device) if todo or inexact_files else report.device,
         precision=executors.precision,
     )
 
@@ -275,13 +275,13 @@ class ModelSource:
         A store that was made with the same settings is opened with its own manifest; whether the
         model still is the same matters only once there is something to encode.
         """
-        stored = self._stored_manifest()
-        if stored is not None:
-            return dataclasses.replace(stored, roots=tuple(roots))
+        manifest = self._stored_manifest()
+        if manifest is not None:
+            return dataclasses.replace(manifest, roots=tuple(roots))
         return self._make_manifest(roots)
 
     def hubness_bank(self) -> HubnessBank | None:
-        """Bank of a new store, or the one that was asked for."""
+        """Bank of a new store, or the requested one."""
         choice = self.options.hubness
         if choice == OFF or (choice is None and kind_of(self.store).exists(str(self.store))):
             return None
@@ -376,7 +376,10 @@ def check_request(
 
 
 def _find_files(
-    paths: Sequence[str | Path], listed: Sequence[str], store: str | Path, options: IndexOptions
+    paths: Sequence[str | Path],
+    listed_files: Sequence[str],
+    store: str | Path,
+    options: IndexOptions,
 ) -> list[CandidateFile]:
     """Candidate files, each path once."""
     roots = [absolute_location(path) for path in paths]
@@ -391,4 +394,4 @@ def _find_files(
     )
     for root in roots:
         files += find_objects(root) if is_object_url(root) else ()
-    return list({file.path: file for file in (*files, *find_listed_files(listed))}.values())
+    return list({file.path: file for file in (*files, *find_listed_files(listed_files))}.values())

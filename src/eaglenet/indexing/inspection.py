@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.splitting import Splitting
@@ -18,7 +19,6 @@ from eaglenet.indexing.files import (
     CandidateFile,
     FileVersion,
     content_hash,
-    is_missing_file,
 )
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import read_embedded_subtitles
@@ -27,6 +27,7 @@ from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.recording import Recording, read_recording
 
 LOOK_AHEAD = 6
+Result = TypeVar("Result")
 HASH_BYTES_PER_SECOND = 2 * 2**20
 """Lower bound for the speed of a disk, for the time budget."""
 
@@ -79,24 +80,23 @@ def recording_of(path: str) -> Recording:
         return Recording()
 
 
-def read_recordings(
-    paths: Sequence[str], workers: int, limits: Limits
-) -> Iterator[tuple[str, Recording]]:
-    """Read the tags of files that were indexed before, in a process with ``limits``.
+def read_stored_files(
+    work: Callable[[str], Result],
+    paths: Sequence[str],
+    workers: int,
+    limits: Limits,
+    duration_of: Callable[[str], float] = lambda path: 0.0,
+) -> Iterator[Success[str, Result] | Failure[str]]:
+    """Run ``work`` on the paths of files that were indexed before, in one process with ``limits``.
 
-    Files that cannot be opened or end their process are left out: the next run tries again.
+    ``duration_of`` returns the seconds of a file, on which its time budget depends.
     """
-    budget: Budget[str] = Budget(limits.memory, str, lambda path: limits.time_for(0.0, path))
-    access: Access[str, Recording] = Access(share=share)
-    for outcome in map_ahead(
-        recording_of,
-        paths,
-        workers=min(workers, 1 if paths else 0),
-        budget=budget,
-        access=access,
-    ):
-        if isinstance(outcome, Success) and not is_missing_file(outcome.request):
-            yield outcome.request, outcome.result
+    budget: Budget[str] = Budget(
+        limits.memory, str, lambda path: limits.time_for(duration_of(path), path)
+    )
+    access: Access[str, Result] = Access(share=share)
+    num_workers = min(workers, 1 if paths else 0)
+    return map_ahead(work, paths, workers=num_workers, budget=budget, access=access)
 
 
 def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) -> Inspection:

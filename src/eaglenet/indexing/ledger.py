@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from eaglenet.core.untrusted import is_utf8
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, split_request
-from eaglenet.indexing.files import CandidateFile, is_utf8, tags_of
+from eaglenet.indexing.files import CandidateFile, tags_of
 from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.report import DAMAGED
 from eaglenet.store.base import Writer
@@ -23,7 +24,7 @@ from eaglenet.video.recording import Recording
 Outcome = Literal["encoded", "completed", "alias", "unchanged", "failed"]
 """``completed``: clips from keyframes were replaced by exact ones."""
 FROM_KEYFRAMES = "from keyframes only"
-"""Part of the reason for a file of which exact frames do not decode."""
+"""Part of the reason for a file whose exact frames do not decode."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,20 @@ class _PendingFile:
     """Numbers of stored clips from keyframes; they stay where exact frames do not decode."""
 
     @property
-    def lost(self) -> list[str]:
+    def lost_reasons(self) -> list[str]:
         """Reasons of the clips that are not in the store."""
         failures = self.failures.items()
         return [reason for number, reason in failures if number not in self.from_keyframes]
 
     @property
     def reason(self) -> str:
-        """What is wrong with a file that is in the store; empty if nothing is."""
-        lost, total = self.lost, self.num_clips
-        reasons = [f"{len(lost)} of {total} clips: {lost[0]}"] if lost else []
-        inexact = [self.failures[each] for each in self.failures if each in self.from_keyframes]
+        """Problem of a file that is in the store; empty if there is none."""
+        lost_reasons, total = self.lost_reasons, self.num_clips
+        reasons = (
+            [f"{len(lost_reasons)} of {total} clips: {lost_reasons[0]}"] if lost_reasons else []
+        )
+        failures = self.failures.items()
+        inexact = [reason for number, reason in failures if number in self.from_keyframes]
         if inexact:
             reasons.append(f"{len(inexact)} of {total} clips {FROM_KEYFRAMES}: {inexact[0]}")
         if reasons:
@@ -122,29 +126,32 @@ class Ledger:
 
     def check_unchanged(self, file: CandidateFile, *, retry: bool) -> FileResult | None:
         """Settle a file that has not changed, with its current tags; None if there is work."""
-        stored = self.files.get(file.path)
-        if stored is None or (stored.size, stored.modified_ns) != (file.size, file.modified_ns):
+        stored_file = self.files.get(file.path)
+        if stored_file is None or (stored_file.size, stored_file.modified_ns) != (
+            file.size,
+            file.modified_ns,
+        ):
             return None
-        if stored.status == "failed":
-            return None if retry else FileResult(stored, "failed", is_new=False)
-        if stored.content not in self.complete:
+        if stored_file.status == "failed":
+            return None if retry else FileResult(stored_file, "failed", is_new=False)
+        if stored_file.content not in self.complete:
             return None  # Its clips were lost.
-        if retry and stored.reason and not stored.reason.startswith(DAMAGED):
+        if retry and stored_file.reason and not stored_file.reason.startswith(DAMAGED):
             # Some clips failed: the stored ones stay, the others are tried again.
-            del self.complete[stored.content]
-            self.partial[stored.content] = self._clip_numbers(stored.content)
+            del self.complete[stored_file.content]
+            self.partial[stored_file.content] = self._clip_numbers(stored_file.content)
             return None
         tags = tags_of(file.path, self.tags)
-        if tags is None or tags == stored.tags:
-            return FileResult(stored, "unchanged", is_new=False)
-        return FileResult(dataclasses.replace(stored, tags=tags), "unchanged")
+        if tags is None or tags == stored_file.tags:
+            return FileResult(stored_file, "unchanged", is_new=False)
+        return FileResult(dataclasses.replace(stored_file, tags=tags), "unchanged")
 
     def without_recording(self, paths: Iterable[str]) -> list[str]:
-        """Those of these files that were stored before recording dates were read."""
-        stored = (self.files.get(path) for path in paths)
+        """Return the files that were stored before recording dates were read."""
+        stored_files = (self.files.get(path) for path in paths)
         return [
             file.path
-            for file in stored
+            for file in stored_files
             if file is not None and file.status == "done" and file.camera is None
         ]
 
@@ -162,13 +169,13 @@ class Ledger:
             self.reopened[content] = numbers
 
     def is_reopened(self, file: CandidateFile) -> bool:
-        """Whether the clips of an unchanged file have to be completed."""
-        stored = self.files.get(file.path)
+        """Return whether the clips of an unchanged file have to be completed."""
+        stored_file = self.files.get(file.path)
         return (
-            stored is not None
-            and stored.status == "done"
-            and stored.content in self.reopened
-            and (stored.size, stored.modified_ns) == (file.size, file.modified_ns)
+            stored_file is not None
+            and stored_file.status == "done"
+            and stored_file.content in self.reopened
+            and (stored_file.size, stored_file.modified_ns) == (file.size, file.modified_ns)
         )
 
     def requests(
@@ -189,8 +196,8 @@ class Ledger:
             requested.add(content)
             seconds += file.duration
             uses_keyframes = seconds > exact_seconds
-            stored = self.partial.get(content, frozenset())
-            windows = {n: w for n, w in enumerate(file.windows) if n not in stored}
+            stored_numbers = self.partial.get(content, frozenset())
+            windows = {n: w for n, w in enumerate(file.windows) if n not in stored_numbers}
             yield from split_request(
                 content, file.file.path, windows, file.version, file.duration, uses_keyframes
             )
@@ -201,20 +208,20 @@ class Ledger:
         if not inspection.is_video:
             return []
         if inspection.problem:
-            result = _failed(file, content, inspection.problem)
+            result = _failed_result(file, content, inspection.problem)
             is_new = result.is_new and not inspection.is_temporary
             return [dataclasses.replace(result, is_new=is_new)]
         if content in self.complete:
-            same = self.complete[content]
-            if same.camera is None:
-                same = dataclasses.replace(same, **recording_values(inspection.recording))
-            return [self._alias(file, same)]
+            existing = self.complete[content]
+            if existing.camera is None:
+                existing = dataclasses.replace(existing, **recording_values(inspection.recording))
+            return [self._alias(file, existing)]
         if content in self._pending:
             self._pending[content].copies.append(file)
             return []
         if content in self.undecodable:
-            return [_failed(file, content, self.undecodable[content])]
-        indexed = IndexedFile(
+            return [_failed_result(file, content, self.undecodable[content])]
+        indexed_file = IndexedFile(
             path=file.path,
             size=file.size,
             modified_ns=file.modified_ns,
@@ -229,7 +236,7 @@ class Ledger:
         numbers = range(len(inspection.windows))
         waiting = set(numbers) - self.partial.get(content, frozenset())
         self._pending[content] = pending = _PendingFile(
-            indexed,
+            indexed_file,
             len(numbers),
             len(waiting),
             waiting,
@@ -286,36 +293,36 @@ class Ledger:
 
     def _settle(self, pending: _PendingFile) -> list[FileResult]:
         """Settle a file and its copies once all clips have been tried."""
-        indexed = pending.file
-        content = indexed.content
+        indexed_file = pending.file
+        content = indexed_file.content
         del self._pending[content]
-        first = CandidateFile(indexed.path, indexed.size, indexed.modified_ns)
+        first = CandidateFile(indexed_file.path, indexed_file.size, indexed_file.modified_ns)
         files = (first, *pending.copies)
         if pending.temporary_failure:
             # Reported but not stored: otherwise the next run would not try the file again.
-            results = [_failed(file, content, pending.temporary_failure) for file in files]
+            results = [_failed_result(file, content, pending.temporary_failure) for file in files]
             return [dataclasses.replace(result, is_new=False) for result in results]
-        num_good = pending.num_clips - len(pending.lost)
+        num_good = pending.num_clips - len(pending.lost_reasons)
         if not num_good:
-            reason = self.undecodable[content] = pending.lost[0]
-            return [_failed(file, content, reason) for file in files]
-        indexed = dataclasses.replace(indexed, num_clips=num_good, reason=pending.reason)
-        self.complete[content] = indexed
-        copies = [self._alias(file, indexed) for file in pending.copies]
+            reason = self.undecodable[content] = pending.lost_reasons[0]
+            return [_failed_result(file, content, reason) for file in files]
+        indexed_file = dataclasses.replace(indexed_file, num_clips=num_good, reason=pending.reason)
+        self.complete[content] = indexed_file
+        copies = [self._alias(file, indexed_file) for file in pending.copies]
         outcome: Outcome = "completed" if content in self.reopened else "encoded"
-        return [FileResult(indexed, outcome), *copies]
+        return [FileResult(indexed_file, outcome), *copies]
 
-    def _alias(self, file: CandidateFile, same: IndexedFile) -> FileResult:
+    def _alias(self, file: CandidateFile, existing: IndexedFile) -> FileResult:
         """Settle a file whose content is stored: a copy, or the same file with a new date."""
-        before = self.files.get(file.path)
+        previous = self.files.get(file.path)
         tags = tags_of(file.path, self.tags)
         if tags is None:
-            tags = before.tags if before is not None else ()
-        indexed = dataclasses.replace(
-            same, path=file.path, size=file.size, modified_ns=file.modified_ns, tags=tags
+            tags = previous.tags if previous is not None else ()
+        indexed_file = dataclasses.replace(
+            existing, path=file.path, size=file.size, modified_ns=file.modified_ns, tags=tags
         )
-        is_same = before is not None and before.content == same.content
-        return FileResult(indexed, "unchanged" if is_same else "alias")
+        is_same = previous is not None and previous.content == existing.content
+        return FileResult(indexed_file, "unchanged" if is_same else "alias")
 
 
 def recording_values(recording: Recording | None) -> dict[str, Any]:
@@ -331,7 +338,7 @@ def recording_values(recording: Recording | None) -> dict[str, Any]:
     }
 
 
-def _failed(file: CandidateFile, content: str, reason: str) -> FileResult:
+def _failed_result(file: CandidateFile, content: str, reason: str) -> FileResult:
     """Result of a file without clips; a file without a known time is tried again next time."""
-    indexed = IndexedFile(file.path, file.size, file.modified_ns, content, "failed", reason)
-    return FileResult(indexed, "failed", is_new=bool(file.modified_ns) and is_utf8(file.path))
+    indexed_file = IndexedFile(file.path, file.size, file.modified_ns, content, "failed", reason)
+    return FileResult(indexed_file, "failed", is_new=bool(file.modified_ns) and is_utf8(file.path))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from eaglenet.core.options import option
 from eaglenet.core.splitting import Splitting
 from eaglenet.video.limits import Limits
 
@@ -20,28 +21,21 @@ a new one takes the model's if there is one."""
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where a cluster is, and what one of its workers gets.
+    """Address of a cluster, and resources of each of its workers.
 
     address: None for the address in the environment, or for a cluster on this machine alone.
     gpus_per_worker: a fraction if several workers share a GPU; 0 encodes on the CPU.
     """
 
-    address: str | None = field(
-        default=None,
-        metadata={
-            "option": "--ray-address",
-            "group": "Cluster",
-            "metavar": "HOST:PORT",
-            "help": "Connect to this Ray cluster; default: RAY_ADDRESS.",
-        },
+    address: str | None = option(
+        None,
+        "Connect to this Ray cluster; default: RAY_ADDRESS.",
+        option="--ray-address",
+        group="Cluster",
+        metavar="HOST:PORT",
     )
-    gpus_per_worker: float = field(
-        default=0.0,
-        metadata={
-            "group": "Cluster",
-            "min": 0,
-            "help": "Give each Ray worker this many GPUs; 0.1: ten share one.",
-        },
+    gpus_per_worker: float = option(
+        0.0, "Give each Ray worker this many GPUs; 0.1: ten share one.", group="Cluster", min=0
     )
 
 
@@ -59,108 +53,72 @@ class IndexOptions:
     """
 
     splitting: Splitting = field(default_factory=Splitting)
-    quick: bool = field(
-        default=False,
-        metadata={
-            "help": "Stop when all can be searched by keyframes; a later run without it completes "
-            "the clips."
-        },
+    quick: bool = option(
+        False,
+        "Stop when all can be searched by keyframes; a later run without it completes the clips.",
     )
-    fast: bool = field(
-        default=False,
-        metadata={"group": "Clips", "help": "Use the nearest keyframes instead of exact frames."},
+    fast: bool = option(False, "Use the nearest keyframes instead of exact frames.", group="Clips")
+    exclude: tuple[str, ...] = option(
+        (),
+        "Skip matching files, as in .gitignore; repeatable. Or write the patterns into "
+        ".eaglenetignore files.",
+        metavar="PATTERN",
     )
-    exclude: tuple[str, ...] = field(
-        default=(),
-        metadata={
-            "metavar": "PATTERN",
-            "help": "Skip matching files, as in .gitignore; repeatable. Or write the patterns into "
-            ".eaglenetignore files.",
-        },
+    drop_missing: bool = option(
+        False, "Drop files that were deleted or are excluded now from the store."
     )
-    drop_missing: bool = field(
-        default=False,
-        metadata={"help": "Drop files that were deleted or are excluded now from the store."},
+    retry: bool = option(False, "Try files again that failed before.")
+    read_text: bool = option(False, "Index on-screen text; needs eaglenet[ocr].")
+    listen: str | None = option(
+        None,
+        "Index speech with a Whisper model: tiny, base, small, medium, large-v3, "
+        "turbo, a folder or a hub id; needs eaglenet[speech].",
+        metavar="MODEL",
     )
-    retry: bool = field(default=False, metadata={"help": "Try files again that failed before."})
-    read_text: bool = field(
-        default=False, metadata={"help": "Index on-screen text; needs eaglenet[ocr]."}
+    describe: str | None = option(
+        None,
+        "Index sentences that a vision model on this OpenAI-compatible server writes "
+        "about each clip.",
+        metavar="URL#MODEL",
     )
-    listen: str | None = field(
-        default=None,
-        metadata={
-            "metavar": "MODEL",
-            "help": "Index speech with a Whisper model: tiny, base, small, medium, large-v3, "
-            "turbo, a folder or a hub id; needs eaglenet[speech].",
-        },
+    device: str = option("auto", "Encode on auto, cpu, cuda or mps.")
+    follow_links: bool = option(
+        False, "Follow links that lead out of the folders, and links to folders.", group="Files"
     )
-    describe: str | None = field(
-        default=None,
-        metadata={
-            "metavar": "URL#MODEL",
-            "help": "Index sentences that a vision model on this OpenAI-compatible server writes "
-            "about each clip.",
-        },
+    subtitles: bool = option(
+        True, "Index subtitles inside and beside the files (.srt, .vtt, .ass).", group="Files"
     )
-    device: str = field(default="auto", metadata={"help": "Encode on auto, cpu, cuda or mps."})
-    follow_links: bool = field(
-        default=False,
-        metadata={
-            "group": "Files",
-            "help": "Follow links that lead out of the folders, and links to folders.",
-        },
+    prepare: bool = option(
+        False, "Make exact ranking of a new store faster, for six times the disk.", group="Ranking"
     )
-    subtitles: bool = field(
-        default=True,
-        metadata={
-            "group": "Files",
-            "help": "Index subtitles inside and beside the files (.srt, .vtt, .ass).",
-        },
+    hubness: HubnessChoice = option(  # noqa: RUF009 - it is a field
+        None,
+        "Rank clips lower that match every text of this file (one per line); own: the "
+        "model's texts; off. Default: as the store is.",
+        group="Ranking",
+        metavar="FILE",
+        type=str,
     )
-    prepare: bool = field(
-        default=False,
-        metadata={
-            "group": "Ranking",
-            "help": "Make exact ranking of a new store faster, for six times the disk.",
-        },
+    precision: str = option(
+        "auto", "Encode in fp32, bf16, int8, or auto (fastest).", group="Resources"
     )
-    hubness: HubnessChoice = field(
-        default=None,
-        metadata={
-            "group": "Ranking",
-            "metavar": "FILE",
-            "type": str,
-            "help": "Rank clips lower that match every text of this file (one per line); own: the "
-            "model's texts; off. Default: as the store is.",
-        },
+    decode: str = option(
+        "auto",
+        "Decode on cpu, gpu (NVIDIA), or auto: on both where a GPU encodes.",
+        group="Resources",
     )
-    precision: str = field(
-        default="auto",
-        metadata={"group": "Resources", "help": "Encode in fp32, bf16, int8, or auto (fastest)."},
-    )
-    decode: str = field(
-        default="auto",
-        metadata={
-            "group": "Resources",
-            "help": "Decode on cpu, gpu (NVIDIA), or auto: on both where a GPU encodes.",
-        },
-    )
-    workers: int | None = field(
-        default=None,
-        metadata={
-            "group": "Resources",
-            "min": 0,
-            "help": "Use this many decoding processes; default: depends on the work.",
-        },
+    workers: int | None = option(
+        None,
+        "Use this many decoding processes; default: depends on the work.",
+        group="Resources",
+        min=0,
     )
     limits: Limits = field(default_factory=Limits)
-    executor: str = field(
-        default="local",
-        metadata={
-            "group": "Cluster",
-            "metavar": "NAME",
-            "help": "Run the work on local, ray, or an executor of a plug-in.",
-        },
+    executor: str = option(
+        "local",
+        "Run the work on local, ray, or an executor of a plug-in.",
+        group="Cluster",
+        metavar="NAME",
     )
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     transcripts_from: str | None = None

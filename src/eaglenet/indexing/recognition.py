@@ -16,7 +16,8 @@ from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, Source, TranscriptKind
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
-from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
+from eaglenet.transcripts.speech import RATE, SpeechModel
+from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 
@@ -134,7 +135,7 @@ class SpeechRecognizer:
         self._model = self._model or SpeechModel(*self._source)
 
     def begin(self) -> None:
-        """Nothing: chunks are independent."""
+        """Do nothing: chunks are independent."""
 
     def read(self, request: ChunkRequest, decoded: AudioChunk | None) -> ChunkLines:
         assert self._model is not None
@@ -167,11 +168,12 @@ def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     first = max(request.start - CUT_SECONDS, 0.0)
     last = request.end + (1.0 if request.is_last else CUT_SECONDS)
     try:
-        samples = decode_audio(request.path, first, last)
+        channels = decode_audio(request.path, first, last, AudioFormat(RATE, "mono"))
     except VideoDecodeError:
         return None  # An image.
-    if samples is None:
+    if channels is None:
         return None
+    samples = channels[0]
     begin = quietest(samples, 2 * CUT_SECONDS) if request.start else 0
     if request.is_last:
         end = len(samples)
@@ -229,20 +231,20 @@ class RecognitionRun:
             budget=budget,
             access=Access(share=lambda request: share(request.path)),
         )
-        failed: set[str] = set()
+        failed_contents: set[str] = set()
         source: Source | None = None
         keep_until = 0.0
         for number, outcome in enumerate(outcomes):
             request = outcome.request
             report_progress(self.progress, title, number, total, os.path.basename(request.path))
-            if request.content in failed:
+            if request.content in failed_contents:
                 continue
             if source is None or source.content != request.content:
                 # Later lines are of a run that was killed, or of another model.
                 keep_until = pending[request.content][1]
                 source = self._begin(request.content, keep_until)
             if isinstance(outcome, Failure):
-                failed.add(request.content)
+                failed_contents.add(request.content)
                 self._fail(source, request.path, outcome.reason, keep_until)
                 continue
             chunk = self.recognizer.read(request, outcome.result)
@@ -284,6 +286,6 @@ class RecognitionRun:
         return Source(content, kind, "", 0, 0, name, "done", until=begin)
 
     def _fail(self, source: Source, path: str, reason: str, keep_until: float) -> None:
-        failed = replace(source, status="failed", reason=f"{TITLES[source.kind]}: {reason}")
-        self.transcripts.problems[path] = failed.reason
-        self.transcripts.store_chunk(failed, (), keep_until)
+        failed_source = replace(source, status="failed", reason=f"{TITLES[source.kind]}: {reason}")
+        self.transcripts.problems[path] = failed_source.reason
+        self.transcripts.store_chunk(failed_source, (), keep_until)

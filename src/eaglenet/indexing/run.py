@@ -7,26 +7,85 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
-from eaglenet.indexing.commit import Commit, CommitResult
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.executor import ClipOutcome, Executor
 from eaglenet.indexing.fetching import is_missing
 from eaglenet.indexing.files import CandidateFile, leads_out, real_folders, unused_tags
 from eaglenet.indexing.ignore import Exclusions
-from eaglenet.indexing.inspection import Inspection, read_recordings
+from eaglenet.indexing.inspection import Inspection, read_stored_files, recording_of
 from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger, Outcome, recording_values
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
 from eaglenet.indexing.transcripts import TranscriptRun
-from eaglenet.store.records import Changes, IndexedFile
+from eaglenet.store.base import Writer
+from eaglenet.store.records import Changes, ClipBatch, IndexedFile
 from eaglenet.video.limits import Limits
+from eaglenet.video.pool import Failure
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
+
+COMMIT_CLIPS = 256
+COMMIT_SECONDS = 15.0
+"""A crash costs at most this many clips or seconds of work, whichever comes first."""
+PAUSE_FACTOR = 4.0
+"""Commits to object storage take long; the pause between two is at least this many times as long
+as the last one took, so committing takes at most a fifth of the time."""
+MAX_CLIPS = 16 * COMMIT_CLIPS
+"""Clips held in memory at most, even during the pause."""
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """Files and clips that one commit made durable and visible."""
+
+    files: Sequence[IndexedFile]
+    clips: int
+
+
+class Commit:
+    """Collects clips and files, and writes them to a store together.
+
+    A file is reported as done after its commit. Clips without a finished file remain from an
+    interrupted run: the next run reuses them if it meets their content, and removes them otherwise.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self._clips: list[ClipBatch] = []
+        self._files: list[IndexedFile] = []
+        self._last_time = time.monotonic()
+        self._last_seconds = 0.0
+
+    def add_clips(self, batch: ClipBatch) -> None:
+        if len(batch):
+            self._clips.append(batch)
+
+    def add_file(self, file: IndexedFile) -> None:
+        """Add a file; call this after adding its clips."""
+        self._files.append(file)
+
+    @property
+    def is_due(self) -> bool:
+        num_clips = sum(map(len, self._clips))
+        seconds = time.monotonic() - self._last_time
+        if num_clips < MAX_CLIPS and seconds < PAUSE_FACTOR * self._last_seconds:
+            return False
+        return num_clips >= COMMIT_CLIPS or seconds >= COMMIT_SECONDS
+
+    def write(self) -> CommitResult:
+        """Make everything durable and visible; after an error, all of it still waits."""
+        start = time.monotonic()
+        self.writer.commit(Changes(clips=self._clips, files=self._files))
+        result = CommitResult(self._files, sum(map(len, self._clips)))
+        self._clips, self._files = [], []
+        self._last_time = time.monotonic()
+        self._last_seconds = self._last_time - start
+        return result
 
 
 class Tally:
@@ -219,8 +278,12 @@ class IndexRun:
         # Objects would have to be downloaded for it; they stay unknown until they change.
         local = (file.path for file in files if not is_object_url(file.path))
         paths = self.ledger.without_recording(local)
-        for path, recording in read_recordings(paths, workers, limits):
-            file = replace(self.ledger.files[path], **recording_values(recording))
+        for outcome in read_stored_files(recording_of, paths, workers, limits):
+            # Files that cannot be opened or end their process are tried again by the next run.
+            if isinstance(outcome, Failure) or is_missing(outcome.request):
+                continue
+            recording = recording_values(outcome.result)
+            file = replace(self.ledger.files[outcome.request], **recording)
             self.commit.add_file(file)
             self.ledger.record_commit([file])
             if self.commit.is_due:
@@ -233,9 +296,9 @@ class IndexRun:
         self.transcripts.write()
 
     def stored_files(self, files: Iterable[CandidateFile]) -> list[IndexedFile]:
-        """Those of these files that are in the store."""
-        stored = (self.ledger.files.get(file.path) for file in files)
-        return [file for file in stored if file is not None and file.status == "done"]
+        """Return the files that are in the store."""
+        stored_files = (self.ledger.files.get(file.path) for file in files)
+        return [file for file in stored_files if file is not None and file.status == "done"]
 
     def finish(
         self,

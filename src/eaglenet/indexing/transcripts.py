@@ -1,4 +1,4 @@
-"""Transcripts of a run: which sources are new, changed or removed, and storing their lines.
+"""Transcripts of a run: find new, changed and removed sources, and store their lines and windows.
 
 A source is a subtitle file, or the embedded subtitles, the audio or the frames of a video. It is
 committed together with its lines.
@@ -8,34 +8,45 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from eaglenet.indexing.fetching import share
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.indexing.files import LEADS_OUT, is_missing_file, leads_out
-from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, embedded_subtitles
+from eaglenet.indexing.inspection import (
+    EmbeddedSubtitles,
+    Inspection,
+    embedded_subtitles,
+    read_stored_files,
+)
 from eaglenet.indexing.report import FileProblem
+from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.store.base import Writer
-from eaglenet.store.records import Changes, IndexedFile, Line, Source, SourceKey, SourceLines
+from eaglenet.store.records import (
+    Changes,
+    IndexedFile,
+    Line,
+    Source,
+    SourceKey,
+    SourceLines,
+    SourceWindows,
+)
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.transcripts.lines import TranscriptLine, analyse
+from eaglenet.transcripts.lines import TranscriptLine, analyse, make_windows
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Access, Budget, Failure, map_ahead
+from eaglenet.video.pool import Failure
 
 READER = "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again."""
 COMMIT_LINES = 5_000
 """Lines held in memory at most; a killed run reads their sources again."""
-
-
-@dataclass(frozen=True)
-class _EmbeddedRequest:
-    """A video whose embedded subtitles have to be read."""
-
-    content: str
-    path: str
-    duration: float
+COMMIT_WINDOWS = 500
+"""Windows per commit; a killed run encodes as many again."""
+WINDOWS_TITLE = "encoding transcripts"
 
 
 class TranscriptRun:
@@ -73,17 +84,19 @@ class TranscriptRun:
         if not self.reads_subtitles:
             return
         finder = SubtitleFinder()
-        beside: dict[str, list[SubtitleFile]] = {}
-        embedded: dict[str, _EmbeddedRequest] = {}
+        files_by_content: dict[str, list[SubtitleFile]] = {}
+        unread_files: dict[str, IndexedFile] = {}
         for file in files:
-            beside.setdefault(file.content, []).extend(self._inside(finder.beside(file.path)))
+            files_by_content.setdefault(file.content, []).extend(
+                self._inside(finder.beside(file.path))
+            )
             if not self._is_embedded_read(file.content, file.path):
-                embedded[file.content] = _EmbeddedRequest(file.content, file.path, file.duration)
-        self._drop_removed(beside, {os.path.dirname(file.path) for file in files})
-        for content, subtitles in beside.items():
+                unread_files[file.content] = file
+        self._drop_removed(files_by_content, {os.path.dirname(file.path) for file in files})
+        for content, subtitles in files_by_content.items():
             for subtitle in subtitles:
                 self._read_file(content, subtitle)
-        self._read_embedded(list(embedded.values()), workers, limits)
+        self._read_embedded(list(unread_files.values()), workers, limits)
         self.write()
 
     def write(self) -> None:
@@ -117,25 +130,25 @@ class TranscriptRun:
 
     def _inside(self, files: Iterable[SubtitleFile]) -> list[SubtitleFile]:
         """Subtitle files without links that lead out of the indexed folders."""
-        inside = []
+        files_inside = []
         for file in files:
             if file.is_link and self.folders is not None and leads_out(file.path, self.folders):
                 self.problems[file.path] = LEADS_OUT
             else:
-                inside.append(file)
-        return inside
+                files_inside.append(file)
+        return files_inside
 
     def _read_file(self, content: str, file: SubtitleFile) -> None:
-        before = self.sources.get((content, "subtitle", file.path))
-        if before is not None and (before.size, before.modified_ns, before.reader) == (
+        previous = self.sources.get((content, "subtitle", file.path))
+        if previous is not None and (previous.size, previous.modified_ns, previous.reader) == (
             file.size,
             file.modified_ns,
             READER,
         ):
-            if before.status == "done":
+            if previous.status == "done":
                 return
             if not self.retry:
-                self.problems[file.path] = before.reason
+                self.problems[file.path] = previous.reason
                 return
         version = file.size, file.modified_ns
         source = Source(content, "subtitle", file.path, *version, READER, "done")
@@ -152,28 +165,18 @@ class TranscriptRun:
         lines = [line if line.language else replace(line, language=file.language) for line in lines]
         self._add(replace(source, language=file.language), store_lines(lines))
 
-    def _read_embedded(
-        self, requests: Sequence[_EmbeddedRequest], workers: int, limits: Limits
-    ) -> None:
-        """Read embedded subtitles of files indexed before, in a process with limits."""
-        budget: Budget[_EmbeddedRequest] = Budget(
-            limits.memory,
-            lambda request: request.content,
-            lambda request: limits.time_for(request.duration, request.path),
-        )
-        for outcome in map_ahead(
-            _embedded_subtitles,
-            requests,
-            workers=min(workers, 1 if requests else 0),
-            budget=budget,
-            access=Access(share=lambda request: share(request.path)),
+    def _read_embedded(self, files: Sequence[IndexedFile], workers: int, limits: Limits) -> None:
+        """Read the embedded subtitles of files that were indexed before."""
+        by_path = {file.path: file for file in files}
+        for outcome in read_stored_files(
+            embedded_subtitles, list(by_path), workers, limits, lambda path: by_path[path].duration
         ):
             subtitles = (
                 EmbeddedSubtitles(problem=f"embedded subtitles: {outcome.reason}")
                 if isinstance(outcome, Failure)
                 else outcome.result
             )
-            self._add_embedded(outcome.request.content, outcome.request.path, subtitles)
+            self._add_embedded(by_path[outcome.request].content, outcome.request, subtitles)
 
     def _add_embedded(self, content: str, path: str, subtitles: EmbeddedSubtitles) -> None:
         source = Source(content, "subtitle", "", 0, 0, READER, "done")
@@ -229,5 +232,45 @@ def store_lines(lines: Iterable[TranscriptLine]) -> list[Line]:
     ]
 
 
-def _embedded_subtitles(request: _EmbeddedRequest) -> EmbeddedSubtitles:
-    return embedded_subtitles(request.path)
+def encode_transcripts(
+    writer: Writer, progress: Progress | None = None, encoder: MeaningEncoder | None = None
+) -> int:
+    """Add windows to all complete sources without them; returns their number.
+
+    Reads lines from the store alone: a store of an earlier version gets them without decoding.
+    """
+    if not any(source.lines for source in writer.sources().values()):
+        return 0
+    encoder = encoder or MeaningEncoder.open()
+    # A description belongs to its clip; joined with others in a window it would lose its span.
+    keys = [
+        key for key in writer.sources_without_windows(encoder.identity) if key[1] != "description"
+    ]
+    pending: list[SourceWindows] = []
+    total = 0
+    for number, key in enumerate(keys):
+        report_progress(progress, WINDOWS_TITLE, number, len(keys))
+        pending.append(encode_source(encoder, key, writer.lines(key)))
+        total += len(pending[-1].vectors)
+        if sum(len(each.vectors) for each in pending) >= COMMIT_WINDOWS:
+            writer.commit(Changes(windows=pending))
+            pending = []
+    writer.commit(Changes(windows=pending))
+    if keys:
+        report_progress(progress, WINDOWS_TITLE, len(keys), len(keys))
+    return total
+
+
+def encode_source(encoder: MeaningEncoder, key: SourceKey, lines: Sequence[Line]) -> SourceWindows:
+    """Windows of one source that the encoder can read."""
+    windows = [
+        window
+        for window in make_windows(
+            [TranscriptLine(line.start, line.end, line.text, line.language) for line in lines]
+        )
+        if encoder.reads(window.text)
+    ]
+    firsts: NDArray[np.uint32] = np.array([window.first for window in windows], np.uint32)
+    lasts: NDArray[np.uint32] = np.array([window.last for window in windows], np.uint32)
+    vectors = encoder.encode([window.text for window in windows])
+    return SourceWindows(key, encoder.identity, firsts, lasts - firsts + 1, vectors)

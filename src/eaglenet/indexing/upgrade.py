@@ -22,7 +22,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import StoreError, UsageError, cause_of
 from eaglenet.core.object_storage import is_object_url
 from eaglenet.core.platform import swap_folders
-from eaglenet.indexing.arrow_tables import read_table, require
+from eaglenet.indexing.arrow_tables import read_table, require, rows_of
 from eaglenet.indexing.exchange import clip_batch
 from eaglenet.indexing.transcripts import store_lines
 from eaglenet.store.disk import writer_lock
@@ -52,7 +52,7 @@ class Upgrade:
 
 
 def upgrade_store(location: str | Path) -> Upgrade:
-    """Convert a local store to the current format; one that is current stays as it is."""
+    """Convert a local store to the current format; a current one is not changed."""
     if is_object_url(str(location)):
         raise UsageError(f"{location} is on object storage; only local stores are converted")
     folder = path_of(location).resolve()
@@ -79,7 +79,7 @@ def upgrade_store(location: str | Path) -> Upgrade:
 
 def _convert(folder: Path, new: Path) -> list[str]:
     """Write the new store; returns the files that lack clips, which it does not have."""
-    values = _checked_json(folder / "manifest.json")
+    values = _read_manifest_values(folder / "manifest.json")
     manifest = Manifest.from_json(json.dumps(values))
     bank = _read_bank(folder, values.get("hubness"), manifest.dim)
     with LocalStore.write(new, manifest, bank) as writer:
@@ -104,8 +104,8 @@ def _copy_transcripts(folder: Path, writer: LocalWriter) -> None:
         line = TranscriptLine(row["start"], row["end"], row["words"], row["language"])
         lines.setdefault(row["source"], []).append(line)
     for row in _table_rows(folder, "sources"):
-        own = sorted(lines.get(row.pop("key"), ()), key=lambda line: line.start)
-        writer.commit(Changes(transcripts=[SourceLines(Source(**row), store_lines(own))]))
+        own_lines = sorted(lines.get(row.pop("key"), ()), key=lambda line: line.start)
+        writer.commit(Changes(transcripts=[SourceLines(Source(**row), store_lines(own_lines))]))
 
 
 def _read_clips(columns: dict[str, Any], manifest: Manifest) -> ClipBatch:
@@ -143,18 +143,11 @@ def _read_file(row: dict[str, Any]) -> IndexedFile:
 
 def _table_rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     for columns in read_table(folder, name, "lance"):
-        lists = [
-            values.tolist() if isinstance(values, np.ndarray) else values
-            for values in columns.values()
-        ]
-        for row in zip(*lists, strict=True):
-            yield dict(zip(columns, row, strict=True))
+        yield from rows_of(columns)
 
 
-def _checked_json(path: Path) -> dict[str, Any]:
-    values = untrusted.parse_json(untrusted.read_text(path).encode())
-    if not isinstance(values, dict):
-        raise ValueError(f"{path.name} is damaged")
+def _read_manifest_values(path: Path) -> dict[str, Any]:
+    values = untrusted.read_object(path)
     check = values.pop("check", None)
     plain = json.dumps(values, sort_keys=True).encode()
     if check not in (None, hashlib.blake2b(plain, digest_size=16).hexdigest()):
@@ -173,5 +166,5 @@ def _read_bank(folder: Path, values: dict[str, Any] | None, dim: int) -> Hubness
         vectors, texts = parts["vectors"], parts["texts"].tobytes().decode()
     if vectors.dtype != np.float32 or vectors.shape[1:] != (dim,):
         raise ValueError(f"{path.name} is damaged")
-    own = tuple(texts.split("\n")) if texts else ()
-    return HubnessBank(values["source"], vectors, values["weight"], values["scale"], own)
+    bank_texts = tuple(texts.split("\n")) if texts else ()
+    return HubnessBank(values["source"], vectors, values["weight"], values["scale"], bank_texts)

@@ -60,28 +60,32 @@ def watch(
     source = ModelSource(store, model, options, method)
     wait = wait or make_waiter(roots, interval)
     guard = MountGuard(roots)
-    indexed: State | None = None
-    before: State | None = None
+    indexed_state: State | None = None
+    previous: State | None = None
     changed_at = time.monotonic()
     while True:
-        now = scan(roots, store, options) if guard.is_safe() else None
-        if now is not None:
-            changed_at = changed_at if now != indexed else time.monotonic()
-            is_settled = now == before or indexed is None
+        current = scan(roots, store, options) if guard.is_safe() else None
+        if current is not None:
+            changed_at = changed_at if current != indexed_state else time.monotonic()
+            is_settled = current == previous or indexed_state is None
             is_late = time.monotonic() - changed_at > MAX_DELAY
-            if now != indexed and guard.is_plausible(len(now)) and (is_settled or is_late):
-                drop_missing = options.drop_missing or indexed is not None
+            if (
+                current != indexed_state
+                and guard.is_plausible(len(current))
+                and (is_settled or is_late)
+            ):
+                drop_missing = options.drop_missing or indexed_state is not None
                 run_options = dataclasses.replace(options, drop_missing=drop_missing)
                 yield index_videos(roots, store, model, options=run_options, source=source)
-                indexed, changed_at = now, time.monotonic()
-        before = now
+                indexed_state, changed_at = current, time.monotonic()
+        previous = current
         # After a change, scan again soon to see whether it has settled.
-        if not wait(interval if now == indexed else min(interval, 2.0)):
+        if not wait(interval if current == indexed_state else min(interval, 2.0)):
             return
 
 
 def scan(roots: Sequence[Path], store: str | Path, options: IndexOptions) -> State | None:
-    """Files that would be indexed; None if a folder disappeared meanwhile."""
+    """Files that would be indexed; None if a folder disappeared during the scan."""
     try:
         files = find_videos(
             roots,
@@ -170,7 +174,7 @@ def _sleep(seconds: float) -> bool:
 
 
 def is_network(path: Path, mounts: str | None = None) -> bool:
-    """Whether a folder is on a network file system; ``mounts`` has the format of /proc/mounts.
+    """Return whether a folder is on a network file system; ``mounts`` is like /proc/mounts.
 
     >>> is_network(Path("/media/films"), "tank:/films /media nfs4 rw 0 0")
     True
@@ -179,10 +183,10 @@ def is_network(path: Path, mounts: str | None = None) -> bool:
         if sys.platform == "darwin":
             return str(path.resolve()).startswith("/Volumes/")
         mounts = read_proc("mounts") or ""
-    here, kind, depth = os.path.realpath(path), "", -1
+    real_path, kind, depth = os.path.realpath(path), "", -1
     for line in mounts.splitlines():
         _, mount, name, *_ = line.split(" ")
         mount = mount.replace("\\040", " ")
-        if (here + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= depth:
+        if (real_path + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= depth:
             kind, depth = name, len(mount)
     return kind.startswith(NETWORK)

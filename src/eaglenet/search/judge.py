@@ -26,10 +26,10 @@ from eaglenet.core.hits import Hit
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.judge_cache import HIGHEST, MAX_CACHED, JudgeCache
 from eaglenet.search.query import Query
+from eaglenet.video.frame_images import Span, decode_sheet, draw_sheet
 from eaglenet.video.input_file import share_file
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Success, map_ahead
-from eaglenet.video.sheets import Span, decode_sheet, draw_sheet
 
 COUNT = 10
 """Hits that are judged."""

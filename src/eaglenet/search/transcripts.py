@@ -19,12 +19,15 @@ from eaglenet.search.query import PREFIX, TranscriptQuery
 from eaglenet.store.records import Clip, LineHit, LineQuery, WindowHit
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.stemming import stem_words
-from eaglenet.transcripts.lines import Analysis, Term, analyse, phrase_spans
-from eaglenet.transcripts.meaning import (
+from eaglenet.transcripts.lines import (
     MIN_COSINE,
+    Analysis,
+    Term,
+    analyse,
     chance_cosine,
     hybrid_strength,
     meaning_strength,
+    phrase_spans,
 )
 
 KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
@@ -104,7 +107,7 @@ def rank_clips(
 
     ``content_ids`` are the files that filters allow. With ``corrects_spelling``, a word that is in
     no line stands for those that are spelled similarly. With ``meaning``, windows of lines that
-    are near to it match as well; see :func:`eaglenet.transcripts.meaning.hybrid_strength`.
+    are near to it match as well; see :func:`eaglenet.transcripts.lines.hybrid_strength`.
 
     A line belongs to the clip whose middle it is nearest to. Lines of a clip count together,
     because a sentence may span several. The strength of a clip is

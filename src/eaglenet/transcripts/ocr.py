@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.extras import naming_extra
 from eaglenet.core.platform import num_cores
 from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
 from eaglenet.video.containers import is_image
 from eaglenet.video.images import image_pixels
-from eaglenet.video.picking import decode_through
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.reader import decode_through
 from eaglenet.video.source import VideoSource, open_video
 
 FRAME_SECONDS = 1.0
@@ -56,16 +56,16 @@ def distinct_frames(path: str | Path, start: float, end: float) -> list[Distinct
 def _distinct(source: VideoSource, start: float, end: float) -> list[DistinctFrame]:
     frames: list[DistinctFrame] = []
     blocks: NDArray[np.float32] | None = None
-    due = last_seconds = start
+    next_time = last_seconds = start
     first = source.zero + int(Fraction(start) / source.tick) if start else None
     for time, frame in decode_through(source, first):
         seconds = source.seconds(time)
         if seconds >= end:
             break
         last_seconds = max(last_seconds, seconds)
-        if seconds < due - 1e-6:
+        if seconds < next_time - 1e-6:
             continue
-        due = max(due + FRAME_SECONDS, seconds)
+        next_time = max(next_time + FRAME_SECONDS, seconds)
         pixels = source.scaled_pixels(frame, min(SHORT_SIDE, frame.width, frame.height))
         new_blocks = _block_means(pixels)
         if (
@@ -86,8 +86,8 @@ def _block_means(pixels: Pixels) -> NDArray[np.float32]:
     """Means ``[3, rows, columns]`` per colour: brightness may stay where colours change."""
     height, width = (max(BLOCK, side - side % BLOCK) for side in pixels.shape[1:])
     missing = [(0, 0), (0, max(0, height - pixels.shape[1])), (0, max(0, width - pixels.shape[2]))]
-    whole = np.pad(pixels, missing)[:, :height, :width].astype(np.float32)
-    blocks = whole.reshape(3, height // BLOCK, BLOCK, width // BLOCK, BLOCK)
+    padded_pixels = np.pad(pixels, missing)[:, :height, :width].astype(np.float32)
+    blocks = padded_pixels.reshape(3, height // BLOCK, BLOCK, width // BLOCK, BLOCK)
     means: NDArray[np.float32] = blocks.mean(axis=(2, 4))
     return means
 
@@ -127,7 +127,7 @@ class RecognizedText:
 class OcrModel:
     """Reads text in frames. Loading takes about a second.
 
-    Text is located in a small copy of the frame, and each place is read at full size. A place that
+    Text is located in a small copy of the frame, and each text is read at full size. A text that
     looks as it did in the previous frame is not read again.
     """
 
@@ -139,7 +139,7 @@ class OcrModel:
         # By default a smaller copy would be scaled up again.
         size = {"Det.limit_type": "max", "Det.limit_side_len": MAX_SIDE}
         self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine, **size})
-        self._previous: list[_Place] = []
+        self._previous: list[_TextBox] = []
 
     @staticmethod
     def version() -> str:
@@ -149,32 +149,29 @@ class OcrModel:
     @staticmethod
     def require() -> Any:
         """Import RapidOCR, or raise an error that names the extra."""
-        try:
+        with naming_extra("ocr", "reading on-screen text needs rapidocr"):
             import rapidocr
-        except ImportError as error:
-            raise UsageError(
-                f"reading on-screen text needs rapidocr ({error}); install it with: "
-                "pip install 'eaglenet[ocr]'"
-            ) from error
         return rapidocr
 
     def read(self, frame: DistinctFrame) -> list[RecognizedText]:
         """Texts of a frame, from top to bottom."""
         # [3, height, width] RGB to the [height, width, 3] BGR of OpenCV.
         image = np.ascontiguousarray(frame.pixels[::-1].transpose(1, 2, 0))
-        places = []
+        text_boxes = []
         for box in self._locate(image):
-            known = next((place for place in self._previous if place.is_same(box, image)), None)
-            if known is None:
+            text_box = next(
+                (text_box for text_box in self._previous if text_box.is_same(box, image)), None
+            )
+            if text_box is None:
                 crop = _cut_out(image, box)
-                known = _Place(box, _crop_blocks(crop), self._recognize(crop))
-            places.append(known)
-        self._previous = places
+                text_box = _TextBox(box, _crop_blocks(crop), self._recognize(crop))
+            text_boxes.append(text_box)
+        self._previous = text_boxes
         return [
-            place.text
-            for place in places
-            if place.text.score >= MIN_SCORE
-            and sum(map(str.isalnum, place.text.text)) >= MIN_CHARACTERS
+            text_box.text
+            for text_box in text_boxes
+            if text_box.text.score >= MIN_SCORE
+            and sum(map(str.isalnum, text_box.text.text)) >= MIN_CHARACTERS
         ]
 
     def _locate(self, image: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
@@ -207,7 +204,7 @@ class OcrModel:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TextBox:
     """A text in the previous frame: its corners, what it looked like, and what it said."""
 
     box: NDArray[np.float32]
@@ -215,7 +212,7 @@ class _Place:
     text: RecognizedText
 
     def is_same(self, box: NDArray[np.float32], image: NDArray[np.uint8]) -> bool:
-        """Whether a box of the next frame has this text: near this place, which looks the same."""
+        """Return whether a box of the next frame has this text: near this one, and looks equal."""
         if float(np.abs(self.box - box).max()) > MAX_SHIFT * _short_side(self.box):
             return False
         blocks = _crop_blocks(_cut_out(image, self.box))
@@ -275,7 +272,7 @@ class TextTracker:
 
     def feed(self, frame: DistinctFrame, texts: Sequence[RecognizedText]) -> list[TranscriptLine]:
         """Add the texts of the next frame; returns the lines that have ended."""
-        ended = [line for line in self._open if frame.start - line.end > MAX_GAP]
+        ended_lines = [line for line in self._open if frame.start - line.end > MAX_GAP]
         self._open = [line for line in self._open if frame.start - line.end <= MAX_GAP]
         for text in texts:
             key = " ".join(term.text for term in analyse(text.text).terms)
@@ -289,13 +286,13 @@ class TextTracker:
             if text.score > line.score:
                 line.text, line.score, line.key = text.text, text.score, key
         while len(self._open) > MAX_OPEN:
-            ended.append(self._open.pop(0))
-        return _transcript_lines(ended)
+            ended_lines.append(self._open.pop(0))
+        return _transcript_lines(ended_lines)
 
     def finish(self) -> list[TranscriptLine]:
         """Return the lines that are still open."""
-        ended, self._open = self._open, []
-        return _transcript_lines(ended)
+        ended_lines, self._open = self._open, []
+        return _transcript_lines(ended_lines)
 
     @property
     def earliest_open(self) -> float | None:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from eaglenet.core.errors import ModelNotFoundError, UsageError
+from eaglenet.core.errors import ModelNotFoundError
+from eaglenet.core.extras import naming_extra
 from eaglenet.core.platform import num_cores
 from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
-from eaglenet.video.containers import open_container, pyav
-from eaglenet.video.limits import MAX_PACKETS
+from eaglenet.video.audio import Samples
 
 RATE = 16_000
 """Samples per second that speech models expect."""
-SEEK_MARGINS = (0.5, 10.0, 60.0)
-"""Seconds before the start to seek to, tried in order."""
-Samples = NDArray[np.float32]
 MIN_LOG_PROBABILITY = -1.0
 """Mean log-probability per token below which a segment is a guess; Whisper's own threshold."""
 MAX_SILENCE_PROBABILITY = 0.6
@@ -33,74 +26,6 @@ MAX_COMPRESSION = 2.4
 """Text that zlib compresses better than this repeats itself; Whisper's own threshold."""
 MAX_REPEATS = 2
 """Equal lines in a row that are kept; the model repeats itself on music, people rarely do."""
-
-
-def decode_audio(path: str | Path, start: float, end: float) -> Samples | None:
-    """Decode ``[start, end)`` seconds as one channel, silent where the file has no audio.
-
-    Returns None for a file without an audio stream, and fewer samples at the end of a file.
-    """
-    # A seek may land after the start; then seek farther back.
-    for margin in (*(seconds for seconds in SEEK_MARGINS if seconds < start), None):
-        with contextlib.closing(open_container(Path(path))) as container:
-            streams = list(container.streams.audio)
-            if not streams or streams[0].codec_context is None:
-                return None
-            zero = (container.start_time or 0) / 1e6
-            if margin is not None:
-                with contextlib.suppress(pyav().FFmpegError):
-                    container.seek(int((start + zero - margin) * 1e6))
-            chunks = _decode_chunks(container, streams[0])
-            first = next(chunks, None)
-            if margin is None or (first is not None and first[0] - zero <= start):
-                chunks = itertools.chain([first] if first is not None else (), chunks)
-                return _assemble(
-                    ((seconds - zero, values) for seconds, values in chunks), start, end
-                )
-    return None
-
-
-def _assemble(chunks: Iterable[tuple[float, Samples]], start: float, end: float) -> Samples:
-    """Copy chunks to their positions in ``[start, end)``."""
-    samples = np.zeros(round((end - start) * RATE), np.float32)
-    length = 0
-    for seconds, values in chunks:
-        first = round((seconds - start) * RATE)
-        if first >= len(samples):
-            break
-        begin, skip = max(first, 0), max(-first, 0)
-        values = values[skip : skip + len(samples) - begin]
-        if len(values):
-            samples[begin : begin + len(values)] = values
-            length = max(length, begin + len(values))
-    return samples[:length]
-
-
-def _decode_chunks(container: Any, stream: Any) -> Iterator[tuple[float, Samples]]:
-    """Yield resampled chunks with their start times; broken packets are skipped."""
-    resampler = pyav().AudioResampler(format="flt", layout="mono", rate=RATE)
-    error = pyav().FFmpegError
-    clock: float | None = None
-    failures = 0
-    for count, packet in enumerate(container.demux(stream)):
-        if count >= MAX_PACKETS or failures > 1000:
-            return
-        try:
-            frames = packet.decode()
-        except error:
-            failures += 1
-            continue
-        for frame in frames:
-            if frame.time is not None and (clock is None or abs(frame.time - clock) > 0.1):
-                clock = float(frame.time)
-                resampler = pyav().AudioResampler(format="flt", layout="mono", rate=RATE)
-            # The resampler keeps its own count; times come from the clock.
-            frame.pts = None
-            for resampled in resampler.resample(frame):
-                values = resampled.to_ndarray().reshape(-1).astype(np.float32)
-                begin = clock or 0.0
-                clock = begin + len(values) / RATE
-                yield begin, values
 
 
 class SpeechModel:
@@ -133,13 +58,8 @@ class SpeechModel:
     @staticmethod
     def require() -> Any:
         """Import faster-whisper, or raise an error that names the extra."""
-        try:
+        with naming_extra("speech", "speech recognition needs faster-whisper"):
             import faster_whisper
-        except ImportError as error:
-            raise UsageError(
-                f"speech recognition needs faster-whisper ({error}); install it with: "
-                "pip install 'eaglenet[speech]'"
-            ) from error
         return faster_whisper
 
     def transcribe(

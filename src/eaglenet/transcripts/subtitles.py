@@ -12,7 +12,7 @@ import html
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -77,12 +77,12 @@ def parse_subtitles(text: str, *, is_substation: bool = False) -> Iterator[Trans
 
     # Not splitlines(), which also splits at characters that occur inside lines.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    bounded = _bounded_events(lines) if is_substation else _bounded_cues(lines)
+    bounded_lines = _bounded_events(lines) if is_substation else _bounded_cues(lines)
     kind = "ass" if is_substation else "vtt" if text.lstrip().startswith("WEBVTT") else "srt"
     # Tags are kept for plain_text(): the patterns of pysubs2 take quadratic time.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of lines that are no cues, which are common.
-        events = SSAFile.from_string("\n".join(bounded), format_=kind, keep_html_tags=True)
+        events = SSAFile.from_string("\n".join(bounded_lines), format_=kind, keep_html_tags=True)
     for event in events:
         yield TranscriptLine(event.start / 1000, event.end / 1000, event_text(event.text))
 
@@ -248,14 +248,15 @@ class SubtitleFinder:
         if folder not in self._folders:
             try:
                 with os.scandir(folder) as entries:
-                    names = {
+                    files = {
                         entry.name: entry
                         for entry in entries
-                        if PurePath(entry.name).suffix.lower() in SUFFIXES and _is_utf8(entry.path)
+                        if PurePath(entry.name).suffix.lower() in SUFFIXES
+                        and untrusted.is_utf8(entry.path)
                     }
             except OSError:
-                names = {}
-            self._folders[folder] = dict(sorted(names.items()))
+                files = {}
+            self._folders[folder] = dict(sorted(files.items()))
         return self._folders[folder]
 
 
@@ -296,14 +297,6 @@ def short_language(code: str) -> str:
     return "-".join([first, *region]) if first else ""
 
 
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 # Subtitles inside a video file: packets of UTF-8 text.
 
 TEXT_CODECS = frozenset({"subrip", "srt", "webvtt", "mov_text", "ass", "ssa", "text"})
@@ -314,78 +307,36 @@ ASS_FIELDS = 8
 """Fields before the text of an event in Matroska: number, layer, style, name, margins, effect."""
 
 
-@dataclass(frozen=True)
-class TextPacket:
-    """One subtitle packet; ``text`` still has the tags of its codec."""
-
-    stream: int
-    start: float
-    end: float
-    text: str
-
-
-@dataclass(frozen=True)
-class TextStream:
-    """A text stream; ``language`` is empty if the file does not name it."""
-
-    number: int
-    codec: str
-    language: str
-
-
 def read_embedded_subtitles(path: str | Path) -> list[TranscriptLine]:
-    """Read the lines of every text stream, with the stream's language."""
-    streams, packets = read_text_streams(path)
-    return clean_lines(_lines({stream.number: stream for stream in streams}, packets))
+    """Read the lines of every text stream of a video, with the language of the stream.
 
-
-def _lines(
-    streams: dict[int, TextStream], packets: Iterator[TextPacket]
-) -> Iterator[TranscriptLine]:
-    for packet in packets:
-        stream = streams[packet.stream]
-        if stream.codec in ("ass", "ssa"):
-            fields = packet.text.split(",", ASS_FIELDS)
-            text = event_text(fields[-1]) if len(fields) > ASS_FIELDS else ""
-        else:
-            text = plain_text(packet.text)
-        yield TranscriptLine(packet.start, packet.end, text, short_language(stream.language))
-
-
-def read_text_streams(path: str | Path) -> tuple[list[TextStream], Iterator[TextPacket]]:
-    """Text streams of a file, and their packets in file order.
-
-    Image subtitles (DVD, Blu-ray) do not count. The file is read only if it has text streams.
+    Image subtitles (DVD, Blu-ray) do not count. Packets are read only if there are text streams.
     """
-    container = open_container(Path(path))
-    streams = [
-        TextStream(stream.index, stream.codec_context.name, stream.metadata.get("language", ""))
-        for stream in list(container.streams.subtitles)[:MAX_STREAMS]
-        if stream.codec_context is not None and stream.codec_context.name in TEXT_CODECS
-    ]
-    if not streams:
-        container.close()
-        return [], iter(())
-    return streams, _packets(container, streams)
+    with open_container(Path(path)) as container:
+        streams = [
+            stream
+            for stream in list(container.streams.subtitles)[:MAX_STREAMS]
+            if stream.codec_context is not None and stream.codec_context.name in TEXT_CODECS
+        ]
+        return clean_lines(_packet_lines(container, streams)) if streams else []
 
 
-def _packets(container: Any, streams: list[TextStream]) -> Iterator[TextPacket]:
-    codecs = {stream.number: stream.codec for stream in streams}
+def _packet_lines(container: Any, streams: Sequence[Any]) -> Iterator[TranscriptLine]:
     zero = (container.start_time or 0) / 1e6
-    text_streams = [stream for stream in container.streams if stream.index in codecs]
     bytes_left = MAX_TEXT_BYTES
-    with contextlib.closing(container), contextlib.suppress(pyav().FFmpegError):
-        for count, packet in enumerate(container.demux(*text_streams)):
+    with contextlib.suppress(pyav().FFmpegError):
+        for count, packet in enumerate(container.demux(*streams)):
             if count >= MAX_PACKETS or bytes_left < 0:
                 return
             if packet.pts is None or not packet.size:
                 continue
             bytes_left -= packet.size
-            number = packet.stream.index
             tick = float(packet.time_base)
             start = packet.pts * tick - zero
             end = start + (packet.duration or 0) * tick
-            yield TextPacket(number, start, end, _packet_text(bytes(packet), codecs[number]))
+            text = _packet_text(bytes(packet), packet.stream.codec_context.name)
+            language = packet.stream.metadata.get("language", "")
+            yield TranscriptLine(start, end, text, short_language(language))
 
 
 def _packet_text(content: bytes, codec: str) -> str:
@@ -393,4 +344,8 @@ def _packet_text(content: bytes, codec: str) -> str:
         # Two bytes of length, the text, and style boxes.
         size = int.from_bytes(content[:2], "big")
         content = content[2 : 2 + size]
-    return content.rstrip(b"\x00").decode("utf-8", "replace")
+    text = content.rstrip(b"\x00").decode("utf-8", "replace")
+    if codec not in ("ass", "ssa"):
+        return plain_text(text)
+    fields = text.split(",", ASS_FIELDS)
+    return event_text(fields[-1]) if len(fields) > ASS_FIELDS else ""

@@ -56,8 +56,8 @@ def load_pyav() -> None:
 def open_input(file: Any, hwaccel: Any = None) -> Any:
     """Open a file object for reading; every protocol is refused, so that no other file is opened.
 
-    Names and comments inside files come in any encoding and must not stop decoding: PyAV 18 has to
-    be told so, PyAV 19 always accepts them and no longer takes the argument.
+    Names and comments inside files come in any encoding and must not stop decoding: PyAV 18 needs
+    an argument for that, PyAV 19 always accepts them and has no such argument.
     """
     av = pyav()
     is_before_19 = int(av.__version__.partition(".")[0]) < 19
@@ -146,7 +146,7 @@ IMAGE_SUFFIXES = RAW_SUFFIXES | {
 }
 """Images are videos of one frame; GIF files are videos."""
 
-STILL_BRANDS = frozenset(
+IMAGE_BRANDS = frozenset(
     {
         *(b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"),
         *(b"avif", b"avis", b"crx "),
@@ -179,7 +179,7 @@ SIGNATURES: tuple[tuple[int, bytes], ...] = (
 def looks_like_video(path: Path) -> bool:
     """Return whether a file begins with the signature of a video container."""
     head = _head(path)
-    if _is_still(head):
+    if _has_image_brand(head):
         return False
     is_transport = any(
         len(head) > start + step and head[start] == head[start + step] == 0x47
@@ -193,7 +193,7 @@ def is_image(path: str | Path) -> bool:
     path = Path(path)
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return not looks_like_video(path)
-    return is_still(path)
+    return has_image_brand(path)
 
 
 def is_raw(path: Path) -> bool:
@@ -201,9 +201,9 @@ def is_raw(path: Path) -> bool:
     return path.suffix.lower() in RAW_SUFFIXES
 
 
-def is_still(path: Path) -> bool:
+def has_image_brand(path: Path) -> bool:
     """Return whether a file begins like HEIC or AVIF."""
-    return _is_still(_head(path))
+    return _has_image_brand(_head(path))
 
 
 def _head(path: Path) -> bytes:
@@ -214,5 +214,5 @@ def _head(path: Path) -> bytes:
         return b""
 
 
-def _is_still(head: bytes) -> bool:
-    return head[4:8] == b"ftyp" and head[8:12] in STILL_BRANDS
+def _has_image_brand(head: bytes) -> bool:
+    return head[4:8] == b"ftyp" and head[8:12] in IMAGE_BRANDS

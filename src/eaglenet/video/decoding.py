@@ -5,35 +5,35 @@
     video.seconds  # when each frame is shown
 
 An image is a video of one frame and length 0. A file without frames raises ``VideoDecodeError``; it
-never becomes black frames. ``sampling`` chooses the times, ``picking`` and ``windows`` find the
-frames, ``pixels`` converts them, ``writing`` encodes.
+never becomes black frames. ``sampling`` chooses the times, ``windows`` finds the frames, ``pixels``
+converts them, ``writing`` encodes.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.video import images, keyframes, pixels, windows, writing
-from eaglenet.video.containers import is_image, pyav
+from eaglenet.video import images, keyframes, pixels, windows
+from eaglenet.video.containers import is_image
+from eaglenet.video.images import decode_image
 from eaglenet.video.input_file import share_file
-from eaglenet.video.picking import decode_through
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
-from eaglenet.video.sampling import Window, clip_window
+from eaglenet.video.reader import decode_through
+from eaglenet.video.sampling import Window
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.windows import DecodedVideo, frame_at
-from eaglenet.video.writing import read_audio
+from eaglenet.video.writing import write_clip, write_video
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def decode_windows(
 ) -> Iterator[DecodedVideo]:
     """Decode many windows of one file in a single pass, in the order of their starts.
 
-    Overlapping windows share decoded frames. A window of which too little can be decoded raises, or
+    Overlapping windows share decoded frames. A window with too few decodable frames raises, or
     is skipped with ``skip_damaged``; ``DecodedVideo.window`` is the window of a result.
 
     thumbnail_size: shorter side of the uncropped middle frame of each window; 0 makes none.
@@ -196,11 +196,6 @@ def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
         return images.pixels_to_jpeg(source.scaled_pixels(frame_at(source, seconds), size))
 
 
-def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:
-    """Decode an image file to uint8 [3, size, size], with the same steps as frames."""
-    return images.decode_image(Path(path), size, resize)
-
-
 def shot_boundaries(path: str | Path, *, threshold: float = 0.08) -> list[float]:
     """Return the seconds of cuts and of most fades, without the start of the file."""
     if is_image(path):
@@ -232,42 +227,6 @@ def _find_boundaries(source: VideoSource, threshold: float) -> list[float]:
                 boundaries.append(seconds)
         previous = colours
     return boundaries
-
-
-def write_video(
-    path: str | Path,
-    frames: Any,
-    fps: float,
-    *,
-    codec: str = "libx264",
-    options: Mapping[str, str] | None = None,
-) -> None:
-    """Write uint8 ``frames`` [frames, 3, height, width] or [frames, height, width, 3] to a file.
-
-    The file extension selects the container.
-    """
-    if codec not in pyav().codecs_available:
-        raise UsageError(
-            f"unknown video codec {codec!r}; give for example libx264, libx265 or libvpx-vp9"
-        )
-    with pyav().open(str(path), "w") as container:
-        rate = Fraction(fps).limit_denominator(1001)
-        frame_type = pyav().VideoFrame
-        writing.encode(container, frames, rate, codec, options, frame_type)
-
-
-def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
-    """Write ``[start, end)`` seconds with audio to an MP4 that plays from its first frame."""
-    with open_video(source) as opened:
-        first, last = clip_window(opened, (start, end))
-        audio = read_audio(opened, first, last)
-        options = {"movflags": "+faststart"}
-        try:
-            with pyav().open(str(target), "w", format="mp4", options=options) as container:
-                writing.encode_clip(opened, container, first, last, audio.write if audio else None)
-        except BaseException:
-            Path(target).unlink(missing_ok=True)
-            raise
 
 
 @contextmanager
@@ -310,12 +269,12 @@ def decode_query(request: QueryRequest) -> DecodedVideo:
     path, spec = request.path, request.spec
     if not request.is_image:
         return decode(path, spec, threads=1)
-    frame = images.decode_image(Path(path), spec.size, spec.resize)
+    frame = decode_image(Path(path), spec.size, spec.resize)
     return images.repeat_frame(frame, spec.num_frames)
 
 
 def check_frames(video: DecodedVideo, spec: FrameSpec) -> None:
-    """Raise ``ValueError`` if a worker's frames do not have the shape that was asked for."""
+    """Raise ``ValueError`` if a worker's frames do not have the requested shape."""
     if video.pixels.shape != (spec.num_frames, 3, spec.size, spec.size):
         raise ValueError(f"frames of shape {video.pixels.shape}")
     if not video.is_real.shape == video.times.shape == (spec.num_frames,):

@@ -1,15 +1,39 @@
-"""Frames of a span of a file for people and assistants to look at; runs in a confined worker."""
+"""Frames of a file for people, assistants and vision models to look at.
+
+:func:`read_frame_images` and :func:`decode_sheet` run in a confined worker and return pixels.
+:func:`draw_sheet` makes a contact sheet outside, so that what leaves this machine was encoded here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.containers import is_image
-from eaglenet.video.images import open_image, scale_short_side
+from eaglenet.video.decoding import decode_windows
+from eaglenet.video.images import (
+    encode_jpeg,
+    open_image,
+    pixels_to_image,
+    scale_short_side,
+    tile_images,
+)
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.source import open_video
 from eaglenet.video.windows import frame_at
+
+COLUMNS, ROWS = 3, 2
+FRAME_SIDE = 256
+"""Shorter side of a frame in pixels."""
+IMAGE_SIDE = 512
+"""The same for an image, which is alone on its sheet."""
+MAX_SHAPE = 4
+"""Longer over shorter side of a frame at most; wider ones are scaled down."""
+MIN_SECONDS = 1.0
+"""Shortest span that is divided into frames."""
+_SPEC = FrameSpec(num_frames=1, size=16)
 
 
 class FramesRequest(NamedTuple):
@@ -40,7 +64,7 @@ def _short_side(width: int, height: int, side: int) -> int:
 
 
 def check_frame_images(request: FramesRequest, frames: Sequence[Pixels]) -> None:
-    """Raise ``ValueError`` if a worker's frames are not what was asked for."""
+    """Raise ``ValueError`` if a worker's frames are not the requested ones."""
     if not 1 <= len(frames) <= len(request.seconds):
         raise ValueError(f"{len(frames)} frames for {len(request.seconds)} times")
     # Pixels that are not square make a frame longer than its stored sides say.
@@ -58,3 +82,39 @@ def spread(start: float, end: float, count: int) -> tuple[float, ...]:
     """
     step = (end - start) / count
     return tuple(start + step * (number + 0.5) for number in range(count))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds ``start`` to ``end`` of a file."""
+
+    path: str
+    start: float
+    end: float
+
+
+def decode_sheet(span: Span) -> list[Pixels]:
+    """Decode evenly spaced frames of a span, uncropped; of an image, the image."""
+    if is_image(span.path):
+        count, side = 1, IMAGE_SIDE
+    else:
+        count, side = COLUMNS * ROWS, FRAME_SIDE
+    # Before rather than after it: a window must not begin after the end of the file.
+    start = max(min(span.start, span.end - MIN_SECONDS), 0.0)
+    step = (span.end - start) / count
+    windows = [(start + number * step, start + (number + 1) * step) for number in range(count)]
+    videos = decode_windows(
+        span.path, _SPEC, windows, threads=1, skip_damaged=True, thumbnail_size=side
+    )
+    return [video.thumbnail for video in videos if video.thumbnail is not None]
+
+
+def draw_sheet(frames: Sequence[Pixels]) -> bytes:
+    """Arrange frames in rows, in order of time; ``ValueError`` if there is none."""
+    if not frames or any(frame.ndim != 3 or 0 in frame.shape for frame in frames):
+        raise ValueError("no frames")
+    images = [pixels_to_image(frame) for frame in frames[: COLUMNS * ROWS]]
+    side = IMAGE_SIDE if len(images) == 1 else FRAME_SIDE
+    for image in images:
+        image.thumbnail((MAX_SHAPE * side, MAX_SHAPE * side))
+    return encode_jpeg(tile_images(images, min(COLUMNS, len(images))), quality=85)

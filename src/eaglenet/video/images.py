@@ -15,7 +15,7 @@ import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.video.containers import is_raw, is_still
+from eaglenet.video.containers import has_image_brand, is_raw
 from eaglenet.video.input_file import open_input_file
 from eaglenet.video.pixels import Pixels, scaled_size
 from eaglenet.video.sampling import Window
@@ -45,17 +45,17 @@ def image_formats() -> tuple[str, ...]:
     """Formats that can be opened here."""
     from PIL import features
 
-    known = [name for name in FORMATS if name != "AVIF" or features.check("avif")]
-    if "AVIF" in known:
+    formats = [name for name in FORMATS if name != "AVIF" or features.check("avif")]
+    if "AVIF" in formats:
         from PIL import AvifImagePlugin
 
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # A confined process may start none.
     try:
         import pillow_heif
     except ImportError:
-        return tuple(known)
+        return tuple(formats)
     pillow_heif.register_heif_opener(decode_threads=1)
-    return (*known, HEIF)
+    return (*formats, HEIF)
 
 
 @cache
@@ -86,8 +86,8 @@ def load_image_formats() -> None:
         # A build of Pillow or libheif may lack a format; its files are reported one by one.
         with contextlib.suppress(OSError, KeyError, RuntimeError, ValueError):
             image.save(buffer, format, **options)
-            with Image.open(buffer, formats=image_formats()) as opened:
-                scale_short_side(_upright(opened), 4)
+            with Image.open(buffer, formats=image_formats()) as sample:
+                scale_short_side(_upright(sample), 4)
 
 
 def encode_jpeg(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
@@ -109,10 +109,22 @@ def pixels_to_jpeg(pixels: Pixels, *, quality: int = JPEG_QUALITY, subsampling: 
     return encode_jpeg(pixels_to_image(pixels), quality=quality, subsampling=subsampling)
 
 
-def decode_image(path: Path, size: int, resize: str = "crop") -> Pixels:
+def tile_images(images: Sequence[Image], columns: int) -> Image:
+    """Arrange images in rows of ``columns``, each in a tile of the largest size."""
+    from PIL import Image
+
+    width, height = (max(image.size[axis] for image in images) for axis in (0, 1))
+    num_rows = -(-len(images) // columns)
+    sheet = Image.new("RGB", (columns * width, num_rows * height))
+    for number, image in enumerate(images):
+        sheet.paste(image, (number % columns * width, number // columns * height))
+    return sheet
+
+
+def decode_image(path: str | Path, size: int, resize: str = "crop") -> Pixels:
     """Decode an image file to an upright uint8 array [3, size, size], like a frame."""
     try:
-        return square_array(read_image(path), size, resize)
+        return square_array(read_image(Path(path)), size, resize)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such image file") from error
     except UnreadableImageError as error:
@@ -147,7 +159,7 @@ def read_image(path: Path) -> Image:
         raise
     # Pillow's decoders raise any kind of exception for damaged files.
     except Exception as error:
-        if HEIF not in image_formats() and is_still(path):
+        if HEIF not in image_formats() and has_image_brand(path):
             raise UnreadableImageError(NEEDS_HEIF) from error
         raise UnreadableImageError(_cause(error)) from error
 

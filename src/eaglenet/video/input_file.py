@@ -22,7 +22,7 @@ class SharedFile:
     """An open file, known to a worker by its path or address.
 
     error: why it could not be opened; readers raise it in the worker.
-    version: version of an object on remote storage; the status of a local file tells its own.
+    version: version of an object on remote storage; None for a local file, whose status says it.
     """
 
     path: str

@@ -96,22 +96,22 @@ def clips_of_frames(frames: Any, spec: FrameSpec) -> FrameBatch:
     images = _channels_last(frames)
     count = len(images)
     if count >= spec.num_frames:
-        sampled: list[int | None] = [
+        indices: list[int | None] = [
             (2 * index + 1) * count // (2 * spec.num_frames) for index in range(spec.num_frames)
         ]
         mask = [True] * spec.num_frames
     else:
-        sampled, mask = fill_frames(count, spec.num_frames, spec.short)
+        indices, mask = fill_frames(count, spec.num_frames, spec.short)
     blank = np.asarray(BLANK, np.uint8)[:, None, None]
     squares: dict[int | None, Pixels] = {
         None: np.broadcast_to(blank, (len(BLANK), spec.size, spec.size))
     }
-    for number in {number for number in sampled if number is not None}:
+    for number in {number for number in indices if number is not None}:
         squares[number] = square_array(Image.fromarray(images[number]), spec.size, spec.resize)
     return FrameBatch(
-        np.stack([squares[number] for number in sampled])[None],
+        np.stack([squares[number] for number in indices])[None],
         np.array(mask)[None],
-        np.array([[float(number or 0) for number in sampled]], np.float32),
+        np.array([[float(number or 0) for number in indices]], np.float32),
     )
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eaglenet.core.frame_spec import FrameSpec, ShortVideo
-from eaglenet.video.picking import PacketSource
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.sampling import Window, clip_window, fill_frames, uniform_targets
 from eaglenet.video.windows import DecodedVideo
@@ -139,7 +138,7 @@ def _plan(source: VideoSource, spec: FrameSpec, window: Window, overlap: float) 
     return _Plan(window, targets, num_open=len(targets))
 
 
-def _keyframe_packets(source: PacketSource, first: int, last: Fraction) -> Iterator[Any]:
+def _keyframe_packets(source: VideoSource, first: int, last: Fraction) -> Iterator[Any]:
     """Yield the packets of keyframes from before ``first`` on, up to the time ``last``."""
     second = math.ceil(1 / source.tick)
     for back in STEPS_BACK:

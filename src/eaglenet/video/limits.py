@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from eaglenet.core.options import option
 
 MAX_PIXELS = 2**27
 """Pixels per frame: 16384 x 8192. A header may claim any size, and decoders believe it."""
@@ -29,27 +31,23 @@ class Limits:
         only up to ``SECONDS_PER_MIB`` of its size, and in total up to ``MAX_SECONDS``.
     """
 
-    memory: int = field(
-        default=4 * 2**30,
-        metadata={
-            "option": "--file-memory",
-            "group": "Resources",
-            "metavar": "GIB",
-            "type": float,
-            "parse": lambda gib: round(gib * 2**30),
-            "min": 0.1,
-            "help": "Limit the memory for decoding one file; default 4 GiB.",
-        },
+    memory: int = option(
+        4 * 2**30,
+        "Limit the memory for decoding one file; default 4 GiB.",
+        option="--file-memory",
+        group="Resources",
+        metavar="GIB",
+        type=float,
+        parse=lambda gib: round(gib * 2**30),
+        min=0.1,
     )
-    seconds: float = field(
-        default=600.0,
-        metadata={
-            "option": "--file-seconds",
-            "group": "Resources",
-            "metavar": "SECONDS",
-            "min": 1,
-            "help": "Limit the time for one file, plus 2 s per second of video.",
-        },
+    seconds: float = option(
+        600.0,
+        "Limit the time for one file, plus 2 s per second of video.",
+        option="--file-seconds",
+        group="Resources",
+        metavar="SECONDS",
+        min=1,
     )
     seconds_per_second: float = 2.0
 

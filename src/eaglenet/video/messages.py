@@ -76,7 +76,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Layout:
-    """How values of one type are written and read."""
+    """Functions that write and read values of one type."""
 
     write: Callable[[Writer, Any], None]
     read: Callable[[Reader], Any]

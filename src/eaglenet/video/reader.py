@@ -1,8 +1,13 @@
-"""Reads packets of a video file from any position and decodes them. Keeps files open for reuse."""
+"""Read packets of a video file from any position, and decode them.
+
+Times are ticks of the stream's clock. A frame is identified by its time (``pts``). Files without an
+index are kept open for reuse (``OPEN_FILES``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +16,6 @@ from eaglenet.video import gpu
 from eaglenet.video.containers import open_container, pyav, video_stream
 from eaglenet.video.input_file import file_identity, file_size
 from eaglenet.video.limits import MAX_PIXELS
-from eaglenet.video.picking import DecodedRun
 
 MAX_OPEN = 2
 """Containers kept open: one decodes a chunk while another repairs its damaged clips. Also decoded
@@ -201,7 +205,13 @@ class VideoReader:
         last = entries[len(entries) - 1]
         return bool(last.pos + last.size > file_size(self.path))
 
+    @property
+    def has_times(self) -> bool:
+        """Whether packets have display times; an AVI with reordered frames has none."""
+        return not (self.container.format.name == "avi" and self._context.has_b_frames)
+
     def packets(self) -> Iterator[Any]:
+        """Yield packets from the current position on, in decoding order."""
         if not self._is_positioned:
             self.rewind()
         failures = 0
@@ -218,6 +228,7 @@ class VideoReader:
                 self.errors += 1
 
     def send(self, packet: Any, *, keep: bool = True) -> list[Any]:
+        """Decode a packet; with ``keep=False`` an unreferenced frame may be dropped."""
         if self._can_drop:
             self._context.skip_frame = "DEFAULT" if keep else "NONREF"
         try:
@@ -227,9 +238,11 @@ class VideoReader:
             return []
 
     def reset(self) -> None:
+        """Flush the decoder, so that it can start at another keyframe."""
         self._context.flush_buffers()
 
     def seek(self, time: int) -> None:
+        """Seek to a keyframe at or before ``time``, as far as the container knows."""
         self._return_to_indexed()
         self._is_positioned = True
         try:
@@ -238,6 +251,7 @@ class VideoReader:
             self.rewind()
 
     def rewind(self) -> None:
+        """Seek to the first packet."""
         # Reopening is the only way to the first packet that works with every container.
         previous = self.container
         is_worth_keeping = self._is_worth_keeping and self._indexed_container is None
@@ -253,3 +267,80 @@ class VideoReader:
             self.container.close()
             self._use(self._indexed_container)
             self._indexed_container = None
+
+
+def decode_through(source: VideoReader, start: int | None = None) -> Iterator[tuple[int, Any]]:
+    """Yield every undamaged frame and its time, from the keyframe before ``start`` on.
+
+    After a packet fails, frames up to the next keyframe are skipped: they refer to it and show
+    leftovers in memory. A frame without a time follows the previous one by one frame duration; such
+    frames are skipped until a keyframe is decoded.
+    """
+    if start is None:
+        source.rewind()
+    else:
+        source.seek(start)
+    source.reset()
+    damaged_times: set[int] = set()
+    is_clean = True
+    is_lost = False  # a frame without a time failed, and no keyframe was decoded since
+    clock: int | None = None
+    for packet in itertools.chain(source.packets(), (None,)):
+        is_clean = is_clean or (packet is not None and packet.is_keyframe)
+        errors = source.errors
+        frames = source.send(packet)
+        is_clean = is_clean and source.errors == errors
+        if not is_clean and packet is not None:
+            if source.has_times and packet.pts is not None:
+                damaged_times.add(packet.pts)
+            else:
+                is_lost = True
+        for frame in frames:
+            clock = frame.pts = _time_of(frame, clock, source.has_times)
+            is_lost = is_lost and not (is_clean and frame.key_frame)
+            if not (frame.is_corrupt or is_lost or clock in damaged_times):
+                yield clock, frame
+
+
+def _time_of(frame: Any, previous: int | None, has_times: bool) -> int:
+    if frame.pts is not None and has_times:
+        return int(frame.pts)
+    if previous is None:
+        return 0
+    return previous + max(int(frame.duration or 1), 1)
+
+
+class DecodedRun:
+    """Frames of ``decode_through`` from the start, decoded as far as needed.
+
+    Later requests continue where earlier ones stopped, with the same frames as from the start.
+    """
+
+    def __init__(self, source: VideoReader) -> None:
+        self._frames = decode_through(source)
+        self._shown: Any | None = None
+        self._following: tuple[int, Any] | None = None
+        self.passed: int | None = None
+        """Latest time at which the shown frame changed."""
+
+    def can_show(self, target: int) -> bool:
+        """Return whether the frame shown at ``target`` can still be returned."""
+        return self.passed is None or target >= self.passed
+
+    def pick(self, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
+        """Yield the position of each sorted target and the frame shown at that time."""
+        position = 0
+        while position < len(targets):
+            self._following = self._following or next(self._frames, None)
+            if self._following is None:
+                yield position, self._shown
+                position += 1
+                continue
+            time, frame = self._following
+            if self._shown is not None:
+                if time > targets[position]:
+                    yield position, self._shown
+                    position += 1
+                    continue
+                self.passed = time if self.passed is None else max(self.passed, time)
+            self._shown, self._following = frame, None

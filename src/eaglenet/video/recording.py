@@ -1,4 +1,4 @@
-"""When, where and with what a file was recorded, from its container or EXIF.
+"""Time, place and camera of a recording, from the container or EXIF of its file.
 
 The modification time of a file says when it was copied. Cameras and phones write the recording time
 as ``creation_time`` (UTC), ``com.apple.quicktime.creationdate`` (with zone) or EXIF
@@ -65,7 +65,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file says of its recording; None and empty: nothing.
+    """Recording details in a file; None and empty if unknown.
 
     recorded: seconds since 1970. A time without a zone is taken to be in the time zone of the
         machine that reads it.
@@ -174,13 +174,13 @@ def parse_iso6709(text: str) -> Place:
 def _degrees(text: str, width: int) -> float:
     """Degrees of ``+DD.D``, ``+DDMM.M`` or ``+DDMMSS.S``; longitudes have three digits."""
     sign, digits = (-1.0 if text[0] == "-" else 1.0), text[1:]
-    whole = digits.split(".")[0]
-    if len(whole) == width + 2:
+    integer_part = digits.split(".")[0]
+    if len(integer_part) == width + 2:
         value = float(digits[:width]) + float(digits[width:]) / 60
-    elif len(whole) == width + 4:
+    elif len(integer_part) == width + 4:
         minutes, seconds = float(digits[width : width + 2]), float(digits[width + 2 :])
         value = float(digits[:width]) + minutes / 60 + seconds / 3600
-    elif len(whole) <= width:
+    elif len(integer_part) <= width:
         value = float(digits)
     else:
         raise ValueError(f"{text!r:.40} has too many digits")
@@ -224,8 +224,8 @@ def _camera(make: str, model: str) -> str:
         " ".join("".join(c if c.isprintable() else " " for c in text).split())
         for text in (make, model)
     )
-    joined = model if model.lower().startswith(make.lower()) else f"{make} {model}"
-    return joined.strip()[:MAX_CAMERA]
+    name = model if model.lower().startswith(make.lower()) else f"{make} {model}"
+    return name.strip()[:MAX_CAMERA]
 
 
 def parse_place(text: str) -> Place:

@@ -22,10 +22,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
-
-import numpy as np
+from typing import IO, TypeVar
 
 from eaglenet.core import confinement
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
@@ -41,22 +40,20 @@ from eaglenet.core.platform import (
 )
 from eaglenet.core.process import child_command, clean_environment
 from eaglenet.core.untrusted import parse_json
+from eaglenet.video.audio import AudioFormat
 from eaglenet.video.containers import is_image, load_pyav, pyav
 from eaglenet.video.images import load_image_formats, open_image, scale_short_side
 from eaglenet.video.input_file import SharedFile, share_file, use_shared_file
-from eaglenet.video.pixels import Pixels
 from eaglenet.video.sampling import clip_window
-from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.writing import CLIP_OPTIONS, FRAME_DURATION, Samples, frames_between, read_audio
+from eaglenet.video.source import open_video
+from eaglenet.video.writing import ClipEncoder
 
 MAX_SEGMENTS = 40
 """Each is an open file of the process, which may have 64."""
 MAX_SECONDS = 1200.0
-STILL_SECONDS = 5
-MAX_WIDTH, MAX_HEIGHT = 1920, 1080
-TICKS = 90_000
-"""Ticks per second of the video stream."""
-AUDIO_RATE, AUDIO_FRAME = 48_000, 1024
+IMAGE_SECONDS = 5
+MAX_SIZE = (1920, 1080)
+AUDIO = AudioFormat(48_000, "stereo")
 MEMORY = 4 * 2**30
 CPU_SECONDS = 2 * 3600
 MAX_BYTES = 4 * 2**30
@@ -80,15 +77,15 @@ class Segment:
 def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     """Open the files of segments; they are closed after the block."""
     with contextlib.ExitStack() as stack:
-        opened = []
+        segments_with_files = []
         for segment in segments[: MAX_SEGMENTS + 1]:
             shared = share_file(segment.path)
             stack.callback(shared.close)
             try:
-                opened.append(replace(segment, descriptor=shared.require_descriptor()))
+                segments_with_files.append(replace(segment, descriptor=shared.require_descriptor()))
             except OSError as error:
                 raise VideoDecodeError(segment.path, error.strerror or "cannot be read") from error
-        yield opened
+        yield segments_with_files
 
 
 def check_segments(segments: Sequence[Segment]) -> None:
@@ -116,11 +113,11 @@ def save_reel(segments: Sequence[Segment], path: Path) -> None:
         raise UsageError(f"{path}: a reel is an MP4; use a name that ends in .mp4")
     try:
         with (
-            open_segments(segments) as opened,
+            open_segments(segments) as sources,
             atomic_write(path) as partial,
             partial.open("wb") as file,
         ):
-            write_reel(opened, file)
+            write_reel(sources, file)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -197,98 +194,16 @@ def end_reel(process: subprocess.Popen[bytes]) -> None:
 # In the process.
 
 
-class Reel:
-    """An MP4 in memory that segments are added to."""
-
-    def __init__(self, *, has_audio: bool) -> None:
-        self.buffer = io.BytesIO()
-        self.container = pyav().open(self.buffer, "w", format="mp4")
-        self.has_audio = has_audio
-        self.video: Any = None
-        self.audio: Any = None
-        self.seconds = Fraction(0)
-        self.num_samples = 0
-        self.last_tick = -1
-
-    def add(self, segment: Segment) -> None:
-        """Add a segment, whose file is open."""
-        if is_image(segment.path):
-            _add_image(self, segment)
-        else:
-            with open_video(segment.path, threads=1) as source:
-                _add_video(self, source, segment)
-
-    def add_frame(self, pixels: Pixels, seconds: Fraction, duration: Fraction) -> None:
-        """Encode RGB ``[3, height, width]``, shown from ``seconds`` of the segment on."""
-        if self.video is None:
-            self._add_streams(pixels.shape[1], pixels.shape[2])
-        height, width = self.video.height, self.video.width
-        canvas = np.zeros((height, width, 3), np.uint8)
-        pixels = pixels[:, :height, :width]
-        top, left = (height - pixels.shape[1]) // 2, (width - pixels.shape[2]) // 2
-        canvas[top : top + pixels.shape[1], left : left + pixels.shape[2]] = pixels.transpose(
-            1, 2, 0
-        )
-        tick = max(round((self.seconds + seconds) * TICKS), self.last_tick + 1)
-        frame = pyav().VideoFrame.from_ndarray(canvas, format="rgb24")
-        frame.pts, frame.duration = tick, max(1, round(duration * TICKS))
-        frame.time_base = Fraction(1, TICKS)
-        self.last_tick = tick
-        self.container.mux(self.video.encode(frame))
-
-    def scaled_side(self, width: int, height: int) -> int:
-        """Shorter side with which a frame fits into the reel, or into the limits at first."""
-        limits = (MAX_WIDTH, MAX_HEIGHT)
-        if self.video is not None:
-            limits = (self.video.width, self.video.height)
-        elif height > width:
-            limits = (MAX_HEIGHT, MAX_WIDTH)
-        scale = min(Fraction(limits[0], width), Fraction(limits[1], height))
-        if self.video is None:
-            scale = min(scale, Fraction(1))
-        return max(2, int(min(width, height) * scale))
-
-    def _add_streams(self, height: int, width: int) -> None:
-        self.video = self.container.add_stream("libx264", rate=30, options=dict(CLIP_OPTIONS))
-        # 4:2:0 chroma needs even sides.
-        self.video.width, self.video.height = max(2, width - width % 2), max(2, height - height % 2)
-        self.video.pix_fmt = "yuv420p"
-        self.video.time_base = self.video.codec_context.time_base = Fraction(1, TICKS)
-        self.video.codec_context.flags |= FRAME_DURATION
-        if self.has_audio:
-            self.audio = self.container.add_stream("aac", rate=AUDIO_RATE, layout="stereo")
-
-    def end_segment(self, seconds: Fraction, samples: Samples | None) -> None:
-        """Add the audio of a segment, silence if it has none; the next one begins after it."""
-        self.seconds += seconds
-        if self.audio is None:
-            return
-        count = round(self.seconds * AUDIO_RATE) - self.num_samples
-        padded = np.zeros((2, max(count, 0)), np.float32)
-        if samples is not None:
-            padded[:, : samples.shape[1]] = samples[:, : padded.shape[1]]
-        for start in range(0, padded.shape[1], AUDIO_FRAME):
-            chunk = np.ascontiguousarray(padded[:, start : start + AUDIO_FRAME])
-            frame = pyav().AudioFrame.from_ndarray(chunk, format="fltp", layout="stereo")
-            frame.sample_rate, frame.pts = AUDIO_RATE, self.num_samples
-            frame.time_base = Fraction(1, AUDIO_RATE)
-            self.num_samples += chunk.shape[1]
-            self.container.mux(self.audio.encode(frame))
-
-    def finish(self) -> bytes:
-        for stream in (self.video, self.audio):
-            if stream is not None:
-                self.container.mux(stream.encode(None))
-        self.container.close()
-        return self.buffer.getvalue()
-
-
 def encode_segments(segments: Sequence[Segment]) -> bytes:
     """Encode segments one after the other; their files are the open descriptors."""
-    reel = Reel(has_audio=any(_on_segment(_has_audio, each) for each in segments))
-    for segment in segments:
-        _on_segment(reel.add, segment)
-    return reel.finish()
+    buffer = io.BytesIO()
+    has_audio = any(_on_segment(_has_audio, each) for each in segments)
+    with pyav().open(buffer, "w", format="mp4") as container:
+        encoder = ClipEncoder(container, AUDIO if has_audio else None, max_size=MAX_SIZE)
+        for segment in segments:
+            _on_segment(partial(_add, encoder), segment)
+        encoder.finish()
+    return buffer.getvalue()
 
 
 class SegmentError(Exception):
@@ -316,47 +231,18 @@ def _has_audio(segment: Segment) -> bool:
         return bool(source.container.streams.audio)
 
 
-def _add_image(reel: Reel, segment: Segment) -> None:
-    image = open_image(segment.path)
-    pixels = scale_short_side(image, reel.scaled_side(image.width, image.height))
-    # Players and editors expect more than one frame per five seconds.
-    for second in range(STILL_SECONDS):
-        reel.add_frame(pixels, Fraction(second), Fraction(1))
-    reel.end_segment(Fraction(STILL_SECONDS), None)
-
-
-def _add_video(reel: Reel, source: VideoSource, segment: Segment) -> None:
-    first, last = clip_window(source, (segment.start, segment.end))
-    begin: int | None = None
-    end = short_side = 0
-    for time, duration, frame in frames_between(source, first, last):
-        if begin is None:
-            begin = time
-            # As it is displayed: rotated, and with square pixels.
-            _, height, width = source.scaled_pixels(frame, min(frame.width, frame.height)).shape
-            short_side = reel.scaled_side(width, height)
-        pixels = source.scaled_pixels(frame, short_side)
-        reel.add_frame(pixels, (time - begin) * source.tick, duration * source.tick)
-        end = time + duration
-    if begin is None:
-        raise VideoDecodeError(source.path, "no frame between the start and the end of the clip")
-    audio = None
-    if reel.has_audio:
-        clip = read_audio(source, Fraction(begin), Fraction(end))
-        audio = None if clip is None else _to_stereo(clip.samples, clip.rate, clip.layout)
-    reel.end_segment((end - begin) * source.tick, audio)
-
-
-def _to_stereo(samples: Samples, rate: int, layout: str) -> Samples:
-    """Resample to the rate and the channels of the reel."""
-    resampler = pyav().AudioResampler(format="fltp", layout="stereo", rate=AUDIO_RATE)
-    frame = pyav().AudioFrame.from_ndarray(
-        np.ascontiguousarray(samples), format="fltp", layout=layout
-    )
-    frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), 0
-    chunks = [*resampler.resample(frame), *resampler.resample(None)]
-    parts = [np.asarray(chunk.to_ndarray(), np.float32) for chunk in chunks]
-    return np.concatenate([np.zeros((2, 0), np.float32), *parts], axis=1)
+def _add(encoder: ClipEncoder, segment: Segment) -> None:
+    """Add a segment, whose file is open."""
+    if is_image(segment.path):
+        image = open_image(segment.path)
+        pixels = scale_short_side(image, encoder.fitted_side(image.width, image.height))
+        # Players and editors expect more than one frame per five seconds.
+        for second in range(IMAGE_SECONDS):
+            encoder.add_frame(pixels, Fraction(second), Fraction(1))
+        encoder.end_span(Fraction(IMAGE_SECONDS), None)
+        return
+    with open_video(segment.path, threads=1) as source:
+        encoder.add_video(source, *clip_window(source, (segment.start, segment.end)))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Which times of a video are sampled. Arithmetic on ticks, without access to files.
+"""Sampled times of a video: arithmetic on ticks, without access to files.
 
 A tick is the unit of a container's clock. All sums are exact fractions, so that a time on the
 border between two frames belongs to the later one on every machine.
@@ -43,8 +43,8 @@ def shared_step(clip_seconds: float, overlap: float, num_frames: int) -> float:
     each clip has n new frames and M - n of the clip before. Returns 0 if no frame would be shared.
     """
     hop = clip_seconds - overlap
-    fresh = math.ceil(hop * num_frames / clip_seconds - 1e-9)
-    return hop / fresh if fresh < num_frames else 0.0
+    num_new = math.ceil(hop * num_frames / clip_seconds - 1e-9)
+    return hop / num_new if num_new < num_frames else 0.0
 
 
 def stepped_targets(
@@ -141,7 +141,7 @@ class WindowPlan:
     frame_indices: list[int | None]
     mask: list[bool]
     step: float = 0.0
-    picked: dict[int, PickedFrame] = field(default_factory=dict)
+    frames: dict[int, PickedFrame] = field(default_factory=dict)
     is_damaged: bool = False
     open_targets: int = 0
 
@@ -170,24 +170,24 @@ def plan_targets(
     start, end = span
     targets = None
     if times is not None:
-        inside = list(times) if window is None else frames_within(source, times, start, end)
+        times_inside = list(times) if window is None else frames_within(source, times, start, end)
         if spec.sampling == "whole_rate":
-            first = 0 if window is None else bisect_left(times, inside[0])
+            first = 0 if window is None else bisect_left(times, times_inside[0])
             seconds = None if window is None else int(window[1]) - int(window[0])
             targets = whole_rate_targets(times[first:], source.rate, spec.num_frames, seconds)
         elif spec.sampling == "per_second":
-            targets = per_second_targets(inside, source.zero, spec.num_frames, source.tick)
-        elif len(inside) < spec.num_frames and spec.short != "repeat":
-            targets = inside
+            targets = per_second_targets(times_inside, source.zero, spec.num_frames, source.tick)
+        elif len(times_inside) < spec.num_frames and spec.short != "repeat":
+            targets = times_inside
     if targets is None and window is not None and step:
-        targets = _stepped(source, spec, window, span, step)
+        targets = _stepped_times(source, spec, window, span, step)
     if targets is None:
         targets = uniform_targets(start, end, spec.num_frames, source.tick)
     frame_indices, mask = fill_frames(len(targets), spec.num_frames, spec.short)
     return WindowPlan(window, start, end, targets, frame_indices, mask, step)
 
 
-def _stepped(
+def _stepped_times(
     source: VideoSource,
     spec: FrameSpec,
     window: Window,

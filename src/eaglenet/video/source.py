@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
@@ -18,8 +18,15 @@ from eaglenet.video import pixels
 from eaglenet.video.containers import pyav
 from eaglenet.video.input_file import file_size
 from eaglenet.video.limits import MAX_PACKETS
-from eaglenet.video.picking import DecodedRun, PacketSource, decode_through
-from eaglenet.video.reader import OPEN_FILES, CachedRun, Identity, VideoReader, identity_of
+from eaglenet.video.reader import (
+    OPEN_FILES,
+    CachedRun,
+    DecodedRun,
+    Identity,
+    VideoReader,
+    decode_through,
+    identity_of,
+)
 
 MIN_READABLE_FRACTION = 0.25
 """Fraction of a damaged file's declared length that must be readable."""
@@ -36,20 +43,7 @@ class PacketTable(NamedTuple):
     packets have no times."""
 
 
-class FileSource(PacketSource, Protocol):
-    """An open stream that knows its file."""
-
-    path: Path
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether the container lists packets that lie past the end of the file."""
-
-    def declared_seconds(self) -> float | None:
-        """Return the length that the video stream declares, if any."""
-
-
-def read_table(source: FileSource) -> PacketTable:
+def read_table(source: VideoSource) -> PacketTable:
     """Read the packets of a stream from its position to its end."""
     times: list[int] = []
     keyframes: list[int] = []
@@ -81,17 +75,18 @@ def read_table(source: FileSource) -> PacketTable:
     return PacketTable(times, sorted(keyframes), max(end, times[-1] + last), keyframe_offsets)
 
 
-def check_readable_fraction(source: FileSource, table: PacketTable) -> None:
-    """Refuse a damaged file of which little is readable; truncated files are accepted."""
-    declared = source.declared_seconds()
-    readable = float((table.end - table.times[0]) * source.tick)
+def check_readable_fraction(source: VideoSource, table: PacketTable) -> None:
+    """Refuse a damaged file that is mostly unreadable; truncated files are accepted."""
+    declared_length = source.declared_seconds()
+    readable_length = float((table.end - table.times[0]) * source.tick)
     if (
-        declared is not None
-        and readable < MIN_READABLE_FRACTION * declared
+        declared_length is not None
+        and readable_length < MIN_READABLE_FRACTION * declared_length
         and not source.is_cut_short
     ):
         raise VideoDecodeError(
-            source.path, f"damaged: only {readable:.1f} of its {declared:.1f} seconds are readable"
+            source.path,
+            f"damaged: only {readable_length:.1f} of {declared_length:.1f} seconds are readable",
         )
 
 
@@ -120,7 +115,7 @@ class VideoSource(VideoReader):
         self.is_decoded_through = False
         """Whether frame times are known only from decoding all frames from the start."""
         self._is_listed = self._lists_most()
-        self._listed = self._listed_keyframes()
+        self._index_keyframes = self._listed_keyframes()
         # The full index of an AVI is better than reading, which skips what it cannot read.
         self._is_fully_listed = self.container.format.name == "avi" and (
             len(self.stream.index_entries) == self.stream.frames
@@ -152,11 +147,6 @@ class VideoSource(VideoReader):
         return max(int(self.stream.average_rate or self.stream.guessed_rate or 1), 1)
 
     @property
-    def has_times(self) -> bool:
-        """Whether packets have display times; an AVI with reordered frames has none."""
-        return not (self.container.format.name == "avi" and self._context.has_b_frames)
-
-    @property
     def is_pickable(self) -> bool:
         """Whether frames are picked individually.
 
@@ -183,16 +173,18 @@ class VideoSource(VideoReader):
         Both count frames, and either may miss damaged ones. Large files are not checked, since they
         are not scanned: in these a damaged window may depend on the one before.
         """
-        if not self._listed or not self.is_pickable:
+        if not self._index_keyframes or not self.is_pickable:
             return False
         offsets = self.table().keyframe_offsets
-        scanned = [(time, offset) for time, offset in offsets.items() if offset is not None]
-        if len(scanned) != len(self._listed):
+        scanned_keyframes = [
+            (time, offset) for time, offset in offsets.items() if offset is not None
+        ]
+        if len(scanned_keyframes) != len(self._index_keyframes):
             return True
         shifts = {
             (time - listed_time, offset - listed_offset)
             for (time, offset), (listed_time, listed_offset) in zip(
-                scanned, self._listed, strict=True
+                scanned_keyframes, self._index_keyframes, strict=True
             )
         }
         return len(shifts) > 1
@@ -266,8 +258,8 @@ class VideoSource(VideoReader):
         if self.is_large and self.container.duration and self.stream.start_time is not None:
             start = self.container.start_time or 0
             # Even a still scene takes a few bytes per second.
-            longest = file_size(self.path) * 10**6 // MIN_BYTES_PER_SECOND
-            end = Fraction(start + min(self.container.duration, longest), 10**6) / self.tick
+            max_duration = file_size(self.path) * 10**6 // MIN_BYTES_PER_SECOND
+            end = Fraction(start + min(self.container.duration, max_duration), 10**6) / self.tick
             return int(self.stream.start_time), round(end)
         table = self.table()
         return table.times[0], table.end
@@ -315,6 +307,7 @@ class VideoSource(VideoReader):
         return None if self.is_large else self.table().keyframes
 
     def keyframe_before(self, time: int) -> int | None:
+        """Return the approximate time of the last keyframe before ``time``, if seekable."""
         landmarks = self._landmarks
         if landmarks is not None:
             position = bisect_right(landmarks.keyframes, time) - 1
@@ -346,6 +339,7 @@ class VideoSource(VideoReader):
         return table if table.keyframe_offsets else None
 
     def has_landed(self, packet: Any, target: int) -> bool:
+        """Return whether reading from a keyframe gives the same frames as from the start."""
         if packet.pts is None or packet.pts > target:
             return False
         # In files whose times restart, a seek may land in another part than reading on would.
@@ -353,6 +347,7 @@ class VideoSource(VideoReader):
         return landmarks is None or landmarks.keyframe_offsets.get(packet.pts) == packet.pos
 
     def is_expected(self, packet: Any) -> bool:
+        """Return whether a packet after a seek has the time it has when read from the start."""
         landmarks = self._landmarks
         if packet.pts is None or packet.is_discard or landmarks is None:
             return packet.pts is not None

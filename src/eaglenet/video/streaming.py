@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import IO, Any
 
 from eaglenet.core import confinement
@@ -32,7 +33,7 @@ from eaglenet.core.platform import (
     limit_process,
     lower_priority,
 )
-from eaglenet.video.containers import load_pyav, open_input, pyav
+from eaglenet.video.containers import load_pyav, open_input, pyav, video_stream
 from eaglenet.video.limits import MAX_PIXELS
 
 MAX_WIDTH, MAX_HEIGHT, MAX_RATE = 1280, 720, 60
@@ -216,8 +217,8 @@ COPIED_VIDEO = {"h264": ("yuv420p", "yuvj420p"), "vp9": ("yuv420p",), "av1": ("y
 """Codecs that browsers play inside MP4, with their pixel formats."""
 COPIED_AUDIO = ("aac", "mp3", "opus", "flac")
 TIMED = ("matroska", "webm", "mov", "mp4", "flv")
-"""Containers with display times and keyframe flags. In AVI only decoding tells the first, in
-transport streams the second."""
+"""Containers with display times and keyframe flags. AVI lacks the times, transport
+streams the flags."""
 STEPS_BACK = (0.0, 2.0, 10.0, 60.0)
 """Seconds before the start at which to look for a decodable frame; then from the beginning."""
 FRAGMENTS = {
@@ -237,11 +238,7 @@ def open_source(file: IO[bytes]) -> Source:
         container = open_input(file)
     except (av.FFmpegError, OSError, ValueError) as error:
         raise VideoDecodeError("file", f"not a video that can be read ({error})") from error
-    cover = av.stream.Disposition.attached_pic
-    videos = [stream for stream in container.streams.video if not stream.disposition & cover]
-    if not videos or videos[0].codec_context is None:
-        raise VideoDecodeError("file", "no video stream that can be decoded")
-    video = videos[0]
+    video = video_stream(Path("file"), container)
     if video.codec_context.width * video.codec_context.height > MAX_PIXELS:
         raise VideoDecodeError("file", f"claims more than {MAX_PIXELS} pixels")
     audios = [stream for stream in container.streams.audio if stream.codec_context is not None]
@@ -281,7 +278,7 @@ def packets(source: Source, *streams: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where to start reading, the keyframe found there, and the rotation of its frame."""
+    """Position to read from, the keyframe found there, and the rotation of its frame."""
 
     position: float
     keyframe: Fraction
@@ -361,14 +358,14 @@ def main() -> None:
     lower_priority()
     load_pyav()
     output = os.fdopen(os.dup(1), "wb", buffering=0)
-    opened = os.fdopen(handle_to_descriptor(handle), "rb")
+    input_file = os.fdopen(handle_to_descriptor(handle), "rb")
     limit_memory(MEMORY)
     limit_cpu_time(CPU_SECONDS)
     limit_process()
     # x264 encodes in threads.
     confinement.confine(threads=True)
     try:
-        with opened as file:
+        with input_file as file:
             stream(file, start, output)
     except BrokenPipeError:
         os._exit(0)  # Nobody is watching any more.

@@ -1,4 +1,9 @@
-"""Decode the frames of one or many windows of an open video, and repair damaged ones."""
+"""Decode the frames of one or many windows of an open video, and repair damaged ones.
+
+Frames are found while decoding as little as possible: ``pick_exact`` finds the frame shown at each
+time, ``pick_keyframes`` the nearest keyframe, at one packet per frame. Files that are damaged or
+have no times are decoded from the start (``reader.decode_through``).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,8 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video import pixels
-from eaglenet.video.picking import PacketSource, UntimedPacketError, decode_through, pick_keyframes
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import (
     BORDER_TOLERANCE,
     PickedFrame,
@@ -48,6 +53,10 @@ MIN_SKIPPED_PACKETS = 4
 """Packets to skip for which draining the decoder and starting at a keyframe is faster."""
 
 
+class UntimedPacketError(Exception):
+    """A packet has no time; only decoding all frames gives the times."""
+
+
 class _AstrayError(Exception):
     """Packets after a seek differ from those that reading from the start gives."""
 
@@ -55,7 +64,7 @@ class _AstrayError(Exception):
 class _ExactPicker:
     """State of one ``pick_exact``: packets read, packets sent, frames awaited."""
 
-    def __init__(self, source: PacketSource) -> None:
+    def __init__(self, source: VideoSource) -> None:
         self.source = source
         self.stream = source.packets()
         self.unsent: deque[Any] = deque()
@@ -64,10 +73,10 @@ class _ExactPicker:
         self.frames: dict[
             int, Any
         ] = {}  # decoded frames that are awaited or later than all awaited ones
-        self.awaited: dict[int, list[int]] = {}  # frame time -> positions of its targets
+        self.positions_by_time: dict[int, list[int]] = {}  # frame time -> positions of its targets
         self.read_to: int | None = None  # unread packets are shown no earlier than this
         self.decoding = False
-        self.last_awaited = 0
+        self.last_requested = 0
         self.run_start = 0
         self.errors_at_start = source.errors
         self.has_jumped = False
@@ -148,18 +157,18 @@ class _ExactPicker:
             self.run_start = packet.pts
         # Frames shown before the keyframe refer to skipped packets.
         if packet.pts >= self.run_start:
-            self.collect(self.source.send(packet, keep=packet.pts in self.awaited))
+            self.collect(self.source.send(packet, keep=packet.pts in self.positions_by_time))
 
     def collect(self, frames: Sequence[Any]) -> None:
         for frame in frames:
             # Decoded frames are large, so those between two awaited ones are dropped.
             time = frame.pts
-            if time is not None and (time in self.awaited or time >= self.last_awaited):
+            if time is not None and (time in self.positions_by_time or time >= self.last_requested):
                 self.frames[time] = frame
 
-    def delivered(self) -> Iterator[tuple[int, Any]]:
-        for time in [time for time in self.awaited if time in self.frames]:
-            for position in self.awaited.pop(time):
+    def ready_frames(self) -> Iterator[tuple[int, Any]]:
+        for time in [time for time in self.positions_by_time if time in self.frames]:
+            for position in self.positions_by_time.pop(time):
                 yield position, self.frames[time]
 
     def finish(self) -> Iterator[tuple[int, Any | None]]:
@@ -171,11 +180,11 @@ class _ExactPicker:
         is_damaged = self.source.errors > self.errors_at_start
         self.errors_at_start = self.source.errors
         if not is_damaged:
-            yield from self.delivered()
-        for positions in self.awaited.values():
+            yield from self.ready_frames()
+        for positions in self.positions_by_time.values():
             for position in positions:
                 yield position, None
-        self.awaited.clear()
+        self.positions_by_time.clear()
         self.frames.clear()
 
     def is_far_ahead(self, target: int) -> bool:
@@ -207,23 +216,23 @@ class _ExactPicker:
             yield from self.finish()
             for _ in range(start):
                 self.unsent_bytes -= self.unsent.popleft().size
-        self.awaited.setdefault(time, []).append(position)
-        self.last_awaited = time
+        self.positions_by_time.setdefault(time, []).append(position)
+        self.last_requested = time
         del self.times[: bisect_right(self.times, time) - 1]
         self.frames = {
             other: frame
             for other, frame in self.frames.items()
-            if other in self.awaited or other >= time
+            if other in self.positions_by_time or other >= time
         }
         if any(packet.pts == time for packet in self.unsent):
             while self.unsent[0].pts != time:
                 self.decode_first()
             self.decode_first()
         if self.source.errors == self.errors_at_start:
-            yield from self.delivered()
+            yield from self.ready_frames()
 
 
-def pick_exact(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
+def pick_exact(source: VideoSource, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
     """Yield the position of each sorted target and the frame shown at that time.
 
     Frames come in decoding order; None is a frame that did not decode. Raises
@@ -235,6 +244,61 @@ def pick_exact(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[i
     for position, target in enumerate(targets):
         yield from picker.pick(target, position)
     yield from picker.finish()
+
+
+def pick_keyframes(
+    source: VideoSource, targets: Sequence[int], keyframes: Sequence[int] | None
+) -> Iterator[tuple[int, Any | None]]:
+    """Yield the position of each target and the frame of the nearest keyframe.
+
+    ``keyframes`` are the times of all keyframes; without them, the one a seek finds is taken.
+    """
+    positions_of: dict[int, list[int]] = {}
+    packets: dict[int, Any] = {}
+    for position, target in enumerate(targets):
+        time = target
+        if keyframes:
+            after = bisect_right(keyframes, target)
+            neighbours = keyframes[max(after - 1, 0) : after + 1]
+            time = min(neighbours, key=lambda keyframe: abs(keyframe - target))
+        if time not in packets:
+            packet = _keyframe_near(source, time, bool(keyframes))
+            if packet is None:
+                yield position, None
+                continue
+            time = packet.pts
+            packets.setdefault(time, packet)
+        positions_of.setdefault(time, []).append(position)
+    source.reset()
+    frames = [frame for packet in packets.values() for frame in source.send(packet)]
+    for frame in frames + source.send(None):
+        for position in positions_of.pop(frame.pts, ()):
+            yield position, frame
+    source.reset()
+    for positions in positions_of.values():
+        for position in positions:
+            yield position, None
+
+
+def _keyframe_near(source: VideoSource, time: int, is_keyframe: bool) -> Any | None:
+    """Return the packet of the keyframe at ``time`` if there is one, else of the last before it."""
+    nearest = None
+    for back in (0, math.ceil(1 / source.tick), None):
+        if back is None:
+            source.rewind()
+        else:
+            source.seek(time - back)
+        for packet in source.packets():
+            if not packet.is_keyframe or packet.pts is None:
+                continue
+            if packet.pts > time:
+                break
+            nearest = packet
+            if packet.pts == time or not is_keyframe:
+                return nearest
+        if nearest is not None:
+            return nearest
+    return None
 
 
 def frame_at(source: VideoSource, seconds: float) -> Any:
@@ -325,70 +389,59 @@ def decode_windows(
     """Decode windows in one pass; yield each as soon as it and all earlier ones are complete.
 
     The frames of a window depend on the file and the window only. After damage, each window is
-    therefore decoded by itself: errors in one frame affect frames decoded together with it, and
+    therefore decoded alone: errors in one frame affect frames decoded together with it, and
     reading on may give other times than seeking. See :func:`eaglenet.video.decoding.decode_windows`
     for the options.
     """
     plans = sorted(
         (plan_window(source, spec, window, step) for window in windows), key=lambda p: p.start
     )
+    for plan in _pick_plans(source, spec, plans, thumbnail_size):
+        own_plan = plan
+        if len(plans) > 1 and _may_differ_alone(source, plan):
+            with contextlib.closing(source.reopened(source.threads)) as own_source:
+                own_plan = plan_window(own_source, spec, plan.window, plan.step)
+                (own_plan,) = _pick_plans(own_source, spec, [own_plan], thumbnail_size)
+        # A damaged window is repaired with its own reader, so that this pass can continue.
+        video = _finish(source, spec, own_plan, skip_damaged, thumbnail_size)
+        plan.frames = {}
+        if video is not None:
+            yield video
+
+
+def _pick_plans(
+    source: VideoSource, spec: FrameSpec, plans: Sequence[WindowPlan], thumbnail_size: int
+) -> Iterator[WindowPlan]:
+    """Pick the frames of sorted plans in one pass; yield plans in order when they are complete."""
     order = sorted(
-        (target, number, slot)
+        (target, number, index)
         for number, plan in enumerate(plans)
-        for slot, target in enumerate(plan.targets)
+        for index, target in enumerate(plan.targets)
     )
     for plan in plans:
         plan.open_targets = len(plan.targets)
     next_plan = 0
-    middles = {
-        position
-        for position, (_, number, slot) in enumerate(order)
-        if thumbnail_size and slot == len(plans[number].targets) // 2
-    }
-    targets = [target for target, _, _ in order]
-    for position, frame, picked in _pick(source, spec, targets):
-        _, number, slot = order[position]
-        if picked is not None and position in middles:
-            picked = picked._replace(thumbnail=source.scaled_pixels(frame, thumbnail_size))
+    for position, frame, picked_frame in _pick(source, spec, [target for target, _, _ in order]):
+        _, number, index = order[position]
         plan = plans[number]
         plan.open_targets -= 1
-        if picked is None:
+        if picked_frame is None:
             plan.is_damaged = True
         else:
-            plan.picked[slot] = picked
+            if thumbnail_size and index == len(plan.targets) // 2:
+                thumbnail = source.scaled_pixels(frame, thumbnail_size)
+                picked_frame = picked_frame._replace(thumbnail=thumbnail)
+            plan.frames[index] = picked_frame
         while next_plan < len(plans) and plans[next_plan].open_targets == 0:
-            complete = plans[next_plan]
-            if len(plans) > 1 and _may_differ_by_itself(source, complete):
-                complete = _pick_by_itself(source, spec, complete, thumbnail_size)
-            # A damaged window is repaired with its own reader, so that this pass can continue.
-            finished = _finish(source, spec, complete, skip_damaged, thumbnail_size)
-            plans[next_plan].picked = {}
+            yield plans[next_plan]
             next_plan += 1
-            if finished is not None:
-                yield finished
 
 
-def _may_differ_by_itself(source: VideoSource, plan: WindowPlan) -> bool:
-    """Return whether decoding a window by itself could give other frames."""
+def _may_differ_alone(source: VideoSource, plan: WindowPlan) -> bool:
+    """Return whether decoding a window alone could give other frames."""
     if source.is_decoded_through:
         return False
     return plan.is_damaged or source.errors > 0 or source.is_miscounted
-
-
-def _pick_by_itself(
-    source: VideoSource, spec: FrameSpec, plan: WindowPlan, thumbnail_size: int
-) -> WindowPlan:
-    """Decode a window without the others."""
-    with contextlib.closing(source.reopened(source.threads)) as own:
-        own_plan = plan_window(own, spec, plan.window, plan.step)
-        for slot, frame, picked in _pick(own, spec, own_plan.targets):
-            if picked is None:
-                own_plan.is_damaged = True
-                continue
-            if thumbnail_size and slot == len(own_plan.targets) // 2:
-                picked = picked._replace(thumbnail=own.scaled_pixels(frame, thumbnail_size))
-            own_plan.picked[slot] = picked
-    return own_plan
 
 
 def _pick(
@@ -418,12 +471,12 @@ def _frames(
             del pending[position]
             yield position, frame
     except UntimedPacketError:
-        positions, rest = list(pending), list(pending.values())
-        source.is_decoded_through = len(rest) == len(targets)
-        if not rest:
+        positions, remaining_targets = list(pending), list(pending.values())
+        source.is_decoded_through = len(remaining_targets) == len(targets)
+        if not remaining_targets:
             return
-        with source.decoded_run(rest[0]) as run:
-            for index, frame in run.pick(rest):
+        with source.decoded_run(remaining_targets[0]) as run:
+            for index, frame in run.pick(remaining_targets):
                 yield positions[index], frame
 
 
@@ -433,7 +486,7 @@ def _finish(
     if not plan.is_damaged:
         error = 0.0
         if spec.fast:
-            distances = (abs(plan.picked[slot].time - t) for slot, t in enumerate(plan.targets))
+            distances = (abs(plan.frames[index].time - t) for index, t in enumerate(plan.targets))
             error = float(max(distances) * source.tick)
         return _arrange(source, spec, plan, error)
     try:
@@ -448,11 +501,13 @@ def _repair(
     source: VideoSource, spec: FrameSpec, plan: WindowPlan, thumbnail_size: int
 ) -> DecodedVideo:
     """Decode all frames of a window and sample from the undamaged ones."""
-    with contextlib.closing(source.reopened()) as repaired:
-        table = repaired.table()
-        whole = (Fraction(table.times[0]), Fraction(table.end))
-        span = whole if plan.window is None else (plan.start, min(plan.end, whole[1]))
-        expected = table.times if plan.window is None else frames_within(source, table.times, *span)
+    with contextlib.closing(source.reopened()) as reader:
+        table = reader.table()
+        whole_span = (Fraction(table.times[0]), Fraction(table.end))
+        span = whole_span if plan.window is None else (plan.start, min(plan.end, whole_span[1]))
+        expected_times = (
+            table.times if plan.window is None else frames_within(source, table.times, *span)
+        )
         # Streams with gradual refresh need a run-up; some can start at the first frame only.
         one_second = math.ceil(1 / source.tick)
         run_up = int(plan.start) - RUN_UP_SECONDS * one_second
@@ -461,31 +516,36 @@ def _repair(
         if run_up <= table.times[0] + FROM_START_SECONDS * one_second:
             starts.append(None)
         for start in starts:
-            frames = _until(decode_through(repaired, start), expected[-1] + one_second)
-            clean = sorted(time for time, _ in frames if expected[0] <= time <= expected[-1])
-            if len(clean) == len(expected):
-                break
-        if len(clean) < MIN_CLEAN_FRACTION * len(expected) or not clean:
-            raise VideoDecodeError(
-                source.path, f"only {len(clean)} of {len(expected)} frames could be decoded"
+            frames = _until(decode_through(reader, start), expected_times[-1] + one_second)
+            clean_times = sorted(
+                time for time, _ in frames if expected_times[0] <= time <= expected_times[-1]
             )
-        new_plan = plan_targets(repaired, spec, plan.window, span, clean, plan.step)
-        times = [clean[max(bisect_right(clean, t) - 1, 0)] for t in new_plan.targets]
-        exact = [expected[max(bisect_right(expected, t) - 1, 0)] for t in new_plan.targets]
-        picked: dict[int, PickedFrame] = {}
-        missing = set(times)
-        for time, frame in decode_through(repaired, start):
-            if time in missing:
-                thumbnail = (
-                    repaired.scaled_pixels(frame, thumbnail_size) if thumbnail_size else None
-                )
-                picked[time] = PickedFrame(time, repaired.square_pixels(frame, spec), thumbnail)
-                missing.remove(time)
-            if not missing:
+            if len(clean_times) == len(expected_times):
                 break
-        new_plan.picked = {slot: picked[time] for slot, time in enumerate(times)}
-        error = max(abs(a - b) for a, b in zip(times, exact, strict=True))
-        return _arrange(repaired, spec, new_plan, float(error * repaired.tick))
+        if len(clean_times) < MIN_CLEAN_FRACTION * len(expected_times) or not clean_times:
+            raise VideoDecodeError(
+                source.path,
+                f"only {len(clean_times)} of {len(expected_times)} frames could be decoded",
+            )
+        new_plan = plan_targets(reader, spec, plan.window, span, clean_times, plan.step)
+        times = [clean_times[max(bisect_right(clean_times, t) - 1, 0)] for t in new_plan.targets]
+        exact_times = [
+            expected_times[max(bisect_right(expected_times, t) - 1, 0)] for t in new_plan.targets
+        ]
+        frames_by_time: dict[int, PickedFrame] = {}
+        missing_times = set(times)
+        for time, frame in decode_through(reader, start):
+            if time in missing_times:
+                thumbnail = reader.scaled_pixels(frame, thumbnail_size) if thumbnail_size else None
+                frames_by_time[time] = PickedFrame(
+                    time, reader.square_pixels(frame, spec), thumbnail
+                )
+                missing_times.remove(time)
+            if not missing_times:
+                break
+        new_plan.frames = {index: frames_by_time[time] for index, time in enumerate(times)}
+        error = max(abs(a - b) for a, b in zip(times, exact_times, strict=True))
+        return _arrange(reader, spec, new_plan, float(error * reader.tick))
 
 
 def _until(frames: Iterator[tuple[int, Any]], last: int) -> Iterator[tuple[int, Any]]:
@@ -499,9 +559,9 @@ def _until(frames: Iterator[tuple[int, Any]], last: int) -> Iterator[tuple[int, 
 def _arrange(source: VideoSource, spec: FrameSpec, plan: WindowPlan, error: float) -> DecodedVideo:
     color = np.array(pixels.BLANK, np.uint8)[:, None, None]
     blank = np.broadcast_to(color, (3, spec.size, spec.size))
-    last = plan.picked[len(plan.targets) - 1]
+    last = plan.frames[len(plan.targets) - 1]
     frames = [
-        PickedFrame(last.time, blank) if index is None else plan.picked[index]
+        PickedFrame(last.time, blank) if index is None else plan.frames[index]
         for index in plan.frame_indices
     ]
     return DecodedVideo(
@@ -510,5 +570,5 @@ def _arrange(source: VideoSource, spec: FrameSpec, plan: WindowPlan, error: floa
         times=np.array([source.seconds(frame.time) for frame in frames], np.float32),
         largest_error=error,
         window=plan.window,
-        thumbnail=plan.picked[len(plan.targets) // 2].thumbnail,
+        thumbnail=plan.frames[len(plan.targets) // 2].thumbnail,
     )

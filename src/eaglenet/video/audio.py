@@ -1,0 +1,120 @@
+"""Decode the audio of a file."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.video.containers import open_container, pyav
+from eaglenet.video.limits import MAX_PACKETS
+
+SEEK_MARGINS = (0.5, 10.0, 60.0)
+"""Seconds before the start to seek to, tried in order."""
+MAX_FAILURES = 1000
+"""Broken packets that are skipped."""
+MAX_CLOCK_ERROR = 0.1
+"""Seconds by which frames may be early or late before their samples are moved."""
+Samples = NDArray[np.float32]
+
+
+class AudioFormat(NamedTuple):
+    """Samples per second, and layout: ``mono`` or ``stereo``."""
+
+    rate: int
+    layout: str
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.layout == "mono" else 2
+
+
+def decode_audio(
+    path: str | Path,
+    start: float,
+    end: float,
+    format: AudioFormat,
+    *,
+    accept_damage: bool = False,
+) -> Samples | None:
+    """Decode ``[start, end)`` seconds as ``[channels, samples]``, silent where there is no audio.
+
+    Returns None for a file without an audio stream, and fewer samples at the end of a file; with
+    ``accept_damage`` also where the container cannot be read any further.
+    """
+    damage = (pyav().FFmpegError,) if accept_damage else ()
+    # A seek may land after the start; then seek farther back.
+    for margin in (*(seconds for seconds in SEEK_MARGINS if seconds < start), None):
+        with contextlib.closing(open_container(Path(path))) as container:
+            stream = next(iter(container.streams.audio), None)
+            if stream is None or stream.codec_context is None:
+                return None
+            zero = (container.start_time or 0) / 1e6
+            if margin is not None:
+                with contextlib.suppress(pyav().FFmpegError):
+                    container.seek(int((start + zero - margin) * 1e6))
+            chunks = _decode_chunks(container, stream, format, damage)
+            first = next(chunks, None)
+            if margin is None or (first is not None and first[0] - zero <= start):
+                chunks = itertools.chain([first] if first is not None else (), chunks)
+                shifted = ((seconds - zero, values) for seconds, values in chunks)
+                return _assemble(shifted, start, end, format)
+    return None
+
+
+def _assemble(
+    chunks: Iterable[tuple[float, Samples]], start: float, end: float, format: AudioFormat
+) -> Samples:
+    """Copy chunks to their positions in ``[start, end)``."""
+    samples = np.zeros((format.channels, round((end - start) * format.rate)), np.float32)
+    length = 0
+    for seconds, values in chunks:
+        first = round((seconds - start) * format.rate)
+        if first >= samples.shape[1]:
+            break
+        begin, skip = max(first, 0), max(-first, 0)
+        values = values[:, skip : skip + samples.shape[1] - begin]
+        samples[:, begin : begin + values.shape[1]] = values
+        if values.size:
+            length = max(length, begin + values.shape[1])
+    return samples[:, :length]
+
+
+def _decode_chunks(
+    container: Any, stream: Any, format: AudioFormat, damage: tuple[type[Exception], ...]
+) -> Iterator[tuple[float, Samples]]:
+    """Yield resampled chunks with their start times, up to an error of the type ``damage``."""
+    resampler: Any = None
+    clock: float | None = None
+    with contextlib.suppress(*damage):
+        for frame in _decode_frames(container, stream):
+            is_off = frame.time is not None and (
+                clock is None or abs(frame.time - clock) > MAX_CLOCK_ERROR
+            )
+            if is_off or resampler is None:
+                clock = float(frame.time or 0.0)
+                resampler = pyav().AudioResampler("fltp", format.layout, format.rate)
+            # The resampler keeps its own count; times come from the clock.
+            frame.pts = None
+            for resampled in resampler.resample(frame):
+                values = resampled.to_ndarray()
+                begin = clock or 0.0
+                clock = begin + values.shape[1] / format.rate
+                yield begin, values
+
+
+def _decode_frames(container: Any, stream: Any) -> Iterator[Any]:
+    """Yield the frames of an audio stream; broken packets are skipped."""
+    failures = 0
+    for count, packet in enumerate(container.demux(stream)):
+        if count >= MAX_PACKETS or failures > MAX_FAILURES:
+            return
+        try:
+            yield from packet.decode()
+        except pyav().FFmpegError:
+            failures += 1
