@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import ceiling, environment, save_result, timed
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig, build
 from eaglenet.scoring import choose, score_all
 from released_scoring import ReleasedScoring
 

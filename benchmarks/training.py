@@ -32,8 +32,7 @@ from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, V
 from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import sample
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig, build
 from eaglenet.research.experiments.runs import repeatable
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (

@@ -22,7 +22,7 @@ from small_towers import small_clip, small_clips
 import eaglenet
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, TextFeatures, VideoFeatures
-from eaglenet.layers.temporal_transformer import copy_text_tower
+from eaglenet.layers.transformer import copy_text_tower
 from eaglenet.methods import METHODS
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
 from eaglenet.research.training.optimizer import freeze_parameters, is_of_encoder

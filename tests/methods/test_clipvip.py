@@ -13,7 +13,7 @@ from small_towers import small_clip, small_clips
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.blocks import Attention
-from eaglenet.encoders.video_proxy import VideoProxies, proxy_attention
+from eaglenet.encoders.video_tower import VideoProxies, proxy_attention
 from eaglenet.methods import METHODS
 from eaglenet.methods.clipvip import CLIPViP
 from reference import clipvip as reference

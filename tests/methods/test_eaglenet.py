@@ -17,8 +17,7 @@ from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods import METHODS
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import RELEASED_SCRIPTS, EagleNetConfig
+from eaglenet.methods.eaglenet import RELEASED_SCRIPTS, EagleNet, EagleNetConfig, build
 from reference import eaglenet_reference as reference
 
 CANDIDATES, TEXTS, HEADS, VIDEOS, FRAMES, DIM = 2, 3, 4, 5, 7, 8

@@ -22,7 +22,7 @@ from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.base import EvaluationHabits
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNetConfig
 from eaglenet.models import files
 
 TEXTS, VIDEOS, FRAMES, DIM, IMAGE = 2, 3, 4, 8, 32

@@ -8,8 +8,7 @@ import torch
 
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig, build
 
 # No two axes share a size. The model has room for more frames than most videos bring.
 TEXTS, VIDEOS, FRAMES, CANDIDATES, DIM = 3, 4, 5, 6, 32

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig, build
 from eaglenet.scoring import choose
 from eaglenet.scoring.eaglenet import subspace
 from eaglenet.scoring.eaglenet.factorised import candidates, project_texts

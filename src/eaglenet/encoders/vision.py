@@ -62,7 +62,7 @@ def _silent_copy(linear: nn.Linear) -> nn.Linear:
 
 
 class TowerParts(nn.Module):
-    """An image tower whose frames can be read together (:mod:`eaglenet.encoders.space_time`).
+    """An image tower whose frames can be read together (:mod:`eaglenet.encoders.video_tower`).
 
     Its blocks have ``ln_1``, ``attention`` and ``finish``. A video has one first token, the class
     token, or none where the tower has none.

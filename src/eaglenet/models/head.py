@@ -18,7 +18,7 @@ from eaglenet.core.files import write_json, write_tensors
 from eaglenet.core.settings import from_plain
 from eaglenet.encoders.clip_config import check_sizes
 from eaglenet.encoders.features import FeatureConfig
-from eaglenet.layers.temporal_transformer import default_heads
+from eaglenet.layers.transformer import default_heads
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.models.files import CONFIG, WEIGHTS
 from eaglenet.models.folder import Storage, from_int8, to_int8

@@ -21,8 +21,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ConfigError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.settings import from_plain
-from eaglenet.methods.clip4clip_config import CLIP4ClipConfig
-from eaglenet.methods.wordframe_config import WordFrameConfig
+from eaglenet.methods.configs import CLIP4ClipConfig, WordFrameConfig
 from eaglenet.models.files import CONFIG, HEAD, WEIGHTS, model_folder
 from eaglenet.models.numpy_text import NumpyText
 from eaglenet.models.weights import Array, Weights, hash_model

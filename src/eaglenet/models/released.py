@@ -18,8 +18,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.weight_names import from_openai, openai_config
 from eaglenet.energy.energies import EnergyPooling
 from eaglenet.methods.base import EvaluationHabits
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import RELEASED_FRAMES, EagleNetConfig
+from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNet, EagleNetConfig
 
 BUFFERS = ("ebm.replay_buffer_txt", "ebm.replay_buffer_vid")
 RELATIONS = ("text_text", "frame_frame", "text_frame")
@@ -137,7 +136,7 @@ def convert(
             f"{len(unknown)} weights are not understood: {', '.join(sorted(unknown)[:8])}; this is "
             "not a checkpoint of the released EagleNet, or of a variant that is not known here"
         )
-    method = build(config, _encoder(weights, unused))
+    method = EagleNet.build(config, _encoder(weights, unused))
     state = method.state_dict()
     for ours, theirs in names.items():
         value = _take(weights, theirs).float()

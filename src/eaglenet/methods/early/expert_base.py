@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips, Encoder, Expert, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.features import ExpertEncoder
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.methods.base import Method, frame_spec_for
+from eaglenet.methods.base import Method
 
 FRAMES = "frames"
 
@@ -63,22 +64,21 @@ class ExpertMethod(Method):
     expert that shows moments, in the space of its t_e. Every expert axis is alphabetical.
     """
 
+    reads_words = True
     keep_missing: bool = False
+    score_tile = (4096, 1024)
 
-    def __init__(self, encoder: Encoder, *, num_frames: int) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, num_frames))
+    def __init__(self, encoder: Encoder, config: Any) -> None:
+        super().__init__(encoder, config)
         self.widths = expert_widths(encoder)
         self.frames_expert = encoder.frames_expert if isinstance(encoder, ExpertEncoder) else FRAMES
-        self.frames_place = list(self.widths).index(self.frames_expert)
+        self.frames_index = list(self.widths).index(self.frames_expert)
 
     def read_text(
         self, texts: Tokens | TextFeatures
     ) -> tuple[TextFeatures, Float[Tensor, "texts words dim"], Bool[Tensor, "texts words"]]:
         """Encoded texts, their words and which are real; without words the sentence is one."""
-        has_words = self.encoder.abilities.words
-        if isinstance(texts, TextFeatures):
-            has_words = texts.words is not None
-        text = self.encoder.encode_text(texts, words=has_words)
+        text = Method._encode_text(self, texts)
         words, mask = words_or_sentence(text)
         return text, words, mask
 
@@ -131,12 +131,8 @@ class ExpertMethod(Method):
         """The tokens of the expert that shows moments against its own text vector."""
         words, _ = self.text_side(text)
         return super().frame_scores(
-            dataclasses.replace(text, sentence=words[:, self.frames_place]), video
+            dataclasses.replace(text, sentence=words[:, self.frames_index]), video
         )
-
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (4096, 1024)
 
 
 def expert_weights(

@@ -22,9 +22,11 @@ from eaglenet.core.types import (
     Tokens,
     VideoFeatures,
 )
-from eaglenet.layers.expert_tokens import ExpertTokens
-from eaglenet.layers.post_norm import PostNormStack, WordTransformer
-from eaglenet.methods.base import METHODS, MethodSpec, builder
+from eaglenet.layers.experts import ExpertTokens
+from eaglenet.layers.masking import masked_mean
+from eaglenet.layers.transformer import PostNormStack, WordTransformer
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import ExpertMethod, words_width
 
 EMPTY = -1
@@ -76,7 +78,7 @@ LEVELS = ("feature", "semantic")
 
 
 @dataclass(frozen=True)
-class HiTConfig:
+class HiTConfig(MethodConfig):
     """Settings of HiT. All numbers are our choice: the authors' code is not available.
 
     text_layers: blocks over the words; the authors fine-tune BERT.
@@ -84,7 +86,6 @@ class HiTConfig:
     feature_weight: of the lower level, in the loss and in the score.
     """
 
-    num_frames: int = 12
     dim: int = 512
     num_layers: int = 4
     text_layers: int = 2
@@ -97,14 +98,6 @@ class HiTConfig:
     bank_size: int = 4096
     temperature: float = 0.07
     feature_weight: float = 1.0
-
-
-def masked_mean(
-    states: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
-) -> Float[Tensor, "rows dim"]:
-    """The mean of the real tokens; 0 where there is none."""
-    weights = mask.to(states.dtype)[..., None]
-    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)
 
 
 class TextNetwork(nn.Module):
@@ -160,6 +153,12 @@ class VideoNetwork(nn.Module):
         return F.normalize(torch.stack(vectors, dim=1), dim=-1)
 
 
+@register(
+    HiTConfig,
+    paper="HiT (Liu et al., ICCV 2021)",
+    checked="approximate from the abstract",
+    reads_experts=True,
+)
 class HiT(ExpertMethod):
     r"""``s = <q_s, u_s> + lambda <q_f, u_f>``, semantic and feature level.
 
@@ -179,8 +178,7 @@ class HiT(ExpertMethod):
     config: HiTConfig
 
     def __init__(self, encoder: Encoder, config: HiTConfig) -> None:
-        super().__init__(encoder, num_frames=config.num_frames)
-        self.config = config
+        super().__init__(encoder, config)
         self.text_network = TextNetwork(words_width(encoder), config)
         self.video_network = VideoNetwork(self.widths, config)
         self.key_text = copy.deepcopy(self.text_network).requires_grad_(False)
@@ -300,15 +298,3 @@ class HiT(ExpertMethod):
         ):
             for own, other in zip(slow.parameters(), fast.parameters(), strict=True):
                 own.lerp_(other, 1.0 - self.config.momentum)
-
-
-METHODS.add(
-    HiT.name,
-    MethodSpec(
-        config_class=HiTConfig,
-        build=builder(HiT),
-        paper="HiT (Liu et al., ICCV 2021)",
-        checked="approximate from the abstract",
-        reads_experts=True,
-    ),
-)

@@ -21,12 +21,12 @@ from eaglenet.core.types import (
     Tokens,
     VideoFeatures,
 )
-from eaglenet.layers.gated_embedding import GatedEmbedding
-from eaglenet.layers.masking import Padding, check_padding, visible
-from eaglenet.layers.post_norm import HIDDEN
-from eaglenet.layers.vlad import Vlad
+from eaglenet.layers.experts import GatedEmbedding, Vlad
+from eaglenet.layers.masking import Padding, visible
+from eaglenet.layers.transformer import HIDDEN
 from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, builder
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -68,7 +68,7 @@ class PreNormLayer(nn.Module):
 
 
 @dataclass(frozen=True)
-class T2VLADConfig:
+class T2VLADConfig(MethodConfig):
     """Settings of T2VLAD.
 
     num_ghosts: background centres, whose part of the assignment is dropped.
@@ -76,7 +76,6 @@ class T2VLADConfig:
         gather around the centres and enter maxima.
     """
 
-    num_frames: int = 12
     dim: int = 512
     num_centres: int = 9
     num_ghosts: int = 1
@@ -84,10 +83,10 @@ class T2VLADConfig:
     margin: float = 0.2
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(
+    T2VLADConfig, paper="T2VLAD (Wang et al., CVPR 2021)", checked="golden", reads_experts=True
+)
 class T2VLAD(ExpertMethod):
     r"""``s = (s_global + s_local) / 2``.
 
@@ -104,8 +103,7 @@ class T2VLAD(ExpertMethod):
     config: T2VLADConfig
 
     def __init__(self, encoder: Encoder, config: T2VLADConfig) -> None:
-        super().__init__(encoder, num_frames=config.num_frames)
-        self.config = config
+        super().__init__(encoder, config)
         dim = config.dim
         in_dim = words_width(encoder)
         self.word_map = nn.Linear(in_dim, dim) if in_dim != dim else None
@@ -182,15 +180,3 @@ class T2VLAD(ExpertMethod):
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
-
-
-METHODS.add(
-    T2VLAD.name,
-    MethodSpec(
-        config_class=T2VLADConfig,
-        build=builder(T2VLAD),
-        paper="T2VLAD (Wang et al., CVPR 2021)",
-        checked="golden",
-        reads_experts=True,
-    ),
-)
