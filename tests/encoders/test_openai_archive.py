@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from clip_folder import learn_tokenizer
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError
 from eaglenet.encoders.clip_files import load_clip
 from eaglenet.encoders.openai_archive import load_openai_clip, read_openai_weights
-from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.encoders.weight_names import from_openai, openai_config
 from openai_class import CONTEXT, OpenaiClip, OpenaiShape, save_archive
 
-WORDS = ClipTokenizer.from_words(["red ball"])
+WORDS = learn_tokenizer(["red ball"])
 GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY = 3, 8, 128, 64, 40, WORDS.vocabulary_size
 SHAPE = OpenaiShape(GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, 2, 3, mlp=3)
 

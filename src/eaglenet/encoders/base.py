@@ -151,13 +151,13 @@ class BaseEncoder(nn.Module, ABC):
 class TowerEncoder(BaseEncoder):
     """Two towers into one space; features are projections, not normalised.
 
-    A family sets ``family`` and ``abilities``, calls :meth:`hold_towers` in its ``__init__`` (and
-    sets the logit bias, where it has one), and implements :meth:`read_tokens`.
+    A family sets ``family`` and ``abilities`` and calls :meth:`hold_towers` in its ``__init__``
+    (and sets the logit bias, if it has one).
 
-    ``vision(pixels, num_frames=, frame_mask=, patches=)`` gives [images, tokens, dim], the frame's
-    own vector first; its ``blocks`` and ``gradient_checkpointing`` (how many of them) are set here,
-    as are those of ``text``. Parameters under ``vision.`` and ``text.`` are what training freezes
-    and what gets its own rate.
+    ``vision(pixels, num_frames=, frame_mask=, patches=)`` returns [images, tokens, dim], the
+    frame's own vector first; ``text.read(ids, mask, words=)`` returns :class:`TextFeatures`. Both
+    have ``blocks``, and ``gradient_checkpointing``: the number of them to recompute. Training
+    freezes parameters under ``vision.`` and ``text.`` or gives them their own rate.
     """
 
     image_size: int
@@ -217,16 +217,6 @@ class TowerEncoder(BaseEncoder):
             return super().__getattr__(name)
         return value
 
-    @abstractmethod
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        """Features of token ids on this encoder's device."""
-
     def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
         """Sentences; with ``words`` every position and which are real."""
         if not isinstance(texts, Tokens):
@@ -240,7 +230,8 @@ class TowerEncoder(BaseEncoder):
                 f"tokenize with max_length={limit} or less"
             )
         texts = texts.to(self.device)
-        return self.read_tokens(texts.ids, texts.mask, words=words)
+        features: TextFeatures = self.text.read(texts.ids, texts.mask, words=words)  # type: ignore[operator]
+        return features
 
     def encode_video(
         self, videos: Clips | VideoFeatures, *, patches: bool = False

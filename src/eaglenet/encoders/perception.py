@@ -7,26 +7,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from eaglenet.core.errors import CheckpointError
-from eaglenet.core.types import Abilities, TextFeatures
+from eaglenet.core.types import Abilities
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import (
     AttentionPooling,
     Rotation,
     initialise_blocks,
     make_blocks,
-    run_block,
+    run_blocks,
 )
 from eaglenet.encoders.clip import TextTower
 from eaglenet.encoders.clip_config import (
     CLIP_LOGIT_SCALE,
+    PIXEL_HALF,
     Activation,
     TextConfig,
-    check_patches,
-    check_tower,
+    VisionTowerConfig,
 )
 from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
@@ -49,11 +49,9 @@ from eaglenet.encoders.weights import (
 
 # The shape of a PE-Core model; defaults are B/16 at 224 pixels.
 
-PIXEL_HALF = (0.5, 0.5, 0.5)
-
 
 @dataclass(frozen=True)
-class PerceptionVisionConfig:
+class PerceptionVisionConfig(VisionTowerConfig):
     """The image tower.
 
     class_token: T, S, B and L have one; it has no rotary position of its own.
@@ -72,15 +70,6 @@ class PerceptionVisionConfig:
     grid_offset: int = 1
     activation: Activation = "gelu"
     norm_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_tower("vision", self)
-        check_patches(self.image_size, self.patch_size)
-
-    @property
-    def grid(self) -> int:
-        """Patches along one side; pixels beyond the last whole patch are not seen."""
-        return self.image_size // self.patch_size
 
     @property
     def num_tokens(self) -> int:
@@ -199,16 +188,6 @@ class PerceptionVisionTower(TowerParts):
         self.projection = nn.Linear(config.width, dim)
         self.gradient_checkpointing = 0
 
-    def embed(
-        self, pixels: Shaped[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images tokens channels"]:
-        """What the first block takes: the class token, where there is one, then the patches."""
-        tokens = self.patch_embedding(pixels)
-        if self.class_embedding is not None:
-            first = self.class_embedding.to(tokens.dtype).expand(len(tokens), 1, -1)
-            tokens = torch.cat([first, tokens], dim=1)
-        return self.enter(tokens + self.positional_embedding)
-
     def enter(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         result: Tensor = self.ln_pre(tokens)
         return result
@@ -236,10 +215,7 @@ class PerceptionVisionTower(TowerParts):
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
         tokens = self.embed(pixels)
-        rotation = self.turn(tokens.dtype)
-        for index, block in enumerate(self.blocks):
-            is_checkpointed = index < self.gradient_checkpointing and self.training
-            tokens = run_block(block, tokens, is_checkpointed=is_checkpointed, rotation=rotation)
+        tokens = run_blocks(self, tokens, rotation=self.turn(tokens.dtype))
         result: Tensor = self.projection(self.pooling(self.ln_post(tokens)))
         return result[:, None]
 
@@ -274,15 +250,6 @@ class PerceptionEncoder(TowerEncoder):
         )
         text = TextTower(config.text, config.dim)
         self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
-
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        return self.text.read(ids, mask, words=words)
 
 
 # PE-Core's weights in the two layouts that are published: open_clip's and Meta's own.

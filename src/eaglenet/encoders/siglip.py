@@ -12,17 +12,15 @@ from torch import Tensor, nn
 
 from eaglenet.core.types import Abilities, TextFeatures
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.blocks import AttentionPooling, initialise_blocks, make_blocks, run_block
-from eaglenet.encoders.clip_config import Activation, check_patches, check_tower
+from eaglenet.encoders.blocks import AttentionPooling, initialise_blocks, make_blocks, run_blocks
+from eaglenet.encoders.clip_config import PIXEL_HALF, Activation, TowerConfig, VisionTowerConfig
 from eaglenet.encoders.vision import PatchEmbedding, TowerParts, pool_video
 
 # The shape of a SigLIP model; defaults are B/16 at 224 pixels of the first SigLIP.
 
-PIXEL_HALF = (0.5, 0.5, 0.5)
-
 
 @dataclass(frozen=True)
-class SiglipVisionConfig:
+class SiglipVisionConfig(VisionTowerConfig):
     """The image tower; ``width`` is the joint width, as nothing projects."""
 
     image_size: int = 224
@@ -34,18 +32,9 @@ class SiglipVisionConfig:
     activation: Activation = "gelu_tanh"
     norm_eps: float = 1e-6
 
-    def __post_init__(self) -> None:
-        check_tower("vision", self)
-        check_patches(self.image_size, self.patch_size)
-
-    @property
-    def grid(self) -> int:
-        """Patches along one side; pixels beyond the last whole patch are not seen."""
-        return self.image_size // self.patch_size
-
 
 @dataclass(frozen=True)
-class SiglipTextConfig:
+class SiglipTextConfig(TowerConfig):
     """The text tower. ``pad_token`` fills every text up to ``context_length``."""
 
     vocabulary_size: int = 32000
@@ -57,9 +46,6 @@ class SiglipTextConfig:
     activation: Activation = "gelu_tanh"
     norm_eps: float = 1e-6
     pad_token: int = 1
-
-    def __post_init__(self) -> None:
-        check_tower("text", self)
 
 
 @dataclass(frozen=True)
@@ -148,10 +134,7 @@ class SiglipVisionTower(TowerParts):
         frame_mask: Bool[Tensor, "videos frames"] | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
-        tokens = self.place_patches(pixels)
-        for index, block in enumerate(self.blocks):
-            is_checkpointed = index < self.gradient_checkpointing and self.training
-            tokens = run_block(block, tokens, is_checkpointed=is_checkpointed)
+        tokens = run_blocks(self, self.embed(pixels))
         result: Tensor = self.pooling(self.ln_post(tokens))
         return result[:, None]
 
@@ -198,12 +181,18 @@ class SiglipTextTower(nn.Module):
         missing = self.config.context_length - ids.shape[1]
         pad = self.config.pad_token
         ids = F.pad(ids.masked_fill(~mask, pad), (0, missing), value=pad)
-        tokens = self.token_embedding(ids) + self.positional_embedding
-        for index, block in enumerate(self.blocks):
-            is_checkpointed = index < self.gradient_checkpointing and self.training
-            tokens = run_block(block, tokens, is_checkpointed=is_checkpointed)
+        tokens = run_blocks(self, self.token_embedding(ids) + self.positional_embedding)
         result: Tensor = self.projection(self.ln_final(tokens))
         return result
+
+    def read(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
+    ) -> TextFeatures:
+        """Return the last position of each text; with ``words`` every token too."""
+        features = self(ids, mask)
+        if not words:
+            return TextFeatures(sentence=features[:, -1])
+        return TextFeatures(features[:, -1], words=features[:, : ids.shape[1]], words_mask=mask)
 
     def initialise(self, generator: torch.Generator) -> None:
         nn.init.normal_(self.token_embedding.weight, std=0.02, generator=generator)
@@ -236,15 +225,3 @@ class SiglipEncoder(TowerEncoder):
         text = SiglipTextTower(config.text, config.dim)
         self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
         self.logit_bias = nn.Parameter(torch.tensor(LOGIT_BIAS))
-
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        features = self.text(ids, mask)
-        if not words:
-            return TextFeatures(sentence=features[:, -1])
-        return TextFeatures(features[:, -1], words=features[:, : ids.shape[1]], words_mask=mask)

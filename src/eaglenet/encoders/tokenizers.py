@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 import torch
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
@@ -258,29 +258,6 @@ class ClipTokenizer:
         tokens += dict.fromkeys("".join(merge) for merge in merges)
         tokens += [START, END]
         return cls({token: index for index, token in enumerate(tokens)}, merges)
-
-    @classmethod
-    def from_words(cls, words: Iterable[str], vocabulary_size: int | None = None) -> ClipTokenizer:
-        """Learn a small vocabulary from words or sentences; any other text still has ids.
-
-        Without ``vocabulary_size`` every word that was seen becomes one token.
-        """
-        alphabet = _byte_alphabet()
-        base = 2 * len(alphabet) + 2
-        if vocabulary_size is not None and vocabulary_size < base:
-            raise UsageError(f"vocabulary_size {vocabulary_size}: the bytes alone need {base}")
-        learner = _pipeline({END: 0}, [])
-        trainer = trainers.BpeTrainer(
-            vocab_size=1_000_000 if vocabulary_size is None else vocabulary_size,
-            initial_alphabet=alphabet,
-            end_of_word_suffix=WORD_END,
-            show_progress=False,
-        )
-        learner.train_from_iterator([valid_unicode(word) for word in words], trainer)
-        merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
-        if vocabulary_size is not None:
-            merges = merges[: vocabulary_size - base]
-        return cls.from_merges(merges)
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` and what transformers needs to read it."""

@@ -79,23 +79,6 @@ def hub_blocks(weights: Weights, tower: str, depth: int) -> dict[str, Tensor]:
     return ours
 
 
-def to_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
-    """The inverse of :func:`from_hub`."""
-    theirs = rename(weights, {b: a for a, b in HUB_NAMES.items()})
-    for tower, depth in (("vision", config.vision.layers), ("text", config.text.layers)):
-        for index in range(depth):
-            layer, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"
-            names = {f"{layer}.{b}": f"{block}.{a}" for a, b in HUB_BLOCK_NAMES.items()}
-            theirs |= rename(weights, names)
-            for kind in ("weight", "bias"):
-                parts = weights[f"{block}.attention.qkv.{kind}"].chunk(3)
-                for letter, part in zip("qkv", parts, strict=True):
-                    theirs[f"{layer}.self_attn.{letter}_proj.{kind}"] = part
-    side = config.vision.patch_size
-    theirs[HUB_PATCHES] = weights[OURS_PATCHES].reshape(-1, 3, side, side)
-    return {name: weight.detach().cpu().contiguous() for name, weight in theirs.items()}
-
-
 def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
     """Weights of OpenAI's ``CLIP`` class, or of the released code's copy of it, by our names."""
     weights = {name.replace(SHIFTED, ".attn."): value for name, value in weights.items()}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Self, TypeVar, cast, final
+from typing import Any, ClassVar, TypeVar, cast, final
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.video.inputs import FrameBatch, clips_of
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor
+Built = TypeVar("Built", bound="Method")
 VideoInput = (
     str | Path | Frames | Sequence[str | Path | Frames] | FrameBatch | Clips | VideoFeatures
 )
@@ -115,7 +116,7 @@ class Method(nn.Module, ABC):
         )
 
     @classmethod
-    def build(cls, config: Any, encoder: Encoder) -> Self:
+    def build(cls: type[Built], config: Any, encoder: Encoder) -> Built:
         """Create the method; its loss starts from the encoder's logit scale."""
         method = cls(encoder, config)
         adopt_logit_scale(encoder, getattr(method, "loss", None))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +75,7 @@ class CLIP4Clip(Method):
         self.loss = None if config.head == "tight" else SoftmaxLoss()
 
     @classmethod
-    def build(cls, config: CLIP4ClipConfig, encoder: Encoder) -> Self:
+    def build(cls, config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
         """Create the method; ``stem="3d"`` changes CLIP's vision tower first."""
         if config.stem == "3d":
             need_clip(encoder, "clip4clip with stem=3d").vision.add_temporal_stem()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -246,7 +246,7 @@ class EagleNet(Method):
         self.reseed(config.noise_seed)
 
     @classmethod
-    def build(cls, config: EagleNetConfig, encoder: Encoder) -> Self:
+    def build(cls, config: EagleNetConfig, encoder: Encoder) -> EagleNet:
         """Create the method. With ``token_shift`` the last two visual blocks exchange tokens.
 
         The encoder's own logit scale is frozen: the loss owns its temperature.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -306,7 +305,7 @@ class TempMe(CosineMethod):
         add_low_rank(encoder, config.rank)
 
     @classmethod
-    def build(cls, config: TempMeConfig, encoder: Encoder) -> Self:
+    def build(cls, config: TempMeConfig, encoder: Encoder) -> TempMe:
         """Create the method; with ``frozen`` the scale of the loss is frozen too."""
         method = super().build(config, encoder)
         method.loss.logit_scale.requires_grad_(not config.frozen)

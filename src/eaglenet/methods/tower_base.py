@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -20,6 +20,9 @@ from eaglenet.layers.masking import visible
 from eaglenet.losses.softmax import SoftmaxLoss, fixed_softmax_loss
 from eaglenet.methods.base import Method
 
+OnTowers = TypeVar("OnTowers", bound="TowerMethod")
+OverFrames = TypeVar("OverFrames", bound="SpaceTimeMethod")
+
 
 class TowerMethod(Method):
     """Method inside CLIP's towers, trained with one softmax loss over its scores."""
@@ -28,7 +31,7 @@ class TowerMethod(Method):
     loss: SoftmaxLoss
 
     @classmethod
-    def build(cls, config: Any, encoder: Encoder) -> Self:
+    def build(cls: type[OnTowers], config: Any, encoder: Encoder) -> OnTowers:
         """Create the method; the towers are changed by :meth:`prepare` first."""
         cls.prepare(config, need_clip(encoder, cls.name))
         return super().build(config, encoder)
@@ -73,7 +76,7 @@ class SpaceTimeMethod(Method):
     score_tile = (4096, 1024)
 
     @classmethod
-    def build(cls, config: Any, encoder: Encoder) -> Self:
+    def build(cls: type[OverFrames], config: Any, encoder: Encoder) -> OverFrames:
         """Create the method on any tower with blocks; parts that are not read are frozen."""
         if not isinstance(encoder, TowerEncoder) or not isinstance(encoder.vision, TowerParts):
             raise ConfigError(

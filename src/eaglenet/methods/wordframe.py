@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -115,7 +114,7 @@ class WordFrame(Method):
         self.loss = SoftmaxLoss()
 
     @classmethod
-    def build(cls, config: WordFrameConfig, encoder: Encoder) -> Self:
+    def build(cls, config: WordFrameConfig, encoder: Encoder) -> WordFrame:
         """Create the method; ``token_shift`` changes CLIP's last two visual blocks first."""
         if config.token_shift:
             last = encoder.num_blocks

@@ -21,8 +21,9 @@ from eaglenet.core.types import (
 )
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.blocks import Attention, BlockConfig, FeedForward
+from eaglenet.encoders.blocks import Attention, FeedForward
 from eaglenet.encoders.clip import TextTower, take_positions
+from eaglenet.encoders.clip_config import TowerConfig
 from eaglenet.encoders.video_tower import SpaceTime, grouped_attention, split_heads
 from eaglenet.layers.masking import Padding
 from eaglenet.losses.softmax import fixed_softmax_loss
@@ -41,7 +42,7 @@ class BridgeBlock(nn.Module):
         b'' = b' + \mathrm{MLP}(\mathrm{LN}_6 b')
     """
 
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: TowerConfig) -> None:
         super().__init__()
         width = config.width
         self.heads = config.heads
@@ -103,7 +104,7 @@ class BridgeBlock(nn.Module):
 class Bridge(nn.Module):
     """One bridge block for each visual block; the last one's own token is the answer."""
 
-    def __init__(self, config: BlockConfig, text_width: int, dim: int) -> None:
+    def __init__(self, config: TowerConfig, text_width: int, dim: int) -> None:
         super().__init__()
         self.map = nn.Linear(text_width, config.width)
         self.blocks = nn.ModuleList(BridgeBlock(config) for _ in range(config.layers))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -100,7 +99,7 @@ class TVMM(Method):
             nn.init.zeros_(self.map.bias)
 
     @classmethod
-    def build(cls, config: TVMMConfig, encoder: Encoder) -> Self:
+    def build(cls, config: TVMMConfig, encoder: Encoder) -> TVMM:
         """Create the method on CLIP's vision tower, or on the frames of any other encoder."""
         if isinstance(encoder, ClipEncoder):
             freeze_frame_embedding(encoder.vision)
