@@ -16,7 +16,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE, ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.clip_files import LEGACY_END_TOKEN, METACLIP_2
 from eaglenet.encoders.tokenizers import END, WORD_END, ClipTokenizer, _byte_alphabet, _pipeline
-from eaglenet.encoders.weight_names import HUB_BLOCK_NAMES, HUB_NAMES, rename
+from eaglenet.encoders.weight_names import HUB_BLOCK_NAMES, HUB_TEXT, HUB_VISION, rename
 
 PATCHES = "vision_model.embeddings.patch_embedding.weight"
 
@@ -93,7 +93,9 @@ def _section_of(tower: VisionConfig | TextConfig) -> dict[str, Any]:
 
 def to_hub(weights: Mapping[str, Tensor], config: ClipConfig) -> dict[str, Tensor]:
     """The inverse of ``from_hub``."""
-    theirs = rename(weights, {b: a for a, b in HUB_NAMES.items()})
+    theirs = rename(
+        weights, {b: a for a, b in {**HUB_VISION, **HUB_TEXT, "logit_scale": "logit_scale"}.items()}
+    )
     for tower, depth in (("vision", config.vision.layers), ("text", config.text.layers)):
         for index in range(depth):
             layer, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"

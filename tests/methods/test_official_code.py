@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eaglenet.encoders.blocks import shift_tokens
 from eaglenet.methods import Method
-from eaglenet.methods.official.weights import translate
+from eaglenet.methods.official.checkpoint import translate
 from eaglenet.methods.prost import local_mask
 from eaglenet.research.evaluation.postprocessing import (
     sinkhorn_levels,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig, build
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.scoring import choose
 from eaglenet.scoring.eaglenet import subspace
 from eaglenet.scoring.eaglenet.factorised import candidates, project_texts
@@ -24,7 +24,7 @@ def make(released: bool = True) -> EagleNet:
     maker = EagleNetConfig.released if released else EagleNetConfig.paper
     encoder = FeatureEncoder(FeatureConfig(text_dim=DIM, frame_dim=DIM, dim=DIM))
     options = {"token_shift": False} if released else {}
-    return build(maker(**shape, **options), encoder).eval()
+    return EagleNet.build(maker(**shape, **options), encoder).eval()
 
 
 def radii_of(plan: Plan, videos: int, scale: float = 1.0) -> Tensor:

@@ -25,7 +25,7 @@ from eaglenet.encoders.hub import find_hub_folder
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
-from eaglenet.encoders.weight_names import Weights, from_hub, from_openai, openai_config
+from eaglenet.encoders.weight_names import Weights, clip_config, from_hub, from_openai
 from eaglenet.encoders.weights import (
     fill,
     model_type,
@@ -158,11 +158,11 @@ def is_open_clip(location: Path) -> bool:
 
 def read_open_clip(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
     """The encoder of such a folder, in eval mode."""
-    weights = read_open_clip_weights(folder)
+    weights = from_openai(read_open_clip_weights(folder))
     config = config_from_open_clip(read_json(folder / OPEN_CLIP_CONFIG), weights)
     with torch.device("meta"):
         encoder = ClipEncoder(config)
-    return fill(encoder, from_openai(weights, config), folder, dtype)
+    return fill(encoder, weights, folder, dtype)
 
 
 def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipConfig:
@@ -191,7 +191,7 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
         )
     activation: Activation = "quick_gelu" if plain.get("quick_gelu") else "gelu"
     try:
-        sizes = openai_config(weights)
+        sizes = clip_config(weights)
         return dataclasses.replace(
             sizes,
             vision=dataclasses.replace(
@@ -276,7 +276,7 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
     )
     with torch.device("meta"):
         encoder = ClipEncoder(config)
-    return fill(encoder, from_hub(read_weights(folder), config), folder, dtype)
+    return fill(encoder, from_hub(read_weights(folder)), folder, dtype)
 
 
 def clip_tokenizer_for(location: Path, tokenizer: str | Path | None) -> ClipTokenizer:

@@ -25,14 +25,16 @@ from eaglenet.encoders.siglip import (
 )
 from eaglenet.encoders.tokenizers import FILE, JsonTokenizer, TokenizerSettings, read_backend
 from eaglenet.encoders.weight_names import (
+    PATCHES,
     Weights,
-    depth_of,
+    fused_pooling,
     hub_blocks,
     openai_blocks,
     rename,
     take,
     timm_blocks,
     timm_pooling,
+    tower_sizes,
 )
 from eaglenet.encoders.weights import (
     fill,
@@ -63,42 +65,25 @@ def from_open_clip(weights: Weights) -> dict[str, Tensor]:
     ours |= timm_pooling(weights, f"{trunk}.attn_pool")
     ours |= openai_blocks(weights, "text", "text.transformer")
     ours["vision.positional_embedding"] = take(weights, f"{trunk}.pos_embed")[0]
-    patches = f"{trunk}.patch_embed.proj"
-    ours["vision.patch_embedding.projection.weight"] = take(weights, f"{patches}.weight")
-    ours["vision.patch_embedding.projection.bias"] = take(weights, f"{patches}.bias")
-    for name in ("logit_scale", "logit_bias"):
-        ours[name] = take(weights, name).reshape(())
-    return ours
+    return ours | _patches_and_scale(weights, f"{trunk}.patch_embed.proj")
 
 
-def config_from_weights(ours: Mapping[str, Tensor]) -> SiglipConfig:
-    """The shape of a model by its weights, patches not yet flattened."""
-    patches = ours["vision.patch_embedding.projection.weight"]
-    vocabulary, text_width = ours["text.token_embedding.weight"].shape
-    return SiglipConfig(
-        vision=SiglipVisionConfig(
-            image_size=round(len(ours["vision.positional_embedding"]) ** 0.5) * patches.shape[-1],
-            patch_size=patches.shape[-1],
-            width=len(patches),
-            layers=depth_of(ours, "vision.blocks."),
-            heads=_heads(len(patches)),
-            mlp_width=len(ours["vision.blocks.0.mlp.up.weight"]),
-        ),
-        text=SiglipTextConfig(
-            vocabulary_size=vocabulary,
-            context_length=len(ours["text.positional_embedding"]),
-            width=text_width,
-            layers=depth_of(ours, "text.blocks."),
-            heads=_heads(text_width),
-            mlp_width=len(ours["text.blocks.0.mlp.up.weight"]),
-            pad_token=0 if vocabulary == GEMMA_VOCABULARY else 1,
-        ),
-    )
+def _patches_and_scale(weights: Weights, patches: str) -> dict[str, Tensor]:
+    return {
+        PATCHES: take(weights, f"{patches}.weight").flatten(1),
+        "vision.patch_embedding.projection.bias": take(weights, f"{patches}.bias"),
+        "logit_scale": take(weights, "logit_scale").reshape(()),
+        "logit_bias": take(weights, "logit_bias").reshape(()),
+    }
 
 
-def _heads(width: int) -> int:
-    """64 wide, but never more than 16 (So400m: 72 wide, giant: 96)."""
-    return min(max(width // 64, 1), 16)
+def config_from_weights(ours: Weights) -> SiglipConfig:
+    """Return the shape of a model, read off its weights."""
+    vision, text = tower_sizes(ours)
+    for sizes in (vision, text):
+        sizes["heads"] = min(sizes["heads"], 16)  # So400m: 72 wide, giant: 96
+    pad_token = 0 if text["vocabulary_size"] == GEMMA_VOCABULARY else 1
+    return SiglipConfig(SiglipVisionConfig(**vision), SiglipTextConfig(**text, pad_token=pad_token))
 
 
 # SentencePiece's own file (``spiece.model``), read into the tokenizer library.
@@ -260,34 +245,27 @@ VISION_DEFAULTS = {"image_size": 224, "patch_size": 16, "num_channels": 3}
 NAMES = {
     "vision.positional_embedding": "vision_model.embeddings.position_embedding.weight",
     "vision.ln_post": "vision_model.post_layernorm",
-    "vision.pooling.out": "vision_model.head.attention.out_proj",
-    "vision.pooling.norm": "vision_model.head.layernorm",
-    "vision.pooling.mlp.up": "vision_model.head.mlp.fc1",
-    "vision.pooling.mlp.down": "vision_model.head.mlp.fc2",
     "text.token_embedding.weight": "text_model.embeddings.token_embedding.weight",
     "text.positional_embedding": "text_model.embeddings.position_embedding.weight",
     "text.ln_final": "text_model.final_layer_norm",
     "text.projection": "text_model.head",
 }
-PATCHES = "vision_model.embeddings.patch_embedding"
 
 
 def read_siglip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> SiglipEncoder:
-    """The encoder of a folder in transformers' or open_clip's layout, in eval mode."""
+    """Read a folder in transformers' or open_clip's layout; returns an encoder in eval mode."""
     if open_clip_trunk(folder):
         ours = from_open_clip(read_open_clip_weights(folder))
         config = config_from_weights(ours)
-        name = "vision.patch_embedding.projection.weight"
-        ours[name] = ours[name].flatten(1)
-        with torch.device("meta"):
-            encoder = SiglipEncoder(config)
-        return fill(encoder, ours, folder, dtype)
-    config = config_from_hub(
-        read_json(folder / "config.json"), read_optional_json(folder / "preprocessor_config.json")
-    )
+    else:
+        config = config_from_hub(
+            read_json(folder / "config.json"),
+            read_optional_json(folder / "preprocessor_config.json"),
+        )
+        ours = from_hub(read_weights(folder))
     with torch.device("meta"):
         encoder = SiglipEncoder(config)
-    return fill(encoder, from_hub(read_weights(folder), config), folder, dtype)
+    return fill(encoder, ours, folder, dtype)
 
 
 def config_from_hub(
@@ -325,21 +303,15 @@ def config_from_hub(
     )
 
 
-def from_hub(weights: Weights, config: SiglipConfig) -> dict[str, Tensor]:
-    """Weights of transformers' ``SiglipModel`` by our names."""
-    ours = rename(weights, NAMES)
-    ours |= hub_blocks(weights, "vision", config.vision.layers)
-    ours |= hub_blocks(weights, "text", config.text.layers)
-    for name in ("logit_scale", "logit_bias"):
-        ours[name] = take(weights, name).reshape(())
-    ours["vision.patch_embedding.projection.weight"] = take(weights, f"{PATCHES}.weight").flatten(1)
-    ours["vision.patch_embedding.projection.bias"] = take(weights, f"{PATCHES}.bias")
-    ours["vision.pooling.probe"] = take(weights, "vision_model.head.probe").flatten()
-    for kind in ("weight", "bias"):
-        fused = take(weights, f"vision_model.head.attention.in_proj_{kind}").chunk(3)
-        for name, part in zip(("query", "key", "value"), fused, strict=True):
-            ours[f"vision.pooling.{name}.{kind}"] = part
-    return ours
+def from_hub(weights: Weights) -> dict[str, Tensor]:
+    """Return weights of transformers' ``SiglipModel`` by our names."""
+    return {
+        **rename(weights, NAMES),
+        **hub_blocks(weights, "vision"),
+        **hub_blocks(weights, "text"),
+        **fused_pooling(weights, "vision_model.head", "attention", ("mlp.fc1", "mlp.fc2")),
+        **_patches_and_scale(weights, "vision_model.embeddings.patch_embedding"),
+    }
 
 
 def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:

@@ -325,7 +325,8 @@ def fill(
                 f"{location}: {name} is {list(weights[name].shape)}, config.json says "
                 f"{list(value.shape)}"
             )
-    module.load_state_dict({name: w.to(dtype) for name, w in weights.items()}, assign=True)
+    state = {name: weights[name].to(dtype) for name in module.state_dict()}
+    module.load_state_dict(state, assign=True)
     return module.eval()
 
 

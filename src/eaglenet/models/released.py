@@ -15,7 +15,7 @@ from torch import Tensor
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.weight_names import from_openai, openai_config
+from eaglenet.encoders.weight_names import clip_config, from_openai
 from eaglenet.energy.energies import EnergyPooling
 from eaglenet.methods.base import EvaluationHabits
 from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNet, EagleNetConfig
@@ -255,8 +255,7 @@ def _encoder(weights: Mapping[str, Tensor], unused: Mapping[str, str]) -> ClipEn
         for name, value in weights.items()
         if name.startswith(start) and name not in unused
     }
-    config = openai_config(clip)
-    renamed = from_openai(clip, config)
+    renamed = from_openai(clip)
     # Renaming copies nothing, so that what was not taken is in memory nobody else has.
     taken = {value.untyped_storage().data_ptr() for value in renamed.values()}
     unknown = sorted(n for n, v in clip.items() if v.untyped_storage().data_ptr() not in taken)
@@ -266,7 +265,7 @@ def _encoder(weights: Mapping[str, Tensor], unused: Mapping[str, str]) -> ClipEn
             f"{', '.join(start + name for name in unknown[:8])}"
         )
     with torch.device("meta"):
-        encoder = ClipEncoder(config)
+        encoder = ClipEncoder(clip_config(renamed))
     encoder.load_state_dict(renamed, assign=True)
     return encoder
 
