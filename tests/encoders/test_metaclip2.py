@@ -16,10 +16,10 @@ import eaglenet
 from clip_folder import config_to_hub, save_clip
 from eaglenet.core.errors import ModelNotFoundError
 from eaglenet.core.types import Clips, Tokens
+from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.clip_files import config_from_hub, load_clip, read_clip_folder
-from eaglenet.encoders.loading import load_pretrained
 from eaglenet.encoders.tokenizers import JsonTokenizer
 from texts_alone import check_texts_alone
 

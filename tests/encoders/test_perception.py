@@ -13,8 +13,8 @@ from clip_oracle import randomised
 import eaglenet
 from clip_folder import learn_tokenizer
 from eaglenet.core.types import Clips, Tokens
+from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.clip_config import TextConfig
-from eaglenet.encoders.loading import load_pretrained
 from eaglenet.encoders.perception import (
     PERCEPTION_SHAPES,
     PerceptionConfig,
@@ -23,7 +23,7 @@ from eaglenet.encoders.perception import (
     grid_angles,
     read_perception,
 )
-from eaglenet.encoders.siglip_files import read_siglip_folder
+from eaglenet.encoders.siglip import read_siglip_folder
 from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 

@@ -20,8 +20,7 @@ from eaglenet.encoders.clip_config import (
     Activation,
     ClipConfig,
 )
-from eaglenet.encoders.file_names import OPEN_CLIP_CONFIG
-from eaglenet.encoders.hub import find_hub_folder
+from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, find_hub_folder
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings

@@ -73,7 +73,7 @@ ENCODERS: Registry[EncoderSpec] = Registry(
         "compact": "eaglenet.encoders.compact",
         "openclip": "eaglenet.encoders.openclip",
         "perception": "eaglenet.encoders.perception",
-        "siglip": "eaglenet.encoders.siglip_files",
+        "siglip": "eaglenet.encoders.siglip",
         "st": "eaglenet.encoders.sentence_transformer",
     },
 )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
-from eaglenet.encoders.file_names import (
+from eaglenet.encoders.hub import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
     WEIGHT_FILES,

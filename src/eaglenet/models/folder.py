@@ -149,7 +149,7 @@ def _find(name_or_folder: str | Path) -> Method:
             f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a model "
             "folder"
         )
-    from eaglenet.encoders.loading import load_pretrained
+    from eaglenet.encoders.base import load_pretrained
 
     encoder, tokenizer = load_pretrained(name_or_folder)
     method = _zero_shot(encoder)
@@ -216,7 +216,7 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
             f"{path}: {error}; a newer eaglenet may have written it: upgrade, or save it again"
         ) from error
     _assign(method, weights, folder)
-    from eaglenet.encoders.loading import read_tokenizer
+    from eaglenet.encoders.tokenizers import read_tokenizer
 
     method.tokenizer = read_tokenizer(folder)
     return method
