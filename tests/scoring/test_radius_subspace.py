@@ -11,9 +11,8 @@ from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.scoring import choose
 from eaglenet.scoring.eaglenet import subspace
-from eaglenet.scoring.eaglenet.factorised import candidates, project_texts
+from eaglenet.scoring.eaglenet.factorised import RadiusSubspace, candidates, project_texts
 from eaglenet.scoring.eaglenet.plan import Plan, plan_of
-from eaglenet.scoring.eaglenet.subspace import RadiusSubspace
 
 DIM, FRAMES, VIDEOS, TEXTS, CANDIDATES = 96, 5, 11, 3, 7
 

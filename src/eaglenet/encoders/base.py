@@ -37,6 +37,10 @@ from eaglenet.encoders.weights import forget, is_deferred
 FRAMES = 12
 """Of a piece, at least: one clip. Fewer cost more calls a frame, more leave the caches."""
 
+TextSource = Tokens | TextFeatures
+"""Texts that an encoder reads: tokens, or stored features."""
+VideoSource = Clips | VideoFeatures
+"""Videos that an encoder reads: decoded clips, or stored features."""
 Frames = Shaped[Tensor, "videos frames 3 height width"]
 Mask = Bool[Tensor, "videos frames"]
 Read = Callable[[Frames, Mask | None], Float[Tensor, "videos frames tokens dim"]]
@@ -113,12 +117,10 @@ class BaseEncoder(nn.Module, ABC):
         self.register_parameter("logit_bias", None)  # a family that has one sets it
 
     @abstractmethod
-    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures: ...
+    def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures: ...
 
     @abstractmethod
-    def encode_video(
-        self, videos: Clips | VideoFeatures, *, patches: bool = False
-    ) -> VideoFeatures: ...
+    def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures: ...
 
     def encode_frames(
         self,
@@ -221,7 +223,7 @@ class TowerEncoder(BaseEncoder):
             return super().__getattr__(name)
         return value
 
-    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
+    def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
         """Sentences; with ``words`` every position and which are real."""
         if not isinstance(texts, Tokens):
             raise UsageError(f"a {self.family} encoder reads Tokens, got {type(texts).__name__}")
@@ -237,9 +239,7 @@ class TowerEncoder(BaseEncoder):
         features: TextFeatures = self.text.read(texts.ids, texts.mask, words=words)  # type: ignore[operator]
         return features
 
-    def encode_video(
-        self, videos: Clips | VideoFeatures, *, patches: bool = False
-    ) -> VideoFeatures:
+    def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
         """One vector a frame; with ``patches`` all tokens of a frame, its own vector first.
 
         ``patches`` is [videos, frames, 1 + patches, dim], and ``patches[:, :, 0]`` is ``frames``.

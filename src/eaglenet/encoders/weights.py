@@ -17,12 +17,7 @@ from torch import Tensor, nn
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
-from eaglenet.encoders.hub import (
-    OPEN_CLIP_CONFIG,
-    OPEN_CLIP_WEIGHTS,
-    WEIGHT_FILES,
-    shard_names,
-)
+from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHT_FILES, shard_names
 
 # Weights that are read when their values are asked for, so that a tower nobody uses costs nothing.
 

@@ -33,7 +33,7 @@ from eaglenet.core.types import (
     unit_entries,
 )
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.base import TextSource, TowerEncoder, VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.vision import TowerParts
 from eaglenet.layers.masking import mean_pooling
@@ -179,7 +179,7 @@ class Method(nn.Module, ABC):
                 ]
             )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """Encode tokens or features of texts; methods override this part of :meth:`encode_text`."""
         has_words = self.encoder.abilities.words
         if isinstance(texts, TextFeatures):
@@ -190,7 +190,7 @@ class Method(nn.Module, ABC):
             return features
         return dataclasses.replace(features, sentence=unit_entries(features.sentence))
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         """Encode clips or features of videos; methods override this part of ``encode_video``."""
         features = self.encoder.encode_video(videos, patches=self.needs_patches)
         if not self.unit_features:

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.transformer import CrossEncoder, TemporalTransformer, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
@@ -81,7 +82,7 @@ class CLIP4Clip(Method):
             need_clip(encoder, "clip4clip with stem=3d").vision.add_temporal_stem()
         return super().build(config, encoder)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), video=None)
         if isinstance(self.head, TemporalLSTM | TemporalTransformer):
             return dataclasses.replace(features, video=self._vector(features))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglenet.core.types import Clips, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_tower import VideoProxies
 from eaglenet.layers.masking import Padding
@@ -61,7 +62,7 @@ class CLIPViP(CosineMethod):
     def prepare(cls, config: CLIPViPConfig, encoder: ClipEncoder) -> None:
         freeze_frame_embedding(encoder.vision)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         all_frames = self.config.padding == "official"
         return self.proxies.encode(self.encoder.vision, videos, all_frames=all_frames).features
 

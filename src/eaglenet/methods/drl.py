@@ -10,14 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
@@ -143,7 +137,7 @@ class DRL(Method):
         self.frame_weights = TokenWeights(encoder.dim)
         self.loss = SoftmaxLoss()
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         return dataclasses.replace(
             features, tokens=self._tokens(features), tokens_mask=features.mask

@@ -10,21 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.layers.masking import (
-    Padding,
-    first_right_video,
-    masked_softmax,
-    visible,
-)
+from eaglenet.layers.masking import Padding, first_right_video, masked_softmax, visible
 from eaglenet.layers.transformer import TemporalTransformer, default_heads, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import Method, register
@@ -106,7 +95,7 @@ class GLSCL(Method):
         self.decoder = nn.TransformerDecoder(layer, config.num_decoder_layers)
         self.loss = SoftmaxLoss()
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         frames = self.temporal(features.frames, features.mask)
         concepts = self.concepts(frames, features.mask)

@@ -15,14 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, too_many_frames
-from eaglenet.core.types import (
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    VideoFeatures,
-    quick_gelu,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures, quick_gelu
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.transformer import TransformerStack

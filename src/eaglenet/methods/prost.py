@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, too_many_frames
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.late_interaction import masked_max, token_similarities
 from eaglenet.layers.masking import Padding, frame_weights, masked_softmax, visible
@@ -238,7 +239,7 @@ class ProST(TowerMethod):
     def prepare(cls, config: ProSTConfig, encoder: ClipEncoder) -> None:
         shift_last_blocks(encoder, config.num_shifted_blocks)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = super()._encode_video(videos)
         if features.patches is None:
             raise ConfigError("prost needs patches; make features with its own encode_video")

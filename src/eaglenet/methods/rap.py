@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, too_many_frames
-from eaglenet.core.types import Clips, VideoFeatures
+from eaglenet.core.types import VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import freeze_tower
@@ -217,7 +218,7 @@ class RAP(CosineMethod):
         if config.frozen:
             freeze_tower(encoder)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         clips = need_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         order, back = real_first(mask)

@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import Clips, Encoder, VideoFeatures
+from eaglenet.core.types import Encoder, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import add_low_rank, freeze_tower
@@ -311,7 +312,7 @@ class TempMe(CosineMethod):
         method.loss.logit_scale.requires_grad_(not config.frozen)
         return method
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         clips = need_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         frames = clips.frames.to(self.device, non_blocking=True)

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, too_many_frames
-from eaglenet.core.types import Clips, VideoFeatures
+from eaglenet.core.types import VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import run_block
 from eaglenet.encoders.clip import ClipEncoder, TextTower, take_positions
 from eaglenet.encoders.low_rank import freeze_tower
@@ -142,7 +143,7 @@ class TFVL(CosineMethod):
         if config.frozen:
             freeze_tower(encoder)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         clips = need_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         if mask.shape[1] > self.config.num_frames:

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.base import TowerEncoder, VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_tower import SpaceTime
 from eaglenet.encoders.vision import TowerParts, VisionTower
@@ -40,7 +40,7 @@ class TowerMethod(Method):
     def prepare(cls, config: Any, encoder: ClipEncoder) -> None:
         """Freeze, shift or extend the towers."""
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         """Features of the towers; with ``padding="official"`` tokens shift to padded frames too."""
         if getattr(self.config, "padding", "masked") != "official":
             return super()._encode_video(videos)
@@ -92,11 +92,11 @@ class SpaceTimeMethod(Method):
         """The encoder's image tower; one whose memory was released is restored."""
         return self.encoder.vision  # type: ignore[return-value]
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         return self.read_frames(videos)
 
     def read_frames(
-        self, videos: Clips | VideoFeatures, block_inputs: list[Tensor] | None = None
+        self, videos: VideoSource, block_inputs: list[Tensor] | None = None
     ) -> VideoFeatures:
         """Encode videos; ``block_inputs`` receives the patches that each block reads.
 

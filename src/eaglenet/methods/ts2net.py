@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import Padding, masked_softmax
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
@@ -105,7 +106,7 @@ class TS2Net(TowerMethod):
             )
         shift_last_blocks(encoder, config.num_shifted_blocks)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         return dataclasses.replace(
             features, patches=None, tokens=self._tokens(features), tokens_mask=features.mask

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_tower import VideoProxies
 from eaglenet.layers.masking import Padding, first_right_video
@@ -212,7 +213,7 @@ class TVProxyNet(TowerMethod):
     def prepare(cls, config: TVProxyNetConfig, encoder: ClipEncoder) -> None:
         freeze_frame_embedding(encoder.vision)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         encoded = self.proxies.encode(
             self.encoder.vision, videos, all_frames=self.config.padding == "official"
         )

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import Padding, masked_softmax, mean_pooling, visible
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
@@ -143,7 +144,7 @@ class UCoFiA(TowerMethod):
     def prepare(cls, config: UCoFiAConfig, encoder: ClipEncoder) -> None:
         shift_last_blocks(encoder, config.num_shifted_blocks)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = super()._encode_video(videos)
         if features.patches is None:
             raise ConfigError("ucofia needs patches; make features with its own encode_video")

@@ -10,15 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.late_interaction import mean_max_similarity, words_or_sentence
 from eaglenet.layers.transformer import stack_on
 from eaglenet.losses.sigmoid import SigmoidLoss
@@ -83,7 +76,7 @@ class VideoColBERT(Method):
             config.num_query_tokens, encoder.context_length or config.num_query_tokens
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """Sentences and, where towers or features have any, words; pads expand queries."""
         is_expanded = bool(self.num_query_tokens) and self.encoder.abilities.words
         if isinstance(texts, TextFeatures) or not is_expanded:
@@ -97,7 +90,7 @@ class VideoColBERT(Method):
         features = self.encoder.encode_text(padded, words=True)
         return dataclasses.replace(features, words_mask=expanded.to(features.sentence.device))
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         tokens, mask = self._tokens(features)
         return dataclasses.replace(features, tokens=tokens, tokens_mask=mask)

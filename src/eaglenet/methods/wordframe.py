@@ -9,14 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
@@ -121,7 +115,7 @@ class WordFrame(Method):
             encoder.set_token_shift((last - 2, last - 1))
         return super().build(config, encoder)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         if not self.config.interaction or not self.encoder.abilities.frames:
             return features  # the tokens would be the vectors themselves

@@ -11,16 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.base import TextSource, TowerEncoder, VideoSource
 from eaglenet.encoders.blocks import Attention, FeedForward
 from eaglenet.encoders.clip import TextTower, take_positions
 from eaglenet.encoders.clip_config import TowerConfig
@@ -230,7 +223,7 @@ class BridgeFormer(SpaceTimeMethod):
             else None
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """In training with a bridge also questions (``words``) and their answers (``keys``)."""
         text = super()._encode_text(texts)
         if self.bridge is None or not self.training or not isinstance(texts, Tokens):
@@ -248,7 +241,7 @@ class BridgeFormer(SpaceTimeMethod):
             tokens=dataclasses.replace(tokens, ids=ends[:, None].expand_as(tokens.ids)),
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         """In training with a bridge also the patches that every block was given."""
         if self.bridge is None or not self.training:
             return super()._encode_video(videos)

@@ -11,16 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Expert,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Expert, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import CollaborativeGate, GatedEmbedding, Vlad
 from eaglenet.layers.masking import Padding, frame_weights, visible
 from eaglenet.losses.margin import margin_loss
@@ -98,7 +90,7 @@ class CE(ExpertMethod):
             padding=config.padding,
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         if self.config.padding == "official":
             words = words * mask[..., None].to(words.dtype)
@@ -110,7 +102,7 @@ class CE(ExpertMethod):
             weights=expert_weights(self.weigh, sentence),
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
         raw = torch.stack([self._reduce(name, expert) for name, expert in experts.items()], dim=1)

@@ -11,15 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.transformer import PostNormStack
 from eaglenet.methods.base import Method, register
@@ -118,13 +111,13 @@ class ClipBERT(Method):
         self.pooler = nn.Linear(dim, dim)
         self.head = nn.Sequential(nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 2))
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """Sentence for the shortlist, words for the pair network."""
         text = super()._encode_text(texts)
         words, mask = words_or_sentence(text)
         return dataclasses.replace(text, words=words, words_mask=mask)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         """Frames for the shortlist; in ``patches`` the grid of each clip, [videos, clips, ...]."""
         video = self.encoder.encode_video(videos, patches=self.has_grid)
         grid = video.frames[:, :, None] if video.patches is None else video.patches[:, :, 1:]

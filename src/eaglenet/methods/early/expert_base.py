@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Clips, Encoder, Expert, TextFeatures, Tokens, VideoFeatures
+from eaglenet.core.types import Clips, Encoder, Expert, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.encoders.features import ExpertEncoder
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.methods.base import Method
@@ -75,16 +76,14 @@ class ExpertMethod(Method):
         self.frames_index = list(self.widths).index(self.frames_expert)
 
     def read_text(
-        self, texts: Tokens | TextFeatures
+        self, texts: TextSource
     ) -> tuple[TextFeatures, Float[Tensor, "texts words dim"], Bool[Tensor, "texts words"]]:
         """Encoded texts, their words and which are real; without words the sentence is one."""
         text = Method._encode_text(self, texts)
         words, mask = words_or_sentence(text)
         return text, words, mask
 
-    def read_experts(
-        self, videos: Clips | VideoFeatures
-    ) -> tuple[VideoFeatures, dict[str, Expert]]:
+    def read_experts(self, videos: VideoSource) -> tuple[VideoFeatures, dict[str, Expert]]:
         """Encoded videos, and their experts by name."""
         video = self.encoder.encode_video(videos)
         if video.experts is not None:

@@ -12,16 +12,15 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import (
-    Clips,
     Encoder,
     Expert,
     Losses,
     RightPairs,
     TextFeatures,
     TextGraph,
-    Tokens,
     VideoFeatures,
 )
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import register
@@ -238,7 +237,7 @@ class HGR(ExpertMethod):
         self.pooling = RolePooling(dim)
         self.dropout = nn.Dropout(config.frame_dropout)
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         text, words, mask = self.read_text(texts)
         if text.graph is None:
             raise UsageError(
@@ -252,7 +251,7 @@ class HGR(ExpertMethod):
             words_mask=exists[:, 1:],
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         mask = torch.cat([expert.mask for expert in experts.values()], dim=1)
         streams = {level: self._stream(level, experts) for level in LEVELS}

@@ -12,16 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Expert,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Expert, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens
 from eaglenet.layers.masking import masked_mean
 from eaglenet.layers.transformer import PostNormStack, WordTransformer
@@ -186,7 +178,7 @@ class HiT(ExpertMethod):
         self.text_banks = nn.ModuleList(KeyBank(config.bank_size, config.dim) for _ in LEVELS)
         self.video_banks = nn.ModuleList(KeyBank(config.bank_size, config.dim) for _ in LEVELS)
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         levels = self.text_network(words, mask)
         keys = None
@@ -195,7 +187,7 @@ class HiT(ExpertMethod):
                 keys = self.key_text(words, mask)
         return TextFeatures(sentence=self._join_levels(levels), words=levels, keys=keys)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         levels = self.video_network(experts)
         keys = None

@@ -9,15 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens, GatedEmbedding
 from eaglenet.layers.masking import Padding
 from eaglenet.layers.transformer import PostNormStack, WordTransformer
@@ -101,7 +94,7 @@ class MMT(ExpertMethod):
         self.weigh = weight_layer(in_dim, len(self.widths))
         self.dropout = nn.Dropout(config.dropout)
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         if self.words is None:
             sentence = self.encoder.encode_text(texts).sentence
         else:
@@ -114,7 +107,7 @@ class MMT(ExpertMethod):
             weights=expert_weights(self.weigh, self.dropout(sentence)),
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         sequence = self.tokens(experts)
         outputs: Float[Tensor, "videos length dim"] = self.stack(sequence.tokens, sequence.mask)

@@ -12,15 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens
 from eaglenet.layers.masking import masked_mean, masked_softmax
 from eaglenet.layers.transformer import HIDDEN, PostNormStack, WordTransformer
@@ -218,7 +211,7 @@ class SupportSet(ExpertMethod):
             vocabulary_size(encoder, config), dim, num_layers=config.decoder_layers, **sizes
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """The sentence and, in training, what the support set is chosen by and the captions."""
         if self.words is None:
             state = self.encoder.encode_text(texts).sentence
@@ -237,7 +230,7 @@ class SupportSet(ExpertMethod):
         support = self.text_support(state)[:, None]
         return dataclasses.replace(text, words=support, tokens=tokens.to(state.device))
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         sequence = self.tokens(experts)
         states: Tensor = self.stack(sequence.tokens, sequence.mask)

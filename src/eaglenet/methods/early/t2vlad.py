@@ -11,16 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Expert,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Expert, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import GatedEmbedding, Vlad
 from eaglenet.layers.masking import Padding, visible
 from eaglenet.layers.transformer import HIDDEN
@@ -118,7 +110,7 @@ class T2VLAD(ExpertMethod):
             {name: GatedEmbedding(width, dim) for name, width in self.widths.items()}
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         mask = visible(mask, self.config.padding)
         if self.word_map is not None:
@@ -129,7 +121,7 @@ class T2VLAD(ExpertMethod):
             sentence=gathered, words=vectors, weights=expert_weights(self.weigh, gathered)
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
         experts = {

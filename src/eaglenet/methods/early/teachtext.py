@@ -13,15 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.methods.base import METHODS, Method, register
 from eaglenet.methods.configs import MethodConfig
 
@@ -92,11 +85,11 @@ class TeachText(Method):
         student.__dict__["encoder"] = encoder
         self.student = student
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         text = self.student.encode_text(texts)
         return dataclasses.replace(text, teachers=_teachers_of(self, texts, text.sentence))
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video = self.student.encode_video(videos)
         return dataclasses.replace(video, teachers=_teachers_of(self, videos, video.frames))
 

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_tower import SpaceTime, need_clips
 from eaglenet.layers.masking import mean_pooling
@@ -105,7 +106,7 @@ class TVMM(Method):
             freeze_frame_embedding(encoder.vision)
         return super().build(config, encoder)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         if self.space_time is None or not isinstance(self.encoder, ClipEncoder):
             video = self.encoder.encode_video(videos)
             tokens, mask, frames = video.frames, video.mask, video.frames

@@ -22,8 +22,7 @@ from eaglenet.methods.base import METHODS
 from eaglenet.methods.configs import CLIP4ClipConfig, WordFrameConfig
 from eaglenet.methods.wordframe import WordFrame
 from eaglenet.models.files import HEAD
-from eaglenet.models.folder import load, save
-from eaglenet.models.head import save_head
+from eaglenet.models.folder import load, save, save_head
 from eaglenet.research.data.frame_folder import FrameItem
 from eaglenet.research.small.banks import PairBank, join_banks, open_bank, open_pictures
 from eaglenet.research.small.config import PairTrainingConfig
