@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -281,10 +280,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_optional_json(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
-
-
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n")
 
 
 def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[str, Tensor]:

@@ -33,9 +33,7 @@ from eaglenet.core.types import (
     unit_entries,
 )
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.base import TextSource, TowerEncoder, VideoSource
-from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.vision import TowerParts
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.losses.sigmoid import SigmoidLoss
@@ -279,27 +277,6 @@ def evaluating(method: nn.Module) -> Iterator[None]:
     finally:
         for module, was_training in modes:
             module.training = was_training
-
-
-def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
-    """Return the encoder as CLIP; raise an error for methods that need CLIP's vision tower."""
-    if not isinstance(encoder, ClipEncoder):
-        raise ConfigError(
-            f"{name} works inside CLIP's vision tower and cannot run on "
-            f"{ENCODERS[encoder.family].title}; give it a CLIP model, or choose clip4clip, xpool, "
-            "tmass, video_colbert, drl, glscl or eaglenet"
-        )
-    return encoder
-
-
-def need_tower_parts(encoder: Encoder, name: str) -> TowerEncoder:
-    """Return the encoder, if its image tower can read all frames of a video together."""
-    if not isinstance(encoder, TowerEncoder) or not isinstance(encoder.vision, TowerParts):
-        raise ConfigError(
-            f"{name} works inside an image tower and cannot run on "
-            f"{ENCODERS[encoder.family].title}; give it a CLIP, SigLIP, PE-Core or compact model"
-        )
-    return encoder
 
 
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:

@@ -24,11 +24,12 @@ from eaglenet.core.settings import from_plain
 from eaglenet.methods.configs import CLIP4ClipConfig, WordFrameConfig
 from eaglenet.models.files import CONFIG, HEAD, WEIGHTS, model_folder
 from eaglenet.models.weights import Array, Weight, Weights, hash_model
+from eaglenet.store.hubness import HubnessBank
 
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 MAX_RECENT = 64
-"""Texts whose vectors are kept."""
+"""Texts whose vectors are cached."""
 
 
 @dataclass(frozen=True)
@@ -162,28 +163,10 @@ BATCH_FRAMES = 8
 
 
 @dataclass(frozen=True)
-class LightBank:
-    """Texts of the head, as unit vectors, whose level is subtracted from the scores of videos."""
-
-    vectors: Array
-    weight: float
-    scale: float
-
-    def level(self, videos: Array) -> Array:
-        r"""h(v) = w / a log 1/K sum_k exp(a b_k . v) of unit videos ``[videos, dim]``."""
-        scaled = np.float32(self.scale) * (videos @ self.vectors.T)
-        largest = scaled.max(axis=1, keepdims=True)
-        total = np.exp(scaled - largest).sum(axis=1)
-        level = largest[:, 0] + np.log(total) - np.log(np.float32(len(self.vectors)))
-        result: Array = (level * np.float32(self.weight / self.scale)).astype(np.float32)
-        return result
-
-
-@dataclass(frozen=True)
 class LightModel:
     """Encodes texts and frames, and scores them: the mean of a video's frames against the text.
 
-    bank: of the head beside the model; None if it has none.
+    bank: hubness bank of the head beside the model; None if it has none.
     """
 
     folder: Path
@@ -191,7 +174,7 @@ class LightModel:
     frame_spec: FrameSpec
     towers: Mapping[str, Any]
     """Configuration of the encoder."""
-    bank: LightBank | None
+    bank: HubnessBank | None
     weights: Weights
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     _visions: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -282,7 +265,7 @@ class LightModel:
         """Scores ``[texts, clips]`` of texts and frames as encoded."""
         videos = mean_of_frames(frames, mask)
         scores = unit(texts) @ videos.T
-        return scores if self.bank is None else scores - self.bank.level(videos)
+        return scores if self.bank is None else scores - self.bank.offsets(videos)
 
     def frame_scores(self, texts: Array, frames: Array, mask: NDArray[np.bool_]) -> Array:
         """Cosines ``[texts, clips, frames]``; -inf for padding."""
@@ -340,7 +323,7 @@ def _is_bank(plain: Mapping[str, Any]) -> bool:
     return is_form and config.coarse and not config.interaction and not config.token_shift
 
 
-def _read_bank(folder: Path) -> LightBank | None:
+def _read_bank(folder: Path) -> HubnessBank | None:
     plain = _read_json(folder / CONFIG)
     if plain is None or not _is_bank(plain):
         raise CheckpointError(f"{folder / CONFIG}: not a head of a compact model")
@@ -351,4 +334,4 @@ def _read_bank(folder: Path) -> LightBank | None:
     count = min(int(weights["bank.count"]), config.bank)
     scale = float(np.exp(np.minimum(weights["loss.logit_scale"], np.float32(MAX_LOGIT_SCALE))))
     vectors = weights["bank.vectors"][:count]
-    return LightBank(vectors, config.bank_weight, scale) if count else None
+    return HubnessBank("of the head", vectors, config.bank_weight, scale) if count else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -85,17 +85,6 @@ class ReferenceScorer(Scorer):
             return self.method.score(text.to(device, self.dtype), prepared_videos).float()
 
 
-@runtime_checkable
-class HasPairNoise(Protocol):
-    """A method whose score can take separate noise for each pair."""
-
-    def pair_noise(self, text: TextFeatures, video: VideoFeatures, seed: int) -> Tensor: ...
-
-    def score(
-        self, text: TextFeatures, video: VideoFeatures, noise: Tensor | None = ...
-    ) -> Tensor: ...
-
-
 class PairNoiseScorer(Scorer):
     """The method's own ``score`` with separate noise for each pair instead of a shared bank.
 
@@ -106,7 +95,7 @@ class PairNoiseScorer(Scorer):
     tile_texts, tile_videos = 32, 32
     precision: Precision = "fp32"
 
-    def __init__(self, method: HasPairNoise, seed: int) -> None:
+    def __init__(self, method: Any, seed: int) -> None:
         self.method = method
         self.seed = seed
 
@@ -116,7 +105,8 @@ class PairNoiseScorer(Scorer):
     def _score(self, text: TextFeatures, prepared_videos: VideoFeatures) -> Tensor:
         text = text.to(prepared_videos.frames.device)
         noise = self.method.pair_noise(text, prepared_videos, self.seed)
-        return self.method.score(text, prepared_videos, noise).float()
+        scores: Tensor = self.method.score(text, prepared_videos, noise)
+        return scores.float()
 
 
 class FastForm(Protocol):
@@ -135,21 +125,14 @@ class FastForm(Protocol):
         ...
 
 
-class Arrange(Protocol):
-    """Entry of :data:`FAST_FORMS`."""
-
-    def __call__(self, method: Any, device: torch.device) -> FastForm | None:
-        """Return the fast form of a model; None if it has none."""
-        ...
-
-
-FAST_FORMS: Registry[Arrange] = Registry(
+FAST_FORMS: Registry[Callable[[Any, torch.device], FastForm | None]] = Registry(
     "fast scorer",
     modules={
         "eaglenet": "eaglenet.scoring.eaglenet.scorers",
         "wordframe": "eaglenet.scoring.wordframe",
     },
 )
+"""Method -> function that rearranges a model for a device; None if the model has no fast form."""
 
 
 Backend = Literal["auto", "reference", "factorised", "kernel"]
@@ -184,7 +167,7 @@ def choose(
 
 
 def _with_pair_noise(method: Method, backend: str, precision: str, seed: int) -> Scorer:
-    if not isinstance(method, HasPairNoise):
+    if not hasattr(method, "pair_noise"):
         raise UsageError(f"{method.name} has no evaluation noise; leave out --pair-noise")
     if backend not in ("auto", "reference") or precision != "fp32":
         raise UsageError(

@@ -11,11 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Encoder, Expert, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import CollaborativeGate, GatedEmbedding, Vlad
 from eaglenet.layers.masking import Padding, frame_weights, visible
-from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
@@ -121,7 +120,3 @@ class CE(ExpertMethod):
             weights = frame_weights(expert.mask, expert.values.dtype)
             reduced_tokens = torch.einsum("vt,vtd->vd", weights, expert.values)
         return F.normalize(self.maps[name](reduced_tokens), dim=-1)
-
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
-        return Losses({"margin": margin_loss(scores, positives, self.config.margin)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Clips, Encoder, Expert, TextFeatures, VideoFeatures
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Expert,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    VideoFeatures,
+)
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.encoders.features import ExpertEncoder
 from eaglenet.layers.late_interaction import words_or_sentence
+from eaglenet.layers.transformer import WordTransformer
+from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import Method
 
 FRAMES = "frames"
@@ -66,6 +76,8 @@ class ExpertMethod(Method):
     """
 
     reads_words = True
+    has_hardest_negatives: ClassVar[bool] = False
+    """The margin loss takes the hardest negative of each row instead of all."""
     keep_missing: bool = False
     score_tile = (4096, 1024)
 
@@ -83,6 +95,15 @@ class ExpertMethod(Method):
         words, mask = words_or_sentence(text)
         return text, words, mask
 
+    def read_sentence(
+        self, texts: TextSource, words: WordTransformer | None
+    ) -> Float[Tensor, "texts dim"]:
+        """Encode texts into one vector each: the encoder's, or that of a transformer over words."""
+        if words is None:
+            return self.encoder.encode_text(texts).sentence
+        _, vectors, mask = self.read_text(texts)
+        return words.layers(vectors, mask)[-1][:, 0]
+
     def read_experts(self, videos: VideoSource) -> tuple[VideoFeatures, dict[str, Expert]]:
         """Encoded videos, and their experts by name."""
         video = self.encoder.encode_video(videos)
@@ -97,6 +118,11 @@ class ExpertMethod(Method):
         words, weights = self.text_side(text)
         tokens, present = self.video_side(video)
         return mixture_scores(words, weights, tokens, present, keep_missing=self.keep_missing)
+
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
+        scores, margin = self.score(text, video), self.config.margin
+        loss = margin_loss(scores, positives, margin, hardest=self.has_hardest_negatives)
+        return Losses({"margin": loss})
 
     def text_side(self, text: TextFeatures) -> tuple[Tensor, Tensor]:
         """t_e and w_e."""

@@ -14,15 +14,12 @@ from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import (
     Encoder,
     Expert,
-    Losses,
-    RightPairs,
     TextFeatures,
     TextGraph,
     VideoFeatures,
 )
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.masking import masked_softmax
-from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import ExpertMethod, words_width
@@ -208,6 +205,7 @@ class HGR(ExpertMethod):
     """
 
     name = "hgr"
+    has_hardest_negatives = True
     config: HGRConfig
     score_tile = (64, 64)
 
@@ -302,10 +300,6 @@ class HGR(ExpertMethod):
             total = (similarities * exists).sum(dim=-1)
             means.append(total / exists.sum(dim=-1).clamp_min(1.0))
         return sentence, means[0], means[1]
-
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
-        return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
         """Sentence and pooled video: the first of the three levels."""

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens, GatedEmbedding
 from eaglenet.layers.masking import Padding
 from eaglenet.layers.transformer import PostNormStack, WordTransformer
-from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
@@ -95,11 +94,7 @@ class MMT(ExpertMethod):
         self.dropout = nn.Dropout(config.dropout)
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
-        if self.words is None:
-            sentence = self.encoder.encode_text(texts).sentence
-        else:
-            _, words, mask = self.read_text(texts)
-            sentence = self.words.layers(words, mask)[-1][:, 0]
+        sentence = self.read_sentence(texts, self.words)
         vectors = torch.stack([head(sentence) for head in self.text_heads], dim=1)
         return TextFeatures(
             sentence=vectors[:, self.frames_index],
@@ -119,7 +114,3 @@ class MMT(ExpertMethod):
             tokens=vectors,
             tokens_mask=sequence.present,
         )
-
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
-        return Losses({"margin": margin_loss(scores, positives, self.config.margin)})

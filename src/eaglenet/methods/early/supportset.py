@@ -213,11 +213,7 @@ class SupportSet(ExpertMethod):
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
         """The sentence and, in training, what the support set is chosen by and the captions."""
-        if self.words is None:
-            state = self.encoder.encode_text(texts).sentence
-        else:
-            _, words, mask = self.read_text(texts)
-            state = self.words.layers(words, mask)[-1][:, 0]
+        state = self.read_sentence(texts, self.words)
         text = TextFeatures(self.text_map(state))
         if not self.training:
             return text

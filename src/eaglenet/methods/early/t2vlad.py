@@ -11,12 +11,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import Encoder, Expert, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import GatedEmbedding, Vlad
 from eaglenet.layers.masking import Padding, visible
 from eaglenet.layers.transformer import HIDDEN
-from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
@@ -92,6 +91,7 @@ class T2VLAD(ExpertMethod):
     """
 
     name = "t2vlad"
+    has_hardest_negatives = True
     config: T2VLADConfig
 
     def __init__(self, encoder: Encoder, config: T2VLADConfig) -> None:
@@ -168,7 +168,3 @@ class T2VLAD(ExpertMethod):
         if video.video is None:
             raise UsageError("videos without gathered vectors: make them with encode_video")
         return (super().score(text, video) + text.sentence @ video.video.T) / 2
-
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
-        return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
