@@ -143,7 +143,7 @@ def test_impossible_sizes_are_refused() -> None:
 def test_only_the_first_blocks_are_recomputed_where_a_number_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from eaglenet.encoders import video_proxy
+    from eaglenet.encoders import video_tower
 
     calls = []
 
@@ -151,7 +151,7 @@ def test_only_the_first_blocks_are_recomputed_where_a_number_is_given(
         calls.append(function)
         return function(*arguments)
 
-    monkeypatch.setattr(video_proxy, "checkpoint", counting)
+    monkeypatch.setattr(video_tower, "checkpoint", counting)
     method = make().train()
     method.encoder.set_gradient_checkpointing(1)
     method.encode_video(small_clips(2, 3))
