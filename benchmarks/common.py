@@ -124,14 +124,14 @@ def _product(
 def _own_product(
     left: list[int], weight: list[int], bias: list[int], out_shape: Any = None, **others: Any
 ) -> int:
-    """The same of ``eaglenet.encoders.quick_gelu``, whose weight is a layer's own."""
+    """The same of ``eaglenet.encoders.blocks``, whose weight is a layer's own."""
     return 2 * left[0] * left[1] * weight[0]
 
 
 def operations(function: Callable[[], Any]) -> int:
     """Floating-point operations of the matrix products and convolutions of a call, two a
     multiply-add. Attention is written out meanwhile, so that its products count on any device."""
-    import eaglenet.encoders.quick_gelu  # noqa: F401  # torch learns of the operation
+    import eaglenet.encoders.blocks  # noqa: F401  # torch learns of the operation
 
     counter = FlopCounterMode(
         display=False,

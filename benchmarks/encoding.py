@@ -32,8 +32,6 @@ from common import ceiling, environment, operations, save_result, written_out_at
 from eaglenet.core.types import Clips, Tokens
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig
-from eaglenet.encoders.clip_files import config_to_hub
-from eaglenet.encoders.weight_names import to_hub
 
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16", "l14": "ViT-L/14"}
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -99,9 +97,27 @@ def transformers_sides(
     from transformers import CLIPConfig, CLIPModel
 
     dtype, device = encoder.logit_scale.dtype, encoder.device
-    model = CLIPModel(CLIPConfig(**config_to_hub(encoder.config)))
-    model.load_state_dict(to_hub(encoder.state_dict(), encoder.config))
-    model = model.to(device, dtype).eval()
+    text, vision = encoder.config.text, encoder.config.vision
+    sizes = [
+        {
+            "hidden_size": tower.width,
+            "num_hidden_layers": tower.layers,
+            "num_attention_heads": tower.heads,
+            "intermediate_size": tower.mlp_width,
+            "hidden_act": tower.activation,
+        }
+        for tower in (text, vision)
+    ]
+    config = CLIPConfig(
+        projection_dim=encoder.dim,
+        text_config={**sizes[0], "vocab_size": text.vocabulary_size},
+        vision_config={
+            **sizes[1],
+            "image_size": vision.image_size,
+            "patch_size": vision.patch_size,
+        },
+    )
+    model = CLIPModel(config).to(device, dtype).eval()
     pixels = normalised(clips.frames.flatten(0, 1), encoder).to(dtype)
     sides: dict[str, tuple[Side, Side | None]] = {
         "transformers": (

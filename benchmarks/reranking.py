@@ -20,8 +20,7 @@ from common import save_result, timed
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.models.files import head_folder
-from eaglenet.models.folder import load
-from eaglenet.models.head import save_head, with_head
+from eaglenet.models.folder import load, save_head, with_head
 from eaglenet.research.data.sources import DataChoice, Opening, Source
 from eaglenet.research.evaluation.bootstrap import paired_bootstrap
 from eaglenet.research.experiments.stored_data import open_frames

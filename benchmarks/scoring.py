@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import ceiling, environment, save_result, timed
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.scoring import choose, score_all
 from released_scoring import ReleasedScoring
 
@@ -53,7 +52,7 @@ def make_method(config: EagleNetConfig, device: str) -> EagleNet:
     """A model whose every weight is shaken: fresh ones are identities and zeros."""
     torch.manual_seed(0)
     widths = FeatureConfig(config.dim, config.dim, config.dim, identity=True)
-    method = build(config, FeatureEncoder(widths)).eval()
+    method = EagleNet.build(config, FeatureEncoder(widths)).eval()
     with torch.no_grad():
         for parameter in method.parameters():
             scale = parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 3.0

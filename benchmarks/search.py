@@ -38,8 +38,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods.base import Method
-from eaglenet.methods.eaglenet import build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.models.folder import load, save
 from eaglenet.research.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.scoring import score_all
@@ -73,7 +72,7 @@ def make_model(folder: Path) -> None:
             mlp_width=1024,
         ),
     )
-    method = build(EagleNetConfig.released(token_shift=False), ClipEncoder(config))
+    method = EagleNet.build(EagleNetConfig.released(token_shift=False), ClipEncoder(config))
     method.frame_spec = FrameSpec(num_frames=FRAMES, size=32)
     method.tokenizer = tokenizer
     save(method.eval(), folder)

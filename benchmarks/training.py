@@ -32,8 +32,7 @@ from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, V
 from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import sample
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.research.experiments.runs import repeatable
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
@@ -81,7 +80,7 @@ def make_batch(config: ClipConfig, options: argparse.Namespace) -> PairBatch:
 def make_method(config: ClipConfig, options: argparse.Namespace) -> EagleNet:
     torch.manual_seed(0)
     settings = EagleNetConfig.released("msrvtt-b16", dim=config.dim, num_frames=options.frames)
-    method = build(settings, ClipEncoder(config)).to(options.device).train()
+    method = EagleNet.build(settings, ClipEncoder(config)).to(options.device).train()
     freeze_parameters(method, "embeddings")
     return method
 

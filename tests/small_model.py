@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from clip_folder import learn_tokenizer
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
@@ -28,7 +29,7 @@ def save_small_model(
     Zero-shot unless a method is named; ``config_changes`` are settings of the method.
     """
     if tokenizer is None:
-        tokenizer = ClipTokenizer.from_words(list(WORDS))
+        tokenizer = learn_tokenizer(list(WORDS))
     torch.manual_seed(0)
     config = ClipConfig(
         dim=24,

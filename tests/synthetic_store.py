@@ -16,6 +16,7 @@ from eaglenet.core.types import Clips, FrameSpec, Losses, TextFeatures, Tokens, 
 from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.search.torch_model import model_identity
 from eaglenet.store.base import Writer
 from eaglenet.store.layout import Layout, feature_arrays
@@ -66,7 +67,8 @@ class BagEncoder(BaseEncoder):
 
 
 @dataclass(frozen=True)
-class BagConfig:
+class BagConfig(MethodConfig):
+    num_frames: int = FRAMES
     sharpness: float = 1.0
 
 
@@ -76,8 +78,8 @@ class BagMethod(Method):
     name = "bag"
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__(BagEncoder(seed), frame_spec=FrameSpec(num_frames=FRAMES, size=SIZE))
-        self.config = BagConfig()
+        super().__init__(BagEncoder(seed), BagConfig())
+        self.frame_spec = FrameSpec(num_frames=FRAMES, size=SIZE)
         self.tokenizer = WordTokenizer()
         self.eval()
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.features import FeatureConfig
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNetConfig
 from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.training.config import TrainingConfig

@@ -22,7 +22,7 @@ import triton
 from torch import Tensor, nn
 
 from eaglenet.core.types import quick_gelu
-from eaglenet.encoders import quick_gelu as quick_gelu_product
+from eaglenet.encoders import blocks as quick_gelu_product
 from eaglenet.encoders import quick_gelu_kernel
 from eaglenet.encoders.blocks import FeedForward
 from eaglenet.encoders.clip import ClipEncoder

@@ -11,9 +11,9 @@ import torch
 from clip_oracle import END, SHAPES, normalised, oracle_model, random_clips, random_tokens
 from safetensors.torch import load_file, save_file
 
+from clip_folder import learn_tokenizer, save_clip
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError
-from eaglenet.encoders.clip_files import load_clip, read_clip_folder, save_clip
-from eaglenet.encoders.tokenizers import ClipTokenizer
+from eaglenet.encoders.clip_files import load_clip, read_clip_folder
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -189,7 +189,7 @@ def test_sharded_and_older_weight_files_are_read(tmp_path: Path) -> None:
 
 def test_a_folder_loads_with_its_tokenizer_and_its_pixel_statistics(tmp_path: Path) -> None:
     oracle_model("b32-quick").save_pretrained(tmp_path)
-    words = ClipTokenizer.from_words(["a red ball"])
+    words = learn_tokenizer(["a red ball"])
     words.save(tmp_path)
     statistics = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(statistics))

@@ -12,17 +12,18 @@ from clip_oracle import randomised
 from tokenizer_files import write_tokenizer, xlm_file
 
 import eaglenet
+from clip_folder import learn_tokenizer
 from eaglenet.core.errors import CheckpointError
 from eaglenet.core.types import Clips
+from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_files import config_from_open_clip
-from eaglenet.encoders.loading import load_pretrained
 from eaglenet.encoders.tokenizers import ClipTokenizer, JsonTokenizer
 from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
-TOKENIZER = ClipTokenizer.from_words(["red ball"])
+TOKENIZER = learn_tokenizer(["red ball"])
 VISION = {"image_size": 48, "layers": 2, "width": 96, "head_width": 24, "patch_size": 16}
 TEXT: dict[str, Any] = {"context_length": 21, "width": 60, "heads": 3, "layers": 3}
 KINDS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eaglenet.core.types import Tokens
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.weight_names import from_openai, openai_config
+from eaglenet.encoders.weight_names import clip_config, from_openai
 from golden_checkpoint import (
     GOLDEN_NAMES,
     TOLERANCE,
@@ -30,9 +30,9 @@ def golden(request: pytest.FixtureRequest) -> tuple[ClipEncoder, Any, dict[str, 
         for name, value in golden_weights(request.param).items()
         if name.startswith(PREFIX)
     }
-    config = openai_config(weights)
+    config = clip_config(from_openai(weights))
     encoder = ClipEncoder(config).eval()
-    encoder.load_state_dict(from_openai(weights, config))
+    encoder.load_state_dict(from_openai(weights))
     encoder.set_token_shift((10, 11))
     return encoder, golden_inputs(request.param), load_golden(request.param)
 

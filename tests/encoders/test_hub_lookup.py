@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
+from clip_folder import learn_tokenizer, save_clip
 from eaglenet.core.errors import ModelNotFoundError
 from eaglenet.encoders import hub as hub_cache_module
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.clip_files import load_clip, save_clip
+from eaglenet.encoders.clip_files import load_clip
 from eaglenet.encoders.hub import find_hub_folder
-from eaglenet.encoders.tokenizers import ClipTokenizer
 
-TOKENIZER = ClipTokenizer.from_words(["red ball"])
+TOKENIZER = learn_tokenizer(["red ball"])
 CONFIG = ClipConfig(
     dim=12,
     vision=VisionConfig(image_size=32, patch_size=16, width=16, layers=1, heads=2, mlp_width=20),

@@ -10,8 +10,7 @@ import torch
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from eaglenet.core.errors import CheckpointError, UsageError
-from eaglenet.encoders.loading import read_tokenizer
-from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings
+from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings, read_tokenizer
 
 SENTENCES = ["a red ball", "the green car drives", "two dogs run over a hill", "A RED CAR"]
 

@@ -13,18 +13,13 @@ from multilingual_texts import generated_sentences
 from tokenizer_files import write_tokenizer, xlm_file
 
 import eaglenet
+from clip_folder import config_to_hub, save_clip
 from eaglenet.core.errors import ModelNotFoundError
 from eaglenet.core.types import Clips, Tokens
+from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.clip_files import (
-    config_from_hub,
-    config_to_hub,
-    load_clip,
-    read_clip_folder,
-    save_clip,
-)
-from eaglenet.encoders.loading import load_pretrained
+from eaglenet.encoders.clip_files import config_from_hub, load_clip, read_clip_folder
 from eaglenet.encoders.tokenizers import JsonTokenizer
 from texts_alone import check_texts_alone
 

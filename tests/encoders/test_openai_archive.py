@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from clip_folder import learn_tokenizer
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError
 from eaglenet.encoders.clip_files import load_clip
 from eaglenet.encoders.openai_archive import load_openai_clip, read_openai_weights
-from eaglenet.encoders.tokenizers import ClipTokenizer
-from eaglenet.encoders.weight_names import from_openai, openai_config
+from eaglenet.encoders.weight_names import clip_config, from_openai
 from openai_class import CONTEXT, OpenaiClip, OpenaiShape, save_archive
 
-WORDS = ClipTokenizer.from_words(["red ball"])
+WORDS = learn_tokenizer(["red ball"])
 GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY = 3, 8, 128, 64, 40, WORDS.vocabulary_size
 SHAPE = OpenaiShape(GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, 2, 3, mlp=3)
 
@@ -49,7 +49,7 @@ def test_every_weight_of_a_script_archive_is_read(original: Any, archive: Path) 
 
 
 def test_the_shape_is_read_off_the_weights(archive: Path) -> None:
-    config = openai_config(read_openai_weights(archive))
+    config = clip_config(from_openai(read_openai_weights(archive)))
     assert (config.dim, config.vision.image_size, config.vision.patch_size) == (DIM, 24, PATCH)
     assert (config.vision.width, config.vision.heads, config.vision.layers) == (WIDTH, 2, 2)
     assert (config.text.width, config.text.heads, config.text.layers) == (TEXT_WIDTH, 1, 3)
@@ -146,13 +146,12 @@ def test_damaged_files_are_named(archive: Path, tmp_path: Path) -> None:
 
 
 def test_weights_of_another_model_are_named() -> None:
-    with pytest.raises(CheckpointError, match=r"visual\.conv1\.weight"):
-        openai_config({"layer.weight": torch.zeros(2)})
+    with pytest.raises(CheckpointError, match=r"visual\.class_embedding"):
+        from_openai({"layer.weight": torch.zeros(2)})
 
 
 def test_a_missing_weight_is_named(archive: Path) -> None:
     weights = read_openai_weights(archive)
-    config = openai_config(weights)
     del weights["transformer.resblocks.1.mlp.c_fc.weight"]
     with pytest.raises(CheckpointError, match=r"resblocks\.1\.mlp\.c_fc"):
-        from_openai(weights, config)
+        from_openai(weights)

@@ -15,7 +15,7 @@ import eaglenet
 from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.core.types import Clips
 from eaglenet.encoders import int8
-from eaglenet.encoders.loading import load_pretrained
+from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.openclip import OpenClipEncoder, OpenClipTokenizer
 from eaglenet.methods import METHODS
 from timm_oracle import import_oracle

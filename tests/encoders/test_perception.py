@@ -11,9 +11,10 @@ import torch
 from clip_oracle import randomised
 
 import eaglenet
+from clip_folder import learn_tokenizer
 from eaglenet.core.types import Clips, Tokens
+from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.clip_config import TextConfig
-from eaglenet.encoders.loading import load_pretrained
 from eaglenet.encoders.perception import (
     PERCEPTION_SHAPES,
     PerceptionConfig,
@@ -22,13 +23,12 @@ from eaglenet.encoders.perception import (
     grid_angles,
     read_perception,
 )
-from eaglenet.encoders.siglip_files import read_siglip_folder
-from eaglenet.encoders.tokenizers import ClipTokenizer
+from eaglenet.encoders.siglip import read_siglip_folder
 from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
-TOKENIZER = ClipTokenizer.from_words(["red ball"])
+TOKENIZER = learn_tokenizer(["red ball"])
 COUNTS = {
     "PE-Core-T-16-384": 69_546_113,
     "PE-Core-S-16-384": 87_188_225,

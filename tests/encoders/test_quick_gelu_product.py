@@ -22,10 +22,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eaglenet.core.types import quick_gelu
-from eaglenet.encoders import quick_gelu as module
-from eaglenet.encoders.blocks import FeedForward
+from eaglenet.encoders import blocks as module
+from eaglenet.encoders.blocks import MIN_ROWS, FeedForward, has_kernel, quick_gelu_product
 from eaglenet.encoders.clip_config import Activation
-from eaglenet.encoders.quick_gelu import LEAST_ROWS, has_kernel, quick_gelu_product
 
 OURS = torch.ops.eaglenet.quick_gelu_product.default
 HOPPER, AMPERE, BLACKWELL = (9, 0), (8, 0), (10, 0)
@@ -225,7 +224,7 @@ def is_taken(
 
 @with_a_described_device
 def test_a_layer_takes_it_in_inference_on_hopper() -> None:
-    assert is_taken(LEAST_ROWS, 64)
+    assert is_taken(MIN_ROWS, 64)
     assert is_taken(384, 50, 64)
     assert is_taken(384, 50, 64, hidden=264)
 
@@ -251,7 +250,7 @@ def test_a_layer_does_as_before_where_it_cannot_take_it(options: dict[str, Any])
 
 @with_a_described_device
 def test_few_rows_and_odd_widths_are_left_to_others() -> None:
-    assert not is_taken(LEAST_ROWS - 1, 64)
+    assert not is_taken(MIN_ROWS - 1, 64)
     assert not is_taken(768, 1, 64)
     assert not is_taken(384, 50, 60)
 

@@ -23,8 +23,7 @@ import pytest
 from multilingual_texts import COMBINING, DIGITS, SCRIPTS, generated_sentences
 
 from eaglenet.encoders.clip_files import read_xlm_tokenizer
-from eaglenet.encoders.siglip import SIGLIP_SHAPES
-from eaglenet.encoders.siglip_files import read_siglip_tokenizer
+from eaglenet.encoders.siglip import SIGLIP_SHAPES, read_siglip_tokenizer
 
 SENTENCES = 10_000
 FOLDER = Path(os.environ.get("EAGLENET_TOKENIZERS", "no folder"))

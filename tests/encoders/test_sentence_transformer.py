@@ -24,7 +24,7 @@ from eaglenet.core.hits import Hit
 from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import Clips
 from eaglenet.encoders import hub
-from eaglenet.encoders.loading import load_pretrained
+from eaglenet.encoders.base import load_pretrained
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
 from eaglenet.search.query import Query

@@ -20,8 +20,8 @@ from test_siglip import oracle, plain_config, save
 import eaglenet
 from eaglenet.core.errors import CheckpointError
 from eaglenet.encoders.hub import VOCABULARIES
-from eaglenet.encoders.siglip import SiglipConfig
-from eaglenet.encoders.siglip_files import cleaning, read_sentencepiece, read_siglip_tokenizer
+from eaglenet.encoders.siglip import SiglipConfig, read_siglip_tokenizer
+from eaglenet.encoders.tokenizers import cleaning, read_sentencepiece
 
 PLACE = Path(__file__).parent / "spiece"
 PIECES = 1100

@@ -16,12 +16,14 @@ from torch import Tensor
 import eaglenet
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.core.types import Clips, Tokens
-from eaglenet.encoders.loading import load_pretrained
-from eaglenet.encoders.siglip import SIGLIP_SHAPES, SiglipConfig, SiglipEncoder
-from eaglenet.encoders.siglip_files import (
+from eaglenet.encoders.base import load_pretrained
+from eaglenet.encoders.siglip import (
+    SIGLIP_SHAPES,
     TEXT_DEFAULTS,
     TOWER_DEFAULTS,
     VISION_DEFAULTS,
+    SiglipConfig,
+    SiglipEncoder,
     read_siglip_folder,
     read_siglip_tokenizer,
 )
@@ -157,7 +159,7 @@ def test_the_whole_of_b16_equals_that_of_transformers(tmp_path: Path) -> None:
 def test_texts_are_filled_to_the_length_of_training_however_wide_they_come() -> None:
     """The sentence is read at the last position: narrower ids, or other pads, change nothing."""
     plain = plain_config("b16")
-    from eaglenet.encoders.siglip_files import config_from_hub
+    from eaglenet.encoders.siglip import config_from_hub
 
     encoder = SiglipEncoder(config_from_hub(plain), seed=2).eval()
     wide = random_tokens(19, 1)
@@ -245,7 +247,7 @@ def test_tokens_equal_those_of_transformers_on_ten_scripts(kind: str, tmp_path: 
     assert torch.equal(tokens.ids, their_tokens(theirs, kind, sentences, 64))
     assert tokens.mask.any(dim=1).all()
     ours.save(tmp_path / "saved")
-    from eaglenet.encoders.loading import read_tokenizer
+    from eaglenet.encoders.tokenizers import read_tokenizer
 
     again = read_tokenizer(tmp_path / "saved")
     assert again is not None

@@ -53,7 +53,6 @@ def sound_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same in the hub's format."""
     from eaglenet.encoders.clip import ClipEncoder
     from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-    from eaglenet.encoders.clip_files import save_clip
     from eaglenet.encoders.tokenizers import ClipTokenizer
 
     config = ClipConfig(
@@ -64,5 +63,7 @@ def sound_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     )
     folder = tmp_path_factory.mktemp("hostile") / "clip"
+    from clip_folder import save_clip
+
     save_clip(ClipEncoder(config), ClipTokenizer.from_merges([]), folder)
     return folder

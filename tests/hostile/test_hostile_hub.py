@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from eaglenet.core.errors import ModelNotFoundError
-from eaglenet.encoders import hub_guard
+from eaglenet.encoders import hub as hub_guard
 from eaglenet.encoders.hub import find_hub_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

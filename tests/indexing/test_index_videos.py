@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from index_cases import SPLITTING, clip_keys, found, run, stored_files
 
+from clip_folder import learn_tokenizer
 from eaglenet.core.errors import ModelNotFoundError, StoreError
 from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import FrameSpec
-from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.models.light_model import LightModel
@@ -222,7 +222,7 @@ def test_model_that_changed_is_refused_only_when_there_is_work(
     options = IndexOptions(workers=0)
     index_videos([videos], store, str(model), options=options)
     shutil.rmtree(model)
-    save_small_model(tmp_path / "model", tokenizer=ClipTokenizer.from_words(["other"]))
+    save_small_model(tmp_path / "model", tokenizer=learn_tokenizer(["other"]))
     assert index_videos([videos], store, options=options).unchanged == 3
     shutil.copy(videos / "first.mp4", videos / "new.avi")
     (videos / "new.avi").write_bytes((videos / "first.mp4").read_bytes() + b"x")

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from eaglenet.layers.frame_pooling import FramePooling
-from eaglenet.layers.prototypes import CrossAttention
-from eaglenet.layers.proxy_decoder import ProxyDecoderLayer
+from eaglenet.methods.prost import CrossAttention
+from eaglenet.methods.tvproxynet import ProxyDecoderLayer
 
 DIM, TOKENS = 12, 5
 EXACT = {"rtol": 0.0, "atol": 1e-10}

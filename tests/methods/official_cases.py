@@ -24,7 +24,7 @@ from eaglenet.encoders.vision import PatchEmbedding, TowerParts
 from eaglenet.layers.token_selection import hard_top_k
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.base import evaluating
-from eaglenet.methods.official.weights import load_official
+from eaglenet.methods.official.checkpoint import load_official
 from eaglenet.methods.prost import ProST
 from eaglenet.methods.ts2net import TS2Net
 from eaglenet.methods.ucofia import UCoFiA

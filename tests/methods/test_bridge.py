@@ -7,9 +7,8 @@ from double_precision import EXACT, shake
 from small_towers import small_clip, small_clips
 
 from eaglenet.core.types import Tokens
-from eaglenet.encoders.bridge import ask
 from eaglenet.methods import METHODS
-from eaglenet.methods.early.bridgeformer import BridgeFormer
+from eaglenet.methods.early.bridgeformer import BridgeFormer, ask
 from reference import bridge as reference
 from reference.arithmetic import part, weights_of
 

@@ -22,7 +22,7 @@ from expert_inputs import (
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
-from eaglenet.layers.vlad import Vlad
+from eaglenet.layers.experts import Vlad
 from eaglenet.methods import METHODS, Method
 from reference import ce as reference
 from reference.arithmetic import weights_of

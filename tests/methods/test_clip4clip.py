@@ -22,7 +22,7 @@ from small_towers import small_clip, small_clips
 import eaglenet
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, TextFeatures, VideoFeatures
-from eaglenet.layers.temporal_transformer import copy_text_tower
+from eaglenet.layers.transformer import copy_text_tower
 from eaglenet.methods import METHODS
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
 from eaglenet.research.training.optimizer import freeze_parameters, is_of_encoder
@@ -127,7 +127,7 @@ def test_an_unknown_head_names_the_known_ones() -> None:
     config = CLIP4ClipConfig()
     # Past the shape checker of the tests, which refuses it first.
     object.__setattr__(config, "head", "max")
-    with pytest.raises(ConfigError, match="mean, lstm, transformer, tight"):
+    with pytest.raises(ConfigError, match="'mean' or 'lstm' or 'transformer' or 'tight'"):
         config.__post_init__()
 
 
@@ -213,5 +213,5 @@ def test_the_3d_stem_needs_a_tower_and_an_unknown_one_is_refused() -> None:
         build("clip4clip", stem="3d")
     config = CLIP4ClipConfig()
     object.__setattr__(config, "stem", "4d")
-    with pytest.raises(ConfigError, match="stem '4d' is unknown; choose one of 2d, 3d"):
+    with pytest.raises(ConfigError, match="stem is '4d'; expected '2d' or '3d'"):
         config.__post_init__()

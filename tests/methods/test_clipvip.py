@@ -13,7 +13,7 @@ from small_towers import small_clip, small_clips
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.blocks import Attention
-from eaglenet.encoders.video_proxy import VideoProxies, proxy_attention
+from eaglenet.encoders.video_tower import VideoProxies, grouped_attention
 from eaglenet.methods import METHODS
 from eaglenet.methods.clipvip import CLIPViP
 from reference import clipvip as reference
@@ -90,7 +90,13 @@ def test_two_attention_calls_equal_one_with_the_mask() -> None:
         query, key, value, attn_mask=dense & (valid[:, None, None, :] | ~valid[:, None, :, None])
     )
     expected = attention.out(mixed.transpose(1, 2).flatten(2))
-    got_proxies, got_patches = proxy_attention(attention, proxies, patches, frames_mask)
+    got_proxies, got_patches = grouped_attention(
+        attention,
+        proxies,
+        patches,
+        frames_mask[..., None].expand(-1, -1, patches.shape[2]),
+        has_whole_groups=True,
+    )
     torch.testing.assert_close(got_proxies, expected[:, :4], **EXACT)
     kept = frames_mask[..., None, None]
     torch.testing.assert_close(
@@ -137,7 +143,7 @@ def test_impossible_sizes_are_refused() -> None:
 def test_only_the_first_blocks_are_recomputed_where_a_number_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from eaglenet.encoders import video_proxy
+    from eaglenet.encoders import video_tower
 
     calls = []
 
@@ -145,7 +151,7 @@ def test_only_the_first_blocks_are_recomputed_where_a_number_is_given(
         calls.append(function)
         return function(*arguments)
 
-    monkeypatch.setattr(video_proxy, "checkpoint", counting)
+    monkeypatch.setattr(video_tower, "checkpoint", counting)
     method = make().train()
     method.encoder.set_gradient_checkpointing(1)
     method.encode_video(small_clips(2, 3))

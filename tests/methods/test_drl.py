@@ -7,9 +7,8 @@ import torch
 from double_precision import EXACT, VIDEOS, build, frames_of, matrix, texts, videos, words_of
 
 from eaglenet.core.types import TextFeatures
-from eaglenet.layers.channel_decorrelation import channel_decorrelation_loss
 from eaglenet.layers.late_interaction import weighted_token_interaction
-from eaglenet.methods.drl import DRL
+from eaglenet.methods.drl import DRL, channel_decorrelation_loss
 from reference import drl as reference
 from reference.arithmetic import part, temporal, weights_of
 

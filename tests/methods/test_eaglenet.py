@@ -17,8 +17,7 @@ from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods import METHODS
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import RELEASED_SCRIPTS, EagleNetConfig
+from eaglenet.methods.eaglenet import RELEASED_SCRIPTS, EagleNet, EagleNetConfig
 from reference import eaglenet_reference as reference
 
 CANDIDATES, TEXTS, HEADS, VIDEOS, FRAMES, DIM = 2, 3, 4, 5, 7, 8
@@ -81,7 +80,7 @@ def config_of(name: str) -> EagleNetConfig:
 def build_method(name: str = "paper", **changes: Any) -> EagleNet:
     torch.manual_seed(1)
     encoder: Any = Features()
-    method = build(replace(config_of(name), **changes), encoder).double().eval()
+    method = EagleNet.build(replace(config_of(name), **changes), encoder).double().eval()
     generator = torch.Generator().manual_seed(2)
     for parameter in method.pooling.parameters():
         noise = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from eaglenet.core.errors import UnknownNameError
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNetConfig
 
 
 def test_the_paper_preset_has_the_papers_numbers() -> None:
@@ -62,7 +62,7 @@ def test_an_ablation_is_one_line() -> None:
 WRONG_VALUES = """
 from dataclasses import replace
 from eaglenet.core.errors import ConfigError
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNetConfig
 for changes in ({"energy": "cossim"}, {"graph": "gatv2"}, {"num_layers": 0}):
     try:
         replace(EagleNetConfig.paper(), **changes)

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNetConfig
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reference" / "paper_map.md").read_text()

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 import eaglenet
+from clip_folder import save_clip
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.clip_files import save_clip
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.base import EvaluationHabits
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNetConfig
 from eaglenet.models import files
 
 TEXTS, VIDEOS, FRAMES, DIM, IMAGE = 2, 3, 4, 8, 32

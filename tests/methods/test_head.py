@@ -14,7 +14,7 @@ from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.wordframe import WordFrameConfig
 from eaglenet.models.files import head_folder
-from eaglenet.models.head import save_head, with_head
+from eaglenet.models.folder import save_head, with_head
 
 DIM = 64
 

@@ -7,7 +7,7 @@ import torch
 from expert_inputs import EXACT, WIDTHS, build, experts_of, matrix, random, texts, videos
 
 from eaglenet.core.types import Expert, VideoFeatures
-from eaglenet.layers.expert_tokens import at_most
+from eaglenet.layers.experts import at_most
 from reference import mmt as reference
 from reference.arithmetic import weights_of
 from reference.experts import mixture

@@ -14,9 +14,9 @@ from official_cases import ADAPTERS, Results, official_method, table_options, we
 from torch import Tensor
 
 from eaglenet.encoders.blocks import shift_tokens
-from eaglenet.layers.prototypes import local_mask
 from eaglenet.methods import Method
-from eaglenet.methods.official.weights import translate
+from eaglenet.methods.official.checkpoint import translate
+from eaglenet.methods.prost import local_mask
 from eaglenet.research.evaluation.postprocessing import (
     sinkhorn_levels,
     sinkhorn_norm,

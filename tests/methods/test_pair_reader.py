@@ -12,7 +12,7 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.methods.pair_reader import PairReader, PairReaderConfig, build, nearest
+from eaglenet.methods.pair_reader import PairReader, PairReaderConfig, nearest
 
 TEXTS, VIDEOS, FRAMES, WORDS, DIM = 3, 5, 4, 7, 16
 
@@ -21,7 +21,7 @@ def make(gain: float = 1.0, **changes: float) -> PairReader:
     torch.manual_seed(0)
     sizes = {"num_frames": 6, "num_words": 9, "hidden_dim": 20, "num_layers": 2, "num_heads": 2}
     encoder = FeatureEncoder(FeatureConfig(text_dim=9, frame_dim=11, dim=DIM), seed=1)
-    method = build(PairReaderConfig(**{**sizes, **changes}), encoder).eval()  # type: ignore[arg-type]
+    method = PairReader.build(PairReaderConfig(**{**sizes, **changes}), encoder).eval()  # type: ignore[arg-type]
     with torch.no_grad():
         method.output.weight.mul_(gain)
     return method

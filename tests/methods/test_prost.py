@@ -18,9 +18,8 @@ from double_precision import (
 )
 from small_towers import small_clip, small_clips
 
-from eaglenet.layers.prototypes import local_mask
 from eaglenet.methods import METHODS
-from eaglenet.methods.prost import ProST
+from eaglenet.methods.prost import ProST, local_mask
 from reference import prost as reference
 from reference.arithmetic import contrastive, weights_of
 

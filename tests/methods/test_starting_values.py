@@ -9,12 +9,12 @@ import torch
 from small_towers import small_clip
 
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.encoders.video_proxy import VideoProxies
+from eaglenet.encoders.video_tower import VideoProxies
 from eaglenet.layers.late_interaction import TokenWeights
-from eaglenet.layers.proxy_decoder import ProxyDecoder
-from eaglenet.layers.temporal_transformer import CrossEncoder, TemporalTransformer
 from eaglenet.layers.token_selection import TokenSelection
+from eaglenet.layers.transformer import CrossEncoder, TransformerStack
 from eaglenet.methods import METHODS
+from eaglenet.methods.tvproxynet import ProxyDecoder
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "clip4clip": {"num_layers": 4, "num_positions": 77, "dropout": 0.1},
@@ -88,20 +88,24 @@ def test_defaults_are_those_of_the_original(name: str) -> None:
     assert {key: getattr(config, key) for key in DEFAULTS[name]} == DEFAULTS[name]
 
 
+def stack(dim: int) -> TransformerStack:
+    return TransformerStack(dim, num_layers=2, num_heads=1, num_positions=77)
+
+
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    "kind",
     [
-        (TemporalTransformer, {"num_heads": 1}),
-        (CrossEncoder, {"num_heads": 1}),
-        (TokenSelection, {}),
-        (TokenWeights, {}),
+        stack,
+        lambda dim: CrossEncoder(stack(dim)),
+        TokenSelection,
+        TokenWeights,
     ],
 )
 def test_new_matrices_have_a_deviation_of_two_hundredths_and_biases_are_zero(
-    kind: Any, options: dict[str, Any]
+    kind: Any,
 ) -> None:
     torch.manual_seed(0)
-    module = kind(64, **options)
+    module = kind(64)
     for name, parameter in module.named_parameters():
         if parameter.dim() == 2:
             # The smallest has 32 numbers: its deviation is right to about an eighth.

@@ -11,9 +11,8 @@ from expert_inputs import EXACT, VIDEOS, build, random, texts, videos
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Tokens
-from eaglenet.layers.caption_decoder import CaptionDecoder
 from eaglenet.methods import Method
-from eaglenet.methods.early.supportset import support_memory
+from eaglenet.methods.early.supportset import CaptionDecoder, support_memory
 from reference.arithmetic import softmax
 from reference.experts import margin
 

@@ -12,9 +12,8 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.token_merging import frame_groups, spread_frames
 from eaglenet.methods import METHODS
-from eaglenet.methods.tempme import TempMe
+from eaglenet.methods.tempme import TempMe, frame_groups, spread_frames
 from reference import tempme as reference
 from reference.arithmetic import cosine, layer_norm, linear, part, unit, weights_of
 

@@ -84,9 +84,9 @@ def test_an_unknown_prior_and_no_draw_at_all_are_refused() -> None:
     config = TMASSConfig()
     # Past the shape checker of the tests, which refuses it first.
     object.__setattr__(config, "prior", "gaussian")
-    with pytest.raises(ConfigError, match="normal, uniform"):
+    with pytest.raises(ConfigError, match="'normal' or 'uniform'"):
         config.__post_init__()
-    with pytest.raises(ConfigError, match="at least 1 draw"):
+    with pytest.raises(ConfigError, match="num_candidates is 0; it must be 1 or more"):
         TMASSConfig(num_candidates=0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,14 +14,13 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.tower_base import CosineMethod, build_on_towers
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import CosineMethod
 
 TEXTS, VIDEOS, FRAMES, DIM = 3, 5, 4, 16
 
 
-@dataclass(frozen=True)
-class PlainConfig:
-    num_frames: int = FRAMES
+PREPARED: list[ClipEncoder] = []
 
 
 class Plain(CosineMethod):
@@ -31,6 +29,10 @@ class Plain(CosineMethod):
     def __init__(self, encoder: ClipEncoder, config: Any) -> None:
         super().__init__(encoder, config)
         self.loss = SoftmaxLoss()
+
+    @classmethod
+    def prepare(cls, config: Any, encoder: ClipEncoder) -> None:
+        PREPARED.append(encoder)
 
 
 class MeanFrames(Plain):
@@ -48,9 +50,8 @@ def towers() -> ClipEncoder:
 def test_towers_are_prepared_first_and_the_loss_takes_their_scale() -> None:
     encoder = towers()
     encoder.logit_scale.data.fill_(2.5)
-    seen: list[ClipEncoder] = []
-    method = build_on_towers(Plain, PlainConfig(), encoder, seen.append)
-    assert seen == [encoder]
+    method = Plain.build(MethodConfig(FRAMES), encoder)
+    assert PREPARED.pop() is encoder
     assert method.frame_spec.num_frames == FRAMES
     assert method.loss.logit_scale.item() == 2.5
     assert not encoder.logit_scale.requires_grad
@@ -59,7 +60,7 @@ def test_towers_are_prepared_first_and_the_loss_takes_their_scale() -> None:
 def test_other_encoders_are_refused_by_the_name_of_the_method() -> None:
     encoder = FeatureEncoder(FeatureConfig(text_dim=9, frame_dim=11, dim=DIM))
     with pytest.raises(ConfigError, match="plain works inside CLIP's vision tower"):
-        build_on_towers(Plain, PlainConfig(), encoder)
+        Plain.build(MethodConfig(FRAMES), encoder)
 
 
 def test_scores_are_cosines_of_the_video_vector_or_of_the_mean_frame() -> None:
@@ -71,9 +72,9 @@ def test_scores_are_cosines_of_the_video_vector_or_of_the_mean_frame() -> None:
     mask[1, 2:] = False
     video = VideoFeatures(frames, mask, video=vectors)
     cosines = F.cosine_similarity(text.sentence[:, None], vectors[None], dim=-1)
-    plain = build_on_towers(Plain, PlainConfig(), towers())
+    plain = Plain.build(MethodConfig(FRAMES), towers())
     torch.testing.assert_close(plain.score(text, video), cosines)
-    mean = build_on_towers(MeanFrames, PlainConfig(), towers())
+    mean = MeanFrames.build(MethodConfig(FRAMES), towers())
     for row in range(VIDEOS):
         real = F.normalize(frames[row, mask[row]], dim=-1).mean(dim=0)
         expected = F.cosine_similarity(text.sentence, real[None], dim=-1)

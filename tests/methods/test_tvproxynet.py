@@ -126,5 +126,5 @@ def test_an_unknown_dash_names_the_known_ones() -> None:
     config = TVProxyNetConfig()
     # Past the shape checker of the tests, which refuses it first.
     object.__setattr__(config, "dash", "long")
-    with pytest.raises(ConfigError, match="theta, linear"):
+    with pytest.raises(ConfigError, match="'theta' or 'linear'"):
         config.__post_init__()

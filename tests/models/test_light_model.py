@@ -18,7 +18,7 @@ from eaglenet.core.errors import CheckpointError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.models.files import PACKAGED, head_folder
-from eaglenet.models.head import with_head
+from eaglenet.models.folder import with_head
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
 from eaglenet.models.onnx_vision import samples
 from eaglenet.scoring import score_all

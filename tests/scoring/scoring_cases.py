@@ -8,8 +8,7 @@ import torch
 
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 
 # No two axes share a size. The model has room for more frames than most videos bring.
 TEXTS, VIDEOS, FRAMES, CANDIDATES, DIM = 3, 4, 5, 6, 32
@@ -39,7 +38,7 @@ def model(*, seed: int = 0, **changes: Any) -> EagleNet:
     config = EagleNetConfig(**values)
     widths = FeatureConfig(text_dim=config.dim, frame_dim=config.dim, dim=config.dim, identity=True)
     torch.manual_seed(seed)
-    method = build(config, FeatureEncoder(widths)).eval()
+    method = EagleNet.build(config, FeatureEncoder(widths)).eval()
     with torch.no_grad():
         for parameter in method.parameters():
             scale = parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 3.0

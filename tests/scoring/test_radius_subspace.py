@@ -8,13 +8,11 @@ from torch import Tensor
 
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.scoring import choose
 from eaglenet.scoring.eaglenet import subspace
-from eaglenet.scoring.eaglenet.factorised import candidates, project_texts
+from eaglenet.scoring.eaglenet.factorised import RadiusSubspace, candidates, project_texts
 from eaglenet.scoring.eaglenet.plan import Plan, plan_of
-from eaglenet.scoring.eaglenet.subspace import RadiusSubspace
 
 DIM, FRAMES, VIDEOS, TEXTS, CANDIDATES = 96, 5, 11, 3, 7
 
@@ -25,7 +23,7 @@ def make(released: bool = True) -> EagleNet:
     maker = EagleNetConfig.released if released else EagleNetConfig.paper
     encoder = FeatureEncoder(FeatureConfig(text_dim=DIM, frame_dim=DIM, dim=DIM))
     options = {"token_shift": False} if released else {}
-    return build(maker(**shape, **options), encoder).eval()
+    return EagleNet.build(maker(**shape, **options), encoder).eval()
 
 
 def radii_of(plan: Plan, videos: int, scale: float = 1.0) -> Tensor:

@@ -23,8 +23,7 @@ from eaglenet.indexing.maintenance import options_like
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
 from eaglenet.models.files import PACKAGED
-from eaglenet.models.folder import load
-from eaglenet.models.head import save_head
+from eaglenet.models.folder import load, save_head
 from eaglenet.search.engine import Engine
 from eaglenet.store.store import LocalStore
 from small_videos import colour_video

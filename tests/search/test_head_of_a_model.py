@@ -12,8 +12,7 @@ from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrameConfig
 from eaglenet.models.files import PACKAGED
-from eaglenet.models.folder import load
-from eaglenet.models.head import save_head
+from eaglenet.models.folder import load, save_head
 from eaglenet.search.engine import Engine
 from eaglenet.search.torch_model import TorchModel
 from synthetic_store import make_store

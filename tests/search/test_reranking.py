@@ -9,8 +9,7 @@ import torch
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.base import Method
-from eaglenet.methods.eaglenet import build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.search.model import ClipFeatures
 from eaglenet.search.torch_model import TorchModel, TorchTexts, prepare_for_store
 from eaglenet.store.layout import Layout, feature_arrays
@@ -22,7 +21,9 @@ SECONDS = torch.zeros(7, 5)
 def method() -> Method:
     torch.manual_seed(0)
     config = EagleNetConfig.paper(dim=16, num_frames=5, num_candidates=3, num_heads=2)
-    return build(config, FeatureEncoder(FeatureConfig(text_dim=16, frame_dim=16, dim=16))).eval()
+    return EagleNet.build(
+        config, FeatureEncoder(FeatureConfig(text_dim=16, frame_dim=16, dim=16))
+    ).eval()
 
 
 def make_videos() -> VideoFeatures:

@@ -15,13 +15,12 @@ import torch
 from PIL import Image
 
 import eaglenet
+from clip_folder import learn_tokenizer, save_clip
 from eaglenet.core.types import Clips
 from eaglenet.encoders import weights
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.clip_files import save_clip
-from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.encoders.weights import _MappedFile
 from eaglenet.indexing.index import index
 from eaglenet.models.folder import load_for_texts
@@ -31,7 +30,7 @@ from openai_class import OpenaiClip, OpenaiShape, save_archive
 from small_model import save_small_model
 from texts_alone import IMAGE_TOWER, check_texts_alone
 
-WORDS = ClipTokenizer.from_words(["a", "red", "green", "blue", "car"])
+WORDS = learn_tokenizer(["a", "red", "green", "blue", "car"])
 MEASURED = """
 import resource, subprocess, sys
 subprocess.run([sys.executable, "-m", "eaglenet", *sys.argv[1:]], check=True)

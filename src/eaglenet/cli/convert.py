@@ -115,7 +115,7 @@ def _eaglenet(
     checkpoint: Path, dataset: str | None, energy_pooling: str, settings: dict[str, Any]
 ) -> tuple[Method, dict[str, str]]:
     from eaglenet.core.errors import UsageError
-    from eaglenet.methods.eaglenet_config import EagleNetConfig
+    from eaglenet.methods.eaglenet import EagleNetConfig
     from eaglenet.models.released import UNDETERMINED, read_released
     from eaglenet.models.released import convert as convert_weights
 

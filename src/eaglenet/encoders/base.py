@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError, UsageError
 from eaglenet.core.types import (
     Abilities,
     BlockLayers,
@@ -26,6 +27,9 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.encoders.blocks import ResidualBlock
+from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX
+from eaglenet.encoders.hub import find_hub_folder
+from eaglenet.encoders.registry import ENCODERS, Pretrained
 from eaglenet.encoders.weights import forget, is_deferred
 
 # Many videos through a tower on a CPU: a few frames at once in each thread.
@@ -33,6 +37,10 @@ from eaglenet.encoders.weights import forget, is_deferred
 FRAMES = 12
 """Of a piece, at least: one clip. Fewer cost more calls a frame, more leave the caches."""
 
+TextSource = Tokens | TextFeatures
+"""Texts that an encoder reads: tokens, or stored features."""
+VideoSource = Clips | VideoFeatures
+"""Videos that an encoder reads: decoded clips, or stored features."""
 Frames = Shaped[Tensor, "videos frames 3 height width"]
 Mask = Bool[Tensor, "videos frames"]
 Read = Callable[[Frames, Mask | None], Float[Tensor, "videos frames tokens dim"]]
@@ -109,12 +117,10 @@ class BaseEncoder(nn.Module, ABC):
         self.register_parameter("logit_bias", None)  # a family that has one sets it
 
     @abstractmethod
-    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures: ...
+    def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures: ...
 
     @abstractmethod
-    def encode_video(
-        self, videos: Clips | VideoFeatures, *, patches: bool = False
-    ) -> VideoFeatures: ...
+    def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures: ...
 
     def encode_frames(
         self,
@@ -151,13 +157,13 @@ class BaseEncoder(nn.Module, ABC):
 class TowerEncoder(BaseEncoder):
     """Two towers into one space; features are projections, not normalised.
 
-    A family sets ``family`` and ``abilities``, calls :meth:`hold_towers` in its ``__init__`` (and
-    sets the logit bias, where it has one), and implements :meth:`read_tokens`.
+    A family sets ``family`` and ``abilities`` and calls :meth:`hold_towers` in its ``__init__``
+    (and sets the logit bias, if it has one).
 
-    ``vision(pixels, num_frames=, frame_mask=, patches=)`` gives [images, tokens, dim], the frame's
-    own vector first; its ``blocks`` and ``gradient_checkpointing`` (how many of them) are set here,
-    as are those of ``text``. Parameters under ``vision.`` and ``text.`` are what training freezes
-    and what gets its own rate.
+    ``vision(pixels, num_frames=, frame_mask=, patches=)`` returns [images, tokens, dim], the
+    frame's own vector first; ``text.read(ids, mask, words=)`` returns :class:`TextFeatures`. Both
+    have ``blocks``, and ``gradient_checkpointing``: the number of them to recompute. Training
+    freezes parameters under ``vision.`` and ``text.`` or gives them their own rate.
     """
 
     image_size: int
@@ -217,17 +223,7 @@ class TowerEncoder(BaseEncoder):
             return super().__getattr__(name)
         return value
 
-    @abstractmethod
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        """Features of token ids on this encoder's device."""
-
-    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
+    def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
         """Sentences; with ``words`` every position and which are real."""
         if not isinstance(texts, Tokens):
             raise UsageError(f"a {self.family} encoder reads Tokens, got {type(texts).__name__}")
@@ -240,11 +236,10 @@ class TowerEncoder(BaseEncoder):
                 f"tokenize with max_length={limit} or less"
             )
         texts = texts.to(self.device)
-        return self.read_tokens(texts.ids, texts.mask, words=words)
+        features: TextFeatures = self.text.read(texts.ids, texts.mask, words=words)  # type: ignore[operator]
+        return features
 
-    def encode_video(
-        self, videos: Clips | VideoFeatures, *, patches: bool = False
-    ) -> VideoFeatures:
+    def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
         """One vector a frame; with ``patches`` all tokens of a frame, its own vector first.
 
         ``patches`` is [videos, frames, 1 + patches, dim], and ``patches[:, :, 0]`` is ``frames``.
@@ -398,3 +393,39 @@ def _first_shown(
     for (place, before), same in zip(pairs, is_same, strict=True):
         first[place] = first[before] if same else place
     return torch.tensor(first, device=flat.device) if any(is_same) else None
+
+
+def load_pretrained(
+    name_or_folder: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tokenizer: str | Path | None = None,
+) -> Pretrained:
+    """Load a trained encoder in eval mode with its tokenizer; its files determine the family.
+
+    Args:
+        name_or_folder: a published folder or file, a hub id, a short name,
+            ``openclip:NAME/PRETRAINED``, or ``st:MODEL``.
+        tokenizer: folder or table of the vocabulary, if the model has none.
+    """
+    # Not at import: both modules import this one.
+    from eaglenet.encoders.openclip import PREFIX, load_openclip
+    from eaglenet.encoders.sentence_transformer import load_st
+
+    name = HUB_IDS.get(str(name_or_folder), str(name_or_folder))
+    if name.startswith(PREFIX):
+        return load_openclip(name)
+    if name.startswith(ST_PREFIX):
+        return load_st(name)
+    path = Path(name_or_folder).expanduser()
+    location = path if path.exists() else find_hub_folder(str(name_or_folder))
+    for family in ENCODERS:
+        spec = ENCODERS[family]
+        if spec.load is not None and spec.recognises(location):
+            return spec.load(location, dtype=dtype, tokenizer=tokenizer)
+    families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)
+    if not (location / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"{location} has no config.json; expected a folder of a known model ({families})"
+        )
+    raise CheckpointError(f"{location}: a model of no known family (known: {families})")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from eaglenet.core.types import Abilities, TextFeatures
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
+from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_blocks
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE, ClipConfig, TextConfig
 from eaglenet.encoders.vision import VisionTower
 
@@ -65,14 +65,7 @@ class TextTower(nn.Module):
         if not words and len(ids) and not torch.is_grad_enabled() and not ids.is_meta:
             # Blocks are causal: what stands after the last sentence's end changes nothing.
             ids = ids[:, : int(self.end_positions(ids).max()) + 1]
-        tokens = self.embed(ids)
-        for index, block in enumerate(self.blocks):
-            tokens = run_block(
-                block,
-                tokens,
-                is_checkpointed=index < self.gradient_checkpointing and self.training,
-                is_causal=True,
-            )
+        tokens = run_blocks(self, self.embed(ids), is_causal=True)
         if not words:
             tokens = take_positions(tokens, self.end_positions(ids))[:, None]
         return self.project(tokens)
@@ -112,15 +105,6 @@ class ClipEncoder(TowerEncoder):
         vision = VisionTower(config.vision, config.dim, config.pixel_mean, config.pixel_std)
         text = TextTower(config.text, config.dim)
         self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
-
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        return self.text.read(ids, mask, words=words)
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
         """Shift tokens in time inside these visual blocks (from 0), and in no other."""

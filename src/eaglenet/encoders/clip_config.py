@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, get_args
 
 from eaglenet.core.errors import ConfigError
 
@@ -12,9 +12,11 @@ Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
 
 CLIP_PIXEL_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_PIXEL_STD = (0.26862954, 0.26130258, 0.27577711)
+PIXEL_HALF = (0.5, 0.5, 0.5)
+"""Mean and deviation of pixels of SigLIP and PE-Core."""
 CLIP_LOGIT_SCALE = math.log(100.0)
 
-MOST: dict[str, int] = {
+LARGEST: dict[str, int] = {
     "layers": 512,
     "heads": 1024,
     "width": 65_536,
@@ -25,57 +27,65 @@ MOST: dict[str, int] = {
     "context_length": 65_536,
     "dim": 65_536,
 }
-"""Far beyond any CLIP; more in a file is an error, not a reason to allocate."""
+"""Far beyond any model; a larger number in a file is an error, not a reason to allocate."""
 
 
-@runtime_checkable
-class TowerShape(Protocol):
-    """What every transformer of a tower has."""
+class TowerConfig:
+    """Sizes that every transformer tower has; a subclass is a frozen dataclass with defaults."""
+
+    width: int
+    layers: int
+    heads: int
+    mlp_width: int
+    activation: Activation
+    norm_eps: float
+
+    def __post_init__(self) -> None:
+        """Refuse impossible sizes, a width that heads do not divide, and unknown activations."""
+        name = "vision" if isinstance(self, VisionTowerConfig) else "text"
+        for size in LARGEST:
+            if hasattr(self, size):
+                _check_size(name, size, getattr(self, size))
+        if not isinstance(self.norm_eps, (int, float)) or not 0 < self.norm_eps < 1:
+            raise ConfigError(f"{name} norm_eps is {self.norm_eps!r:.60}; expected about 1e-5")
+        if self.width % self.heads:
+            raise ConfigError(
+                f"{name} width {self.width} cannot be split into {self.heads} heads; "
+                "choose a width that is a multiple of heads"
+            )
+        if self.activation not in get_args(Activation):
+            raise ConfigError(
+                f"unknown {name} activation {self.activation!r} "
+                f"(known: {', '.join(get_args(Activation))})"
+            )
+
+
+class VisionTowerConfig(TowerConfig):
+    """Sizes that every image tower has."""
+
+    image_size: int
+    patch_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.patch_size <= self.image_size:
+            raise ConfigError(
+                f"patch_size {self.patch_size} does not fit image_size {self.image_size}; "
+                "it must be between 1 and image_size"
+            )
 
     @property
-    def width(self) -> int: ...
-
-    @property
-    def heads(self) -> int: ...
-
-    @property
-    def activation(self) -> str: ...
-
-
-def check_tower(name: str, config: TowerShape) -> None:
-    """Refuse impossible sizes, a width that heads do not divide, and unknown activations."""
-    for size in MOST:
-        if hasattr(config, size):
-            _check_size(name, size, getattr(config, size))
-    norm_eps = getattr(config, "norm_eps", 1e-5)
-    if not isinstance(norm_eps, (int, float)) or not 0 < norm_eps < 1:
-        raise ConfigError(f"{name} norm_eps is {norm_eps!r:.60}; expected about 1e-5")
-    if config.width % config.heads:
-        raise ConfigError(
-            f"{name} width {config.width} cannot be split into {config.heads} heads; "
-            "choose a width that is a multiple of heads"
-        )
-    if config.activation not in get_args(Activation):
-        raise ConfigError(
-            f"unknown {name} activation {config.activation!r} "
-            f"(known: {', '.join(get_args(Activation))})"
-        )
-
-
-def check_patches(image_size: int, patch_size: int) -> None:
-    if not 0 < patch_size <= image_size:
-        raise ConfigError(
-            f"patch_size {patch_size} does not fit image_size {image_size}; "
-            "it must be between 1 and image_size"
-        )
+    def grid(self) -> int:
+        """Patches along one side; pixels beyond the last whole patch are not read."""
+        return self.image_size // self.patch_size
 
 
 @dataclass(frozen=True)
-class VisionConfig:
-    """The image tower; defaults are ViT-B/32.
+class VisionConfig(VisionTowerConfig):
+    """Image tower; defaults are ViT-B/32.
 
-    frame_positions: most frames a video may have for a tower that knows which frame it looks at;
-        0, as in CLIP: every frame is a picture by itself.
+    frame_positions: maximum frames per video of a tower with frame positions; 0, as in CLIP: frames
+        are independent images.
     """
 
     image_size: int = 224
@@ -89,15 +99,9 @@ class VisionConfig:
     frame_positions: int = 0
 
     def __post_init__(self) -> None:
-        check_tower("vision", self)
-        check_patches(self.image_size, self.patch_size)
-        if not 0 <= self.frame_positions <= MOST["context_length"]:
+        super().__post_init__()
+        if not 0 <= self.frame_positions <= LARGEST["context_length"]:
             raise ConfigError(f"frame_positions is {self.frame_positions}; 0 means none")
-
-    @property
-    def grid(self) -> int:
-        """Patches along one side; pixels beyond the last whole patch are not seen."""
-        return self.image_size // self.patch_size
 
     @property
     def num_tokens(self) -> int:
@@ -105,8 +109,8 @@ class VisionConfig:
 
 
 @dataclass(frozen=True)
-class TextConfig:
-    """The text tower. ``end_token`` None: the sentence is read at the largest id, as CLIP does."""
+class TextConfig(TowerConfig):
+    """Text tower. ``end_token`` None: the text's vector is that of the largest id, as in CLIP."""
 
     vocabulary_size: int = 49408
     context_length: int = 77
@@ -118,13 +122,10 @@ class TextConfig:
     norm_eps: float = 1e-5
     end_token: int | None = None
 
-    def __post_init__(self) -> None:
-        check_tower("text", self)
-
 
 @dataclass(frozen=True)
 class ClipConfig:
-    """Both towers, their joint width, and how pixels in 0..1 are normalised."""
+    """Both towers, their joint width, and the normalisation of pixels in 0..1."""
 
     dim: int = 512
     vision: VisionConfig = field(default_factory=VisionConfig)
@@ -142,17 +143,18 @@ class ClipConfig:
 
 
 def _check_size(where: str, name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST[name]:
-        raise ConfigError(f"{where} {name} is {value!r:.60}; expected 1 to {MOST[name]}".strip())
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST[name]:
+        raise ConfigError(f"{where} {name} is {value!r:.60}; expected 1 to {LARGEST[name]}".strip())
 
 
 def check_sizes(config: Any) -> None:
     """Refuse numbers beyond any model, before anything is built with them."""
     for spec in fields(config):
         value = getattr(config, spec.name)
-        most = MOST["layers"] if "layers" in spec.name else MOST.get(spec.name, MOST["width"])
-        if isinstance(value, int) and not -1 <= value <= most:
-            raise ConfigError(f"{spec.name} is {value!r:.60}; expected at most {most}")
+        kind = "layers" if "layers" in spec.name else spec.name
+        limit = LARGEST.get(kind, LARGEST["width"])
+        if isinstance(value, int) and not -1 <= value <= limit:
+            raise ConfigError(f"{spec.name} is {value!r:.60}; expected at most {limit}")
         if isinstance(value, float) and value != value:
             raise ConfigError(f"{spec.name} is not a number")
         if is_dataclass(value):

@@ -11,25 +11,15 @@ from typing import Any
 import torch
 
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
-from eaglenet.core.files import write_tensors
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Tokenizer
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_config import (
-    CLIP_LOGIT_SCALE,
-    CLIP_PIXEL_MEAN,
-    CLIP_PIXEL_STD,
-    Activation,
-    ClipConfig,
-    TextConfig,
-    VisionConfig,
-)
-from eaglenet.encoders.file_names import OPEN_CLIP_CONFIG
-from eaglenet.encoders.hub import find_hub_folder
+from eaglenet.encoders.clip_config import CLIP_PIXEL_MEAN, CLIP_PIXEL_STD, Activation, ClipConfig
+from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, find_hub_folder
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
-from eaglenet.encoders.weight_names import Weights, from_hub, from_openai, openai_config, to_hub
+from eaglenet.encoders.weight_names import Weights, clip_config, from_hub, from_openai
 from eaglenet.encoders.weights import (
     fill,
     model_type,
@@ -38,7 +28,6 @@ from eaglenet.encoders.weights import (
     read_open_clip_weights,
     read_optional_json,
     read_weights,
-    write_json,
 )
 
 # ``config.json`` of a CLIP folder on the hub, to our config and back.
@@ -111,53 +100,6 @@ def config_from_hub(
         raise CheckpointError(f"config.json: {error}") from error
 
 
-def config_to_hub(config: ClipConfig) -> dict[str, Any]:
-    """``config.json`` for transformers' ``CLIPModel``, or ``MetaClip2Model`` where it fits."""
-    text, vision = config.text, config.vision
-    end_token = LEGACY_END_TOKEN if text.end_token is None else text.end_token
-    is_metaclip = text.end_token == LEGACY_END_TOKEN
-    family = METACLIP_2 if is_metaclip else "clip"
-    return {
-        "architectures": ["MetaClip2Model" if is_metaclip else "CLIPModel"],
-        "model_type": family,
-        "projection_dim": config.dim,
-        "logit_scale_init_value": CLIP_LOGIT_SCALE,
-        "text_config": {
-            "model_type": f"{family}_text_model",
-            "vocab_size": text.vocabulary_size,
-            "max_position_embeddings": text.context_length,
-            "projection_dim": config.dim,
-            "eos_token_id": end_token,
-            **_section_of(text),
-        },
-        "vision_config": {
-            "model_type": f"{family}_vision_model",
-            "image_size": vision.image_size,
-            "patch_size": vision.patch_size,
-            "projection_dim": config.dim,
-            **_section_of(vision),
-        },
-    }
-
-
-def preprocessor_to_hub(config: ClipConfig) -> dict[str, Any]:
-    """``preprocessor_config.json``: how transformers makes the same pixels from an image."""
-    size = config.vision.image_size
-    return {
-        "image_processor_type": "CLIPImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": size},
-        "resample": 3,
-        "do_center_crop": True,
-        "crop_size": {"height": size, "width": size},
-        "do_rescale": True,
-        "do_normalize": True,
-        "do_convert_rgb": True,
-        "image_mean": list(config.pixel_mean),
-        "image_std": list(config.pixel_std),
-    }
-
-
 def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A tower's own values. ``<name>_dict`` is how early configs said it, and it wins."""
     legacy = values.get(f"{name}_dict")
@@ -175,17 +117,6 @@ def _tower(values: Mapping[str, Any]) -> dict[str, Any]:
         "mlp_width": values["intermediate_size"],
         "activation": values["hidden_act"],
         "norm_eps": values["layer_norm_eps"],
-    }
-
-
-def _section_of(tower: VisionConfig | TextConfig) -> dict[str, Any]:
-    return {
-        "hidden_size": tower.width,
-        "num_hidden_layers": tower.layers,
-        "num_attention_heads": tower.heads,
-        "intermediate_size": tower.mlp_width,
-        "hidden_act": tower.activation,
-        "layer_norm_eps": tower.norm_eps,
     }
 
 
@@ -221,11 +152,11 @@ def is_open_clip(location: Path) -> bool:
 
 def read_open_clip(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
     """The encoder of such a folder, in eval mode."""
-    weights = read_open_clip_weights(folder)
+    weights = from_openai(read_open_clip_weights(folder))
     config = config_from_open_clip(read_json(folder / OPEN_CLIP_CONFIG), weights)
     with torch.device("meta"):
         encoder = ClipEncoder(config)
-    return fill(encoder, from_openai(weights, config), folder, dtype)
+    return fill(encoder, weights, folder, dtype)
 
 
 def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipConfig:
@@ -254,7 +185,7 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
         )
     activation: Activation = "quick_gelu" if plain.get("quick_gelu") else "gelu"
     try:
-        sizes = openai_config(weights)
+        sizes = clip_config(weights)
         return dataclasses.replace(
             sizes,
             vision=dataclasses.replace(
@@ -329,23 +260,6 @@ def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:
     return JsonTokenizer.from_file(path, TokenizerSettings(context_length, pad_id=1))
 
 
-def save_clip(encoder: ClipEncoder, tokenizer: Tokenizer | None, folder: str | Path) -> None:
-    """Write a folder that :func:`load_clip` and transformers' ``CLIPModel`` read."""
-    if encoder.config.vision.frame_positions:
-        raise ConfigError(
-            "CLIP's format has no place for frame positions; keep this tower in a model folder "
-            "(eaglenet.save)"
-        )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = to_hub(encoder.state_dict(), encoder.config)
-    write_tensors(folder / "model.safetensors", weights)
-    write_json(folder / "config.json", config_to_hub(encoder.config))
-    write_json(folder / "preprocessor_config.json", preprocessor_to_hub(encoder.config))
-    if tokenizer is not None:
-        tokenizer.save(folder)
-
-
 def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
     """The encoder of a folder in the hub's format, in eval mode."""
     if not (folder / "config.json").is_file():
@@ -356,7 +270,7 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
     )
     with torch.device("meta"):
         encoder = ClipEncoder(config)
-    return fill(encoder, from_hub(read_weights(folder), config), folder, dtype)
+    return fill(encoder, from_hub(read_weights(folder)), folder, dtype)
 
 
 def clip_tokenizer_for(location: Path, tokenizer: str | Path | None) -> ClipTokenizer:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Abilities, TextFeatures
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.blocks import Attention, FeedForward, run_block
-from eaglenet.encoders.clip_config import VisionConfig
+from eaglenet.encoders.blocks import Attention, FeedForward, run_block, run_blocks
+from eaglenet.encoders.clip_config import TowerConfig, VisionTowerConfig
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec
 from eaglenet.encoders.vision import PatchEmbedding, TowerParts
 
@@ -24,7 +24,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class CompactVisionConfig:
+class CompactVisionConfig(VisionTowerConfig):
     """The image tower; defaults are a ViT-S/14 at 168 pixels.
 
     pool_after: blocks that see every patch; after them each 2 x 2 patches become their mean, so
@@ -39,10 +39,11 @@ class CompactVisionConfig:
     mlp_width: int = 1536
     norm_eps: float = 1e-6
     pool_after: int = 0
+    activation = "gelu"
 
     def __post_init__(self) -> None:
-        _check_heads("vision", self.width, self.heads)
-        if self.image_size < 1 or self.patch_size < 1 or self.image_size % self.patch_size:
+        super().__post_init__()
+        if self.image_size % self.patch_size:
             raise ConfigError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
             )
@@ -57,19 +58,9 @@ class CompactVisionConfig:
                 "image_size that gives an even grid, or pool_after=0"
             )
 
-    @property
-    def grid(self) -> int:
-        """Patches along one side, before pooling."""
-        return self.image_size // self.patch_size
-
-    @property
-    def num_patches(self) -> int:
-        """Patches after the last block."""
-        return (self.grid // 2) ** 2 if self.pool_after else self.grid**2
-
 
 @dataclass(frozen=True)
-class CompactTextConfig:
+class CompactTextConfig(TowerConfig):
     """The text tower: norms after each part, as in BERT; every word sees every other."""
 
     vocabulary_size: int = 30522
@@ -79,11 +70,12 @@ class CompactTextConfig:
     heads: int = 12
     mlp_width: int = 1536
     norm_eps: float = 1e-12
+    activation = "gelu"
 
     def __post_init__(self) -> None:
-        _check_heads("text", self.width, self.heads)
-        if self.vocabulary_size < 1 or self.context_length < 3 or self.layers < 1:
-            raise ConfigError("a text tower needs a word, three positions and a block at least")
+        super().__post_init__()
+        if self.context_length < 3:
+            raise ConfigError(f"context_length is {self.context_length}; expected 3 or more")
 
 
 @dataclass(frozen=True)
@@ -95,14 +87,6 @@ class CompactConfig:
     text: CompactTextConfig = field(default_factory=CompactTextConfig)
     pixel_mean: tuple[float, float, float] = IMAGENET_MEAN
     pixel_std: tuple[float, float, float] = IMAGENET_STD
-
-
-def _check_heads(name: str, width: int, heads: int) -> None:
-    if width < 1 or heads < 1 or width % heads:
-        raise ConfigError(
-            f"{name} width {width} cannot be split into {heads} heads; choose a width that is a "
-            "multiple of heads"
-        )
 
 
 # The compact text tower: a few blocks of BERT's kind over word pieces.
@@ -126,11 +110,11 @@ class CompactBlock(nn.Module):
         *,
         mask: Bool[Tensor, "texts 1 1 words"] | None = None,
     ) -> Float[Tensor, "texts words width"]:
-        words = self.ln_1(words + self._kept(self.attention(words, mask=mask)))
-        result: Tensor = self.ln_2(words + self._kept(self.mlp(words)))
+        words = self.ln_1(words + self._drop(self.attention(words, mask=mask)))
+        result: Tensor = self.ln_2(words + self._drop(self.mlp(words)))
         return result
 
-    def _kept(self, branch: Tensor) -> Tensor:
+    def _drop(self, branch: Tensor) -> Tensor:
         return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
 
 
@@ -163,11 +147,21 @@ class CompactText(nn.Module):
         """What the last block gives, before the projection."""
         embedded = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
         words: Tensor = self.norm(embedded)
-        seen = mask[:, None, None, :]
-        for index, block in enumerate(self.blocks):
-            is_checkpointed = self.training and index < self.gradient_checkpointing
-            words = run_block(block, words, is_checkpointed=is_checkpointed, mask=seen)
-        return words
+        return run_blocks(self, words, mask=mask[:, None, None, :])
+
+    def read(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
+    ) -> TextFeatures:
+        """Return the mean of each text's tokens; with ``words`` every token too."""
+        if not words:
+            # Columns that are padding in every text change nothing and cost as much as words.
+            longest = int(mask.any(dim=0).sum())
+            ids, mask = ids[:, :longest], mask[:, :longest]
+        vectors = self(ids, mask)
+        sentence = mean_of_words(vectors, mask)
+        if not words:
+            return TextFeatures(sentence=sentence)
+        return TextFeatures(sentence=sentence, words=vectors, words_mask=mask)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Random weights of a new tower, by the generator alone."""
@@ -212,16 +206,16 @@ class ScaledBlock(nn.Module):
         self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
         """What follows attention: both residual sums."""
-        tokens = tokens + self._kept(self.scale_1 * attended)
-        result: Tensor = tokens + self._kept(self.scale_2 * self.mlp(self.ln_2(tokens)))
+        tokens = tokens + self._drop(self.scale_1 * attended)
+        result: Tensor = tokens + self._drop(self.scale_2 * self.mlp(self.ln_2(tokens)))
         return result
 
-    def _kept(self, branch: Tensor) -> Tensor:
+    def _drop(self, branch: Tensor) -> Tensor:
         if not self.training or not self.drop_path:
             return branch
         ones = [1] * (branch.ndim - 1)
-        kept = torch.rand(len(branch), *ones, device=branch.device) >= self.drop_path
-        return branch * kept.to(branch.dtype) / (1 - self.drop_path)
+        is_real = torch.rand(len(branch), *ones, device=branch.device) >= self.drop_path
+        return branch * is_real.to(branch.dtype) / (1 - self.drop_path)
 
 
 class CompactVision(TowerParts):
@@ -244,13 +238,7 @@ class CompactVision(TowerParts):
     ) -> None:
         super().__init__()
         self.config = config
-        shape = VisionConfig(
-            image_size=config.image_size,
-            patch_size=config.patch_size,
-            width=config.width,
-            heads=config.heads,
-        )
-        self.patch_embedding = PatchEmbedding(shape, mean, std)
+        self.patch_embedding = PatchEmbedding(config, mean, std)
         self.class_embedding = nn.Parameter(torch.zeros(config.width))
         # The bias of the patch projection is a part of the patches' positions.
         self.positional_embedding = nn.Parameter(torch.zeros(config.grid**2 + 1, config.width))
@@ -273,9 +261,7 @@ class CompactVision(TowerParts):
 
         Every frame is a picture by itself: which video it belongs to does not matter here.
         """
-        embedded = self.patch_embedding(pixels)
-        first = self.class_embedding.to(embedded.dtype).expand(len(embedded), 1, -1)
-        tokens = torch.cat([first, embedded], dim=1) + self.positional_embedding
+        tokens = self.embed(pixels)
         if self.training and self.patch_dropout and not self.config.pool_after:
             tokens = leave_out_patches(tokens, self.patch_dropout)
         for index, block in enumerate(self.blocks):
@@ -354,10 +340,10 @@ def leave_out_patches(
 ) -> Float[Tensor, "images kept width"]:
     """The class token and a random choice of the patches, another one for each image."""
     images, count, width = tokens.shape
-    kept = max(1, round((count - 1) * (1 - share)))
-    order = torch.rand(images, count - 1, device=tokens.device).argsort(dim=1)[:, :kept] + 1
-    chosen = tokens.gather(1, order[..., None].expand(-1, -1, width))
-    return torch.cat([tokens[:, :1], chosen], dim=1)
+    num_left = max(1, round((count - 1) * (1 - share)))
+    order = torch.rand(images, count - 1, device=tokens.device).argsort(dim=1)[:, :num_left] + 1
+    patches = tokens.gather(1, order[..., None].expand(-1, -1, width))
+    return torch.cat([tokens[:, :1], patches], dim=1)
 
 
 def resize_positions(
@@ -407,23 +393,6 @@ class CompactEncoder(TowerEncoder):
         result = real.new_zeros(*mask.shape, *real.shape[1:])
         result[mask] = real
         return result
-
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        if not words:
-            # Columns that are padding in every text change nothing and cost as much as words.
-            longest = int(mask.any(dim=0).sum())
-            ids, mask = ids[:, :longest], mask[:, :longest]
-        vectors = self.text(ids, mask)
-        sentence = mean_of_words(vectors, mask)
-        if not words:
-            return TextFeatures(sentence=sentence)
-        return TextFeatures(sentence=sentence, words=vectors, words_mask=mask)
 
 
 # The compact family in the registry: made by ``eaglenet train small``, kept in model folders.

@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import Abilities, Clips, TextFeatures, Tokens, VideoFeatures, unit_entries
-from eaglenet.encoders.base import BaseEncoder
+from eaglenet.core.types import Abilities, TextFeatures, VideoFeatures, unit_entries
+from eaglenet.encoders.base import BaseEncoder, TextSource, VideoSource
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec
 
@@ -128,7 +128,7 @@ class FeatureEncoder(BaseEncoder):
             self.text.initialise(generator)
             self.frames.initialise(generator)
 
-    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
+    def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
         """Adapted sentences; ``words`` needs word features to be there."""
         if not isinstance(texts, TextFeatures):
             raise UsageError(f"a feature encoder reads TextFeatures, got {type(texts).__name__}")
@@ -144,9 +144,7 @@ class FeatureEncoder(BaseEncoder):
             words_mask=texts.words_mask,
         )
 
-    def encode_video(
-        self, videos: Clips | VideoFeatures, *, patches: bool = False
-    ) -> VideoFeatures:
+    def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
         """Adapted frames, zeros where padded; ``patches`` needs patch features to be there."""
         if not isinstance(videos, VideoFeatures):
             raise UsageError(f"a feature encoder reads VideoFeatures, got {type(videos).__name__}")
@@ -267,7 +265,7 @@ class ExpertEncoder(BaseEncoder):
     def words_dim(self) -> int:
         return self.config.words_dim
 
-    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
+    def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
         """The same texts; ``words`` needs word features to be there."""
         if not isinstance(texts, TextFeatures):
             raise UsageError(f"an expert encoder reads TextFeatures, got {type(texts).__name__}")
@@ -278,9 +276,7 @@ class ExpertEncoder(BaseEncoder):
             )
         return texts.to(self.device, self.logit_scale.dtype)
 
-    def encode_video(
-        self, videos: Clips | VideoFeatures, *, patches: bool = False
-    ) -> VideoFeatures:
+    def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
         """The same videos, with every expert that the encoder was made for."""
         if not isinstance(videos, VideoFeatures) or videos.experts is None:
             raise UsageError("an expert encoder reads VideoFeatures with experts")

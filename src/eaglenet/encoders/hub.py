@@ -1,4 +1,10 @@
-"""Where a hub model lies on this machine; the network is asked only for what is missing."""
+"""Local folders of hub models; only missing files are downloaded.
+
+A hub may be hostile (``HF_ENDPOINT``, plain HTTP). Its library uses the ``ETag`` of a response as a
+file name in its cache, and resumes a download for as long as some bytes arrive. Hooks on its HTTP
+client refuse tags that are not plain names, bodies that are too slow, and downloads that are
+resumed too often.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +19,134 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import ModelNotFoundError, UsageError, shell_quote
-from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX, require_licence
-from eaglenet.encoders.file_names import (
-    OPEN_CLIP_CONFIG,
-    OPEN_CLIP_WEIGHTS,
-    WEIGHT_FILES,
-    shard_names,
+from eaglenet.core.errors import (
+    CheckpointError,
+    EagleNetError,
+    ModelNotFoundError,
+    UsageError,
+    shell_quote,
 )
-from eaglenet.encoders.hub_guard import HostileHubError, guard_downloads
+from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX, require_licence
 
-# Downloads told as they go: a bar on a terminal, now and then a line elsewhere.
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+
+
+def shard_names(index: dict[str, Any], path: Path) -> list[str]:
+    """Return the files that an index of weights names; only plain names are accepted."""
+    names = index.get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CheckpointError(f"{path}: weight_map should be a table of names and files")
+    shards = sorted(set(names.values()))
+    for name in shards:
+        if name != Path(name).name or not name or "\0" in name:
+            raise CheckpointError(f"{path}: names {name!r:.60}, which is not a file beside it")
+    return shards
+
+
+SLOW_SECONDS = 30.0
+"""Seconds after which the speed of a download is checked."""
+MIN_BYTES_PER_SECOND = 4096
+MAX_RESPONSES = 24
+"""Responses to one download: checks of the file, redirects, and resumed bodies."""
+NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
+"""Tags are hashes: SHA-1 or SHA-256 at the hub, others at mirrors."""
+NAME_HEADERS = ("x-linked-etag", "etag", "x-repo-commit")
+
+
+class HostileHubError(EagleNetError):
+    """A hub's response that must not be used."""
+
+
+class ResponseGuard:
+    """Response hook of an HTTP client (httpx)."""
+
+    def __init__(self) -> None:
+        self.num_responses = 0
+
+    def __call__(self, response: Any) -> None:
+        self.num_responses += 1
+        if self.num_responses > MAX_RESPONSES:
+            raise HostileHubError("the download was interrupted too often")
+        check_names(response.headers)
+        response.stream = watch_speed(response.stream)
+
+
+def check_names(headers: Any) -> None:
+    """Raise ``HostileHubError`` for a header that becomes a file name and is not a plain one."""
+    for header in NAME_HEADERS:
+        value = headers.get(header)
+        if value is None:
+            continue
+        name = value.removeprefix("W/").strip('"')
+        # Content networks add the number of parts.
+        if not NAME.fullmatch(name):
+            raise HostileHubError(f"the hub sent a {header} that is not a hash: {value[:80]!r}")
+
+
+def watch_speed(stream: Any) -> Any:
+    """Return a stream that fails if it is slower than ``MIN_BYTES_PER_SECOND``."""
+    # The client checks for its own base class, which differs between versions.
+    base = next(each for each in type(stream).__mro__ if each.__name__ == "SyncByteStream")
+
+    def iterate(self: Any) -> Iterator[bytes]:
+        began, size = time.monotonic(), 0
+        for chunk in stream:
+            size += len(chunk)
+            seconds = time.monotonic() - began
+            if seconds > SLOW_SECONDS and size < MIN_BYTES_PER_SECOND * seconds:
+                raise HostileHubError(f"the download is too slow ({size} bytes in {seconds:.0f} s)")
+            yield chunk
+
+    def close(self: Any) -> None:
+        stream.close()
+
+    return type("WatchedStream", (base,), {"__iter__": iterate, "close": close})()
+
+
+@contextmanager
+def guard_downloads() -> Iterator[None]:
+    """Check all responses that the hub's library receives within the block."""
+    from huggingface_hub.utils import get_session
+
+    session, guard = get_session(), ResponseGuard()
+    hooks = session.event_hooks
+    before = list(hooks.get("response", []))
+    session.event_hooks = {**hooks, "response": [*before, guard]}
+    try:
+        yield
+    finally:
+        session.event_hooks = {**hooks, "response": before}
+
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 def download_progress() -> type[Any]:
-    """The class that the hub's library shows a download with: name, size, speed."""
+    """Return the class with which the hub's library shows a download: name, size, speed."""
     import tqdm
 
-    class Told(tqdm.tqdm):  # type: ignore[misc]
-        """A bar on a terminal; lines with name, megabytes and speed where there is none."""
+    class DownloadBar(tqdm.tqdm):  # type: ignore[misc]
+        """A bar on a terminal; elsewhere lines with name, megabytes and speed."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             options.pop("name", None)  # the library's own subclass knows it, tqdm does not
-            self._told = -SECONDS_BETWEEN_LINES
-            self._begun = time.monotonic()
+            self._last_line = -SECONDS_BETWEEN_LINES
+            self._start = time.monotonic()
             options["disable"] = False
-            # The library shows a long address where it has no short name, and of a line of 80
-            # columns nothing is left for the speed.
+            # The library passes a long address if it has no short name, which leaves no room for
+            # the speed in 80 columns.
             options["desc"] = str(options.get("desc") or "").rstrip(": ").rsplit("/", 1)[-1]
             super().__init__(*arguments, **options)
 
@@ -54,79 +155,87 @@ def download_progress() -> type[Any]:
                 return super().display(*arguments, **options)
             now = time.monotonic()
             is_done = self.total is not None and self.n >= self.total
-            if is_done or now - self._told >= SECONDS_BETWEEN_LINES:
-                self._told = now
-                speed = self.n / max(now - self._begun, 1e-3) / 1e6
+            if is_done or now - self._last_line >= SECONDS_BETWEEN_LINES:
+                self._last_line = now
+                speed = self.n / max(now - self._start, 1e-3) / 1e6
                 size = "?" if self.total is None else f"{self.total / 1e6:.1f}"
                 done = f"{self.n / 1e6:.1f} of {size} MB, {speed:.1f} MB/s"
                 sys.stderr.write(f"downloading {self.desc.rstrip(': ')}: {done}\n")
             return True
 
-    return Told
+    return DownloadBar
 
 
-PATIENCE = 15
-"""Seconds that a hub may take to say anything at all."""
+TIMEOUT = 15
+"""Seconds to wait for the first response of a hub."""
 TIMM = "architecture"
-"""What a ``config.json`` of timm has and none of transformers; open_clip's files lie beside it."""
+"""Key in a ``config.json`` of timm, which lies beside open_clip's files; transformers has none."""
 VOCABULARIES = (("tokenizer.json",), ("spiece.model",), ("vocab.json", "merges.txt"))
 
 
 def find_hub_folder(name: str) -> Path:
-    """The local folder of a hub model: from the cache where it is there, else downloaded."""
+    """Return the local folder of a hub model; it is downloaded if it is not in the cache."""
     identifier, revision = split_revision(HUB_IDS.get(name, name))
-    # No import where the name cannot be a hub id: the message is the same, the wait is not.
     if not is_hub_id(identifier):
-        raise _not_found(name, [Path(name)], "no such folder or file")
-    import huggingface_hub
+        raise _not_found(name, "no such folder or file")
+    folder = cached_folder(identifier, revision)
+    if folder is not None:
+        return folder
+    return _fetch_model(name, revision, lambda fetch: _fetch_files(fetch, identifier))
+
+
+def _fetch_model(
+    name: str, revision: str | None, fetch_files: Callable[[Callable[[str], Path]], Path]
+) -> Path:
+    """Download a model with ``fetch_files``, if the hub answers and its licence is accepted."""
     from huggingface_hub import constants
 
-    def fetch(file: str, *, is_local: bool) -> Path:
-        with _quiet_hub():
-            path = huggingface_hub.hf_hub_download(
-                identifier,
-                file,
-                revision=revision,
-                local_files_only=is_local,
-                tqdm_class=None if is_local else download_progress(),
-            )
-        return Path(path)
-
-    locations = [Path(name), Path(constants.HF_HUB_CACHE)]
-    try:
-        return _fetch_files(lambda file: fetch(file, is_local=True), identifier)
-    except Exception as error:  # not cached, or cached in part
-        if constants.HF_HUB_OFFLINE:
-            raise _not_found(name, locations, "offline mode is on") from error
+    identifier, _ = split_revision(HUB_IDS.get(name, name))
+    if constants.HF_HUB_OFFLINE:
+        raise _not_found(name, "offline mode is on")
     require_licence(identifier)
     knock(constants.ENDPOINT, identifier)
+    fetch = partial(_download, identifier, revision=revision)
     try:
-        page = _page(lambda: fetch("README.md", is_local=False))
-    except HostileHubError as error:
-        raise _not_found(name, locations, str(error)) from error
-    require_licence(identifier, page)
-    try:
-        return _fetch_files(lambda file: fetch(file, is_local=False), identifier)
-    except HostileHubError as error:
-        raise _not_found(name, locations, str(error)) from error
-    except Exception as error:  # network, authorisation, no such model: each with its own class
+        require_licence(identifier, _model_page(fetch))
+        return fetch_files(fetch)
+    except UsageError:
+        raise
+    except Exception as error:  # network, authorisation, no such model, a hostile hub
         lines = str(error).splitlines() or [type(error).__name__]
-        cause = f"the hub answered: {lines[0]}"
-        raise _not_found(name, locations, cause) from error
+        raise _not_found(name, f"the hub answered: {lines[0]}") from error
 
 
-def _page(fetch: Callable[[], Path]) -> str:
-    """The README of a model, whose head names its licence; "" where it has none."""
+def _download(
+    identifier: str, file: str, revision: str | None = None, *, is_local: bool = False
+) -> Path:
+    """Return one file of a hub model; ``is_local``: only if it is in the cache."""
+    import huggingface_hub
+
+    with _quiet_hub():
+        path = huggingface_hub.hf_hub_download(
+            identifier,
+            file,
+            revision=revision,
+            local_files_only=is_local,
+            tqdm_class=None if is_local else download_progress(),
+        )
+    return Path(path)
+
+
+def _model_page(fetch: Callable[[str], Path]) -> str:
+    """Return the README of a model, whose head names its licence; "" if it has none."""
     try:
-        return untrusted.read_bytes(fetch(), untrusted.MAX_CONFIG).decode(errors="replace")
+        content = untrusted.read_bytes(fetch("README.md"), untrusted.MAX_CONFIG)
+        return content.decode(errors="replace")
     except HostileHubError:
         raise
-    except Exception:  # no such file, or none that can be read: the weights say what is wrong
+    except Exception:  # missing or unreadable: downloading the weights reports the problem
         return ""
 
 
 def require_licence_on_hub(identifier: str) -> None:
-    """Ask for the licence of a model that another library is about to download from the hub."""
+    """Check the licence of a model that another library is about to download from the hub."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -135,30 +244,28 @@ def require_licence_on_hub(identifier: str) -> None:
             return
     if not constants.HF_HUB_OFFLINE:
         knock(constants.ENDPOINT, identifier)
-        with _quiet_hub():
-            page = _page(lambda: Path(huggingface_hub.hf_hub_download(identifier, "README.md")))
-        require_licence(identifier, page)
+        require_licence(identifier, _model_page(partial(_download, identifier)))
 
 
 def knock(endpoint: str, name: str) -> None:
-    """Ask the hub for a sign of life, with a short patience.
+    """Check that the hub answers within ``TIMEOUT``.
 
-    The library tries again and again, file by file: minutes pass before it says that nobody is
-    there. Any answer, a refusal too, is a sign of life; it is asked for a file as the library does,
-    because what serves a hub's front page may answer when nothing behind it does.
+    The library retries every file, so that minutes pass before it reports an unreachable hub. Any
+    response counts, also a refusal. A file is requested, as the library does, because a front page
+    may be served while nothing behind it is.
     """
     address = f"{endpoint}/{name}/resolve/main/config.json"
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(address, method="HEAD"), timeout=PATIENCE
+            urllib.request.Request(address, method="HEAD"), timeout=TIMEOUT
         ):
             return
     except urllib.error.HTTPError:
         return
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        waited = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
-        cause = f"no answer in {PATIENCE} s" if waited else str(reason)
+        is_timeout = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
+        cause = f"no answer in {TIMEOUT} s" if is_timeout else str(reason)
         raise ModelNotFoundError(
             f"{name} is not on this machine, and {endpoint} cannot be reached ({cause})",
             "give small (--model small), which comes with the package, or a model folder; or run "
@@ -167,7 +274,7 @@ def knock(endpoint: str, name: str) -> None:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a hub could know the name; paths of folders mostly are none.
+    """Return whether the name has the form of a hub id; most paths do not.
 
     >>> is_hub_id("openai/clip-vit-base-patch32"), is_hub_id("my models/mine"), is_hub_id("../run")
     (True, False, False)
@@ -176,9 +283,9 @@ def is_hub_id(name: str) -> bool:
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
-    """``owner/model@commit`` in its two parts; without ``@`` the newest revision is meant."""
-    found = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})", name)
-    return (found[1], found[2]) if found else (name, None)
+    """Split ``owner/model@commit``; without ``@`` the revision is None, the newest."""
+    match = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})", name)
+    return (match[1], match[2]) if match else (name, None)
 
 
 OTHER_RUNTIMES = (
@@ -202,9 +309,9 @@ def split_st_name(name: str) -> tuple[str, int | None]:
 
 
 def find_snapshot(name: str) -> Path:
-    """The local folder of a hub model with all its files, for libraries that read them themselves.
+    """Return the local folder of a hub model with all its files, for other libraries.
 
-    It is downloaded if it is not here; weights for other runtimes are left out.
+    It is downloaded if it is not in the cache; weights for other runtimes are left out.
     """
     identifier, revision = split_revision(name)
     if not is_hub_id(identifier):
@@ -212,44 +319,26 @@ def find_snapshot(name: str) -> Path:
             f"there is no model {ST_PREFIX}{name} (no such folder)",
             f"give {ST_PREFIX}FOLDER or {ST_PREFIX}OWNER/MODEL, or another of `eaglenet models`",
         )
-    import huggingface_hub
-    from huggingface_hub import constants
 
-    locations = [Path(name), Path(constants.HF_HUB_CACHE)]
-    folder = cached_snapshot(name)
-    if folder is not None:
-        return folder
-    if constants.HF_HUB_OFFLINE:
-        raise _not_found(name, locations, "offline mode is on")
-    require_licence(identifier)
-    knock(constants.ENDPOINT, identifier)
+    def fetch_all(fetch: Callable[[str], Path]) -> Path:
+        import huggingface_hub
 
-    def fetch(file: str, commit: str | None) -> Path:
-        with _quiet_hub():
-            path = huggingface_hub.hf_hub_download(
-                identifier, file, revision=commit, tqdm_class=download_progress()
-            )
-        return Path(path)
-
-    revision = revision or PINNED.get(identifier)
-    try:
-        require_licence(identifier, _page(lambda: fetch("README.md", revision)))
         # All further files are of the commit of the first one.
-        folder = fetch("config.json", revision).parent
+        folder = fetch("config.json").parent
         with _quiet_hub():
             names = huggingface_hub.HfApi().list_repo_files(identifier, revision=folder.name)
         for file in select_files(names):
-            fetch(file, folder.name)
-    except UsageError:
-        raise
-    except Exception as error:  # network, authorisation, no such model, a hub that lies
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise _not_found(name, locations, f"the hub answered: {lines[0]}") from error
-    return folder
+            _download(identifier, file, folder.name)
+        return folder
+
+    folder = cached_snapshot(name)
+    if folder is not None:
+        return folder
+    return _fetch_model(name, revision or PINNED.get(identifier), fetch_all)
 
 
 def select_files(names: Sequence[str]) -> list[str]:
-    """Files of a hub model that libraries on torch read: plain relative names alone.
+    """Select the files that libraries on torch read; only plain relative names are accepted.
 
     >>> select_files(["config.json", "onnx/model.onnx", "../a", "1_Dense/model.safetensors"])
     ['config.json', '1_Dense/model.safetensors']
@@ -267,7 +356,7 @@ def select_files(names: Sequence[str]) -> list[str]:
 
 
 def cached_snapshot(name: str) -> Path | None:
-    """Find the folder of a hub model on this machine; None unless all its weights are there."""
+    """Return the folder of a hub model in the cache; None unless all its weights are there."""
     import huggingface_hub
 
     identifier, revision = split_revision(name)
@@ -291,7 +380,7 @@ def cached_snapshot(name: str) -> Path | None:
 
 
 def exact_name(name: str) -> str:
-    """A hub model as ``owner/model@commit``, the one that lies here; any other name as it is.
+    """Return a hub model as ``owner/model@commit``, by the cached commit; other names unchanged.
 
     The folder of an ``st:`` model is made absolute.
     """
@@ -314,18 +403,9 @@ def exact_name(name: str) -> str:
     return f"{identifier}@{folder.name}"
 
 
-def cached_folder(identifier: str) -> Path | None:
-    """Where a hub model lies on this machine, whole; None where it would have to be downloaded."""
-    import huggingface_hub
-
-    def fetch(file: str) -> Path:
-        with _quiet_hub():
-            return Path(
-                huggingface_hub.hf_hub_download(
-                    identifier, file, revision=None, local_files_only=True
-                )
-            )
-
+def cached_folder(identifier: str, revision: str | None = None) -> Path | None:
+    """Return the folder of a hub model in the cache; None unless all its files are there."""
+    fetch = partial(_download, identifier, revision=revision, is_local=True)
     try:
         return _fetch_files(fetch, identifier)
     except Exception:  # not cached, or cached in part
@@ -334,7 +414,7 @@ def cached_folder(identifier: str) -> Path | None:
 
 @contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """Check the hub's responses, and hide retries: the error that follows says all of it."""
+    """Check the hub's responses, and hide messages about retries: an error follows."""
     hub = logging.getLogger("huggingface_hub")
     level = hub.level
     hub.setLevel(logging.ERROR)
@@ -346,7 +426,7 @@ def _quiet_hub() -> Iterator[None]:
 
 
 def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
-    """The folder, once it holds config, weights (every shard) and a vocabulary.
+    """Fetch config, weights (all shards) and a vocabulary; returns their folder.
 
     Three layouts: transformers', open_clip's, and Meta's one file named like the repository.
     """
@@ -387,7 +467,7 @@ def _fetch_other_layout(fetch: Callable[[str], Path], name: str) -> Path:
 
 
 def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) -> Path:
-    """The first set of files that is there; the last failure where none is."""
+    """Fetch the first set of files that exists; raises the last error if none does."""
     for position, files in enumerate(choices):
         try:
             return [fetch(file) for file in files][-1]
@@ -397,8 +477,7 @@ def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) ->
     raise AssertionError("choices is never empty")
 
 
-def _not_found(name: str, locations: list[Path], cause: str) -> ModelNotFoundError:
-    """In one short line; a name that no hub could know is not asked for there."""
+def _not_found(name: str, cause: str) -> ModelNotFoundError:
     identifier, revision = split_revision(HUB_IDS.get(name, name))
     if not is_hub_id(identifier):
         return ModelNotFoundError(
@@ -409,9 +488,10 @@ def _not_found(name: str, locations: list[Path], cause: str) -> ModelNotFoundErr
     fetch = f"hf download {shell_quote(identifier)}"
     if revision is not None:
         fetch += f" --revision {shell_quote(revision)}"
-    looked_in = ", ".join(str(location) for location in locations)
+    from huggingface_hub import constants
+
     return ModelNotFoundError(
-        f"model {name!r} was not found ({cause}; looked in {looked_in})",
+        f"model {name!r} was not found ({cause}; looked in {name}, {constants.HF_HUB_CACHE})",
         "give small (--model small), which comes with the package, or get it where there is a "
         f"network: {fetch}",
     )

@@ -24,8 +24,8 @@ from torch import Tensor
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.weight_names import from_openai, openai_config
-from eaglenet.encoders.weights import deferred, deferred_copies, is_on_demand
+from eaglenet.encoders.weight_names import clip_config, from_openai
+from eaglenet.encoders.weights import deferred, deferred_copies, fill, is_on_demand
 
 STORAGE_TYPES = {
     "DoubleStorage": torch.float64,
@@ -44,13 +44,10 @@ NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 
 def load_openai_clip(path: str | Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
     """The encoder inside an OpenAI ``.pt`` file: the released archive, or a plain state dict."""
-    weights = read_openai_weights(path)
-    config = openai_config(weights)
-    ours = {name: value.to(dtype) for name, value in from_openai(weights, config).items()}
+    ours = from_openai(read_openai_weights(path))
     with torch.device("meta"):
-        encoder = ClipEncoder(config)
-    encoder.load_state_dict(ours, assign=True)
-    return encoder.eval()
+        encoder = ClipEncoder(clip_config(ours))
+    return fill(encoder, ours, Path(path), dtype)
 
 
 def read_openai_weights(path: str | Path) -> dict[str, Tensor]:

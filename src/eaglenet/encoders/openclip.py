@@ -101,6 +101,11 @@ class OpenClipText(nn.Module):
         self.gradient_checkpointing = 0
         self.width, self.pad_token = config.context_length, config.pad_token
 
+    def read(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
+    ) -> TextFeatures:
+        return TextFeatures(sentence=self(ids))
+
     def forward(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts dim"]:
         # Its towers add positions to the full width.
         filled = F.pad(ids, (0, self.width - ids.shape[1]), value=self.pad_token)
@@ -134,15 +139,6 @@ class OpenClipEncoder(TowerEncoder):
         self.vision = OpenClipVision(model.visual, config)  # type: ignore[arg-type]
         del model.visual
         self.text = OpenClipText(model, config)
-
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        return TextFeatures(sentence=self.text(ids))
 
     def text_stack(self) -> TextStack | None:
         return None

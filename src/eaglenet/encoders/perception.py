@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from eaglenet.core.errors import CheckpointError
-from eaglenet.core.types import Abilities, TextFeatures
+from eaglenet.core.types import Abilities
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import (
     AttentionPooling,
     Rotation,
     initialise_blocks,
     make_blocks,
-    run_block,
+    run_blocks,
 )
 from eaglenet.encoders.clip import TextTower
 from eaglenet.encoders.clip_config import (
     CLIP_LOGIT_SCALE,
+    PIXEL_HALF,
     Activation,
     TextConfig,
-    check_patches,
-    check_tower,
+    VisionTowerConfig,
 )
 from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.vision import PatchEmbedding, TowerParts, pool_video
 from eaglenet.encoders.weight_names import (
+    PATCHES,
     Weights,
-    depth_of,
+    fused_pooling,
     openai_blocks,
+    openai_text,
     rename,
     take,
     timm_blocks,
     timm_pooling,
+    tower_sizes,
 )
 from eaglenet.encoders.weights import (
     fill,
@@ -49,11 +51,9 @@ from eaglenet.encoders.weights import (
 
 # The shape of a PE-Core model; defaults are B/16 at 224 pixels.
 
-PIXEL_HALF = (0.5, 0.5, 0.5)
-
 
 @dataclass(frozen=True)
-class PerceptionVisionConfig:
+class PerceptionVisionConfig(VisionTowerConfig):
     """The image tower.
 
     class_token: T, S, B and L have one; it has no rotary position of its own.
@@ -72,15 +72,6 @@ class PerceptionVisionConfig:
     grid_offset: int = 1
     activation: Activation = "gelu"
     norm_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_tower("vision", self)
-        check_patches(self.image_size, self.patch_size)
-
-    @property
-    def grid(self) -> int:
-        """Patches along one side; pixels beyond the last whole patch are not seen."""
-        return self.image_size // self.patch_size
 
     @property
     def num_tokens(self) -> int:
@@ -199,16 +190,6 @@ class PerceptionVisionTower(TowerParts):
         self.projection = nn.Linear(config.width, dim)
         self.gradient_checkpointing = 0
 
-    def embed(
-        self, pixels: Shaped[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images tokens channels"]:
-        """What the first block takes: the class token, where there is one, then the patches."""
-        tokens = self.patch_embedding(pixels)
-        if self.class_embedding is not None:
-            first = self.class_embedding.to(tokens.dtype).expand(len(tokens), 1, -1)
-            tokens = torch.cat([first, tokens], dim=1)
-        return self.enter(tokens + self.positional_embedding)
-
     def enter(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         result: Tensor = self.ln_pre(tokens)
         return result
@@ -236,10 +217,7 @@ class PerceptionVisionTower(TowerParts):
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
         tokens = self.embed(pixels)
-        rotation = self.turn(tokens.dtype)
-        for index, block in enumerate(self.blocks):
-            is_checkpointed = index < self.gradient_checkpointing and self.training
-            tokens = run_block(block, tokens, is_checkpointed=is_checkpointed, rotation=rotation)
+        tokens = run_blocks(self, tokens, rotation=self.turn(tokens.dtype))
         result: Tensor = self.projection(self.pooling(self.ln_post(tokens)))
         return result[:, None]
 
@@ -275,15 +253,6 @@ class PerceptionEncoder(TowerEncoder):
         text = TextTower(config.text, config.dim)
         self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
 
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        return self.text.read(ids, mask, words=words)
-
 
 # PE-Core's weights in the two layouts that are published: open_clip's and Meta's own.
 
@@ -294,13 +263,6 @@ TIMM_NAMES = {
     "vision.ln_post": "visual.trunk.norm",
     "vision.projection": "visual.trunk.head",
 }
-META_NAMES = {"vision.ln_pre": "visual.ln_pre", "vision.ln_post": "visual.ln_post"}
-META_POOLING = {
-    "vision.pooling.out": "visual.attn_pool.attn.out_proj",
-    "vision.pooling.norm": "visual.attn_pool.layernorm",
-    "vision.pooling.mlp.up": "visual.attn_pool.mlp.c_fc",
-    "vision.pooling.mlp.down": "visual.attn_pool.mlp.c_proj",
-}
 
 
 def read_perception(location: Path, *, dtype: torch.dtype = torch.float32) -> PerceptionEncoder:
@@ -310,14 +272,8 @@ def read_perception(location: Path, *, dtype: torch.dtype = torch.float32) -> Pe
     else:
         path = location if location.is_file() else next(iter(sorted(location.glob("PE-Core*.pt"))))
         ours = from_meta(read_weight_file(path))
-    config = config_from_weights(ours)
     with torch.device("meta"):
-        encoder = PerceptionEncoder(config)
-    side = config.vision.patch_size
-    name = "vision.patch_embedding.projection.weight"
-    if ours[name].shape[-1] != side:
-        raise CheckpointError(f"{location}: patches of {list(ours[name].shape[-2:])} pixels")
-    ours[name] = ours[name].flatten(1)
+        encoder = PerceptionEncoder(config_from_weights(ours))
     return fill(encoder, ours, location, dtype)
 
 
@@ -327,75 +283,41 @@ def from_open_clip(weights: Weights) -> dict[str, Tensor]:
     ours = rename(weights, TIMM_NAMES) | timm_blocks(weights, f"{trunk}.blocks")
     ours |= timm_pooling(weights, f"{trunk}.attn_pool")
     ours["vision.positional_embedding"] = take(weights, f"{trunk}.pos_embed")[0]
-    ours["vision.patch_embedding.projection.weight"] = take(
-        weights, f"{trunk}.patch_embed.proj.weight"
-    )
+    ours[PATCHES] = take(weights, f"{trunk}.patch_embed.proj.weight").flatten(1)
     if f"{trunk}.cls_token" in weights:
         ours["vision.class_embedding"] = weights[f"{trunk}.cls_token"].flatten()
     text = {name[5:]: value for name, value in weights.items() if name.startswith("text.")}
-    return ours | _text(text) | {"logit_scale": take(weights, "logit_scale")}
+    return ours | openai_text(text) | {"logit_scale": take(weights, "logit_scale")}
 
 
 def from_meta(weights: Weights) -> dict[str, Tensor]:
-    """Weights of Meta's own files by our names; they are CLIP's, with another pooling."""
-    ours = rename(weights, META_NAMES | META_POOLING)
-    ours |= openai_blocks(weights, "vision", "visual.transformer")
-    for kind in ("weight", "bias"):
-        fused = take(weights, f"visual.attn_pool.attn.in_proj_{kind}").chunk(3)
-        for name, part in zip(("query", "key", "value"), fused, strict=True):
-            ours[f"vision.pooling.{name}.{kind}"] = part
-    ours["vision.pooling.probe"] = take(weights, "visual.attn_pool.probe").flatten()
-    ours["vision.positional_embedding"] = take(weights, "visual.positional_embedding")
-    ours["vision.patch_embedding.projection.weight"] = take(weights, "visual.conv1.weight")
-    if "visual.class_embedding" in weights:
-        ours["vision.class_embedding"] = weights["visual.class_embedding"].flatten()
-    projection = take(weights, "visual.proj").T
-    ours["vision.projection.weight"] = projection
-    ours["vision.projection.bias"] = torch.zeros(len(projection), dtype=projection.dtype)
-    return ours | _text(weights) | {"logit_scale": take(weights, "logit_scale")}
-
-
-def _text(weights: Weights) -> dict[str, Tensor]:
-    """CLIP's text tower, whose names both layouts keep."""
-    names = {
-        "text.token_embedding.weight": "token_embedding.weight",
-        "text.positional_embedding": "positional_embedding",
-        "text.ln_final": "ln_final",
+    """Return weights of Meta's own files by our names; they are CLIP's, with another pooling."""
+    visual = "visual"
+    names = ["ln_pre", "ln_post", "positional_embedding"]
+    names += ["class_embedding"] if f"{visual}.class_embedding" in weights else []
+    ours = rename(weights, {f"vision.{name}": f"{visual}.{name}" for name in names})
+    ours |= openai_blocks(weights, "vision", f"{visual}.transformer") | openai_text(weights)
+    ours |= fused_pooling(weights, f"{visual}.attn_pool", "attn", ("mlp.c_fc", "mlp.c_proj"))
+    projection = take(weights, f"{visual}.proj").T
+    return {
+        **ours,
+        PATCHES: take(weights, f"{visual}.conv1.weight").flatten(1),
+        "vision.projection.weight": projection,
+        "vision.projection.bias": torch.zeros(len(projection), dtype=projection.dtype),
+        "logit_scale": take(weights, "logit_scale"),
     }
-    ours = rename(weights, names) | openai_blocks(weights, "text", "transformer")
-    # Stored as the right-hand factor of a product; a linear layer keeps the transpose.
-    ours["text.projection.weight"] = take(weights, "text_projection").T
-    return ours
 
 
-def config_from_weights(ours: Mapping[str, Tensor]) -> PerceptionConfig:
-    """The shape of a model by its weights."""
-    patches = ours["vision.patch_embedding.projection.weight"]
-    width, side = patches.shape[0], patches.shape[-1]
+def config_from_weights(ours: Weights) -> PerceptionConfig:
+    """Return the shape of a model, read off its weights."""
+    vision, text = tower_sizes(ours)
     has_class = "vision.class_embedding" in ours
-    positions = len(ours["vision.positional_embedding"]) - has_class
-    vocabulary, text_width = ours["text.token_embedding.weight"].shape
+    if vision["width"] == GIGANTIC:
+        vision["heads"] = 16
     return PerceptionConfig(
         dim=len(ours["vision.projection.weight"]),
-        vision=PerceptionVisionConfig(
-            image_size=round(positions**0.5) * side,
-            patch_size=side,
-            width=width,
-            layers=depth_of(ours, "vision.blocks."),
-            heads=16 if width == GIGANTIC else max(width // 64, 1),
-            mlp_width=len(ours["vision.blocks.0.mlp.up.weight"]),
-            class_token=has_class,
-            grid_offset=int(has_class),
-        ),
-        text=TextConfig(
-            vocabulary_size=vocabulary,
-            context_length=len(ours["text.positional_embedding"]),
-            width=text_width,
-            layers=depth_of(ours, "text.blocks."),
-            heads=max(text_width // 64, 1),
-            mlp_width=len(ours["text.blocks.0.mlp.up.weight"]),
-            activation="gelu",
-        ),
+        vision=PerceptionVisionConfig(**vision, class_token=has_class, grid_offset=int(has_class)),
+        text=TextConfig(**text, activation="gelu"),
     )
 
 

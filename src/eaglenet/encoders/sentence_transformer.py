@@ -38,7 +38,7 @@ from eaglenet.core.types import (
     Tokens,
     VideoFeatures,
 )
-from eaglenet.encoders.base import BaseEncoder
+from eaglenet.encoders.base import BaseEncoder, TextSource, VideoSource
 from eaglenet.encoders.catalogue import ST_PREFIX
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
 from eaglenet.encoders.hub import find_snapshot, split_st_name
@@ -161,7 +161,7 @@ class StEncoder(BaseEncoder):
         self._num_vectors = 1
         self._clips_per_call: dict[str, int] = {}
 
-    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
+    def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
         """Vectors of queries, with the model's prompt for queries."""
         if not isinstance(texts, Tokens):
             raise UsageError(f"an encoder of st reads Tokens, got {type(texts).__name__}")
@@ -181,9 +181,7 @@ class StEncoder(BaseEncoder):
             words_mask=mask if words else None,
         )
 
-    def encode_video(
-        self, videos: Clips | VideoFeatures, *, patches: bool = False
-    ) -> VideoFeatures:
+    def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
         """Vectors of clips, or of frames for a model without video; see the class."""
         if not isinstance(videos, Clips):
             raise UsageError(f"an encoder of st reads Clips, got {type(videos).__name__}")

@@ -3,26 +3,60 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
+from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers, processors
 from torch import Tensor, nn
 
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError
 from eaglenet.core.types import Abilities, TextFeatures
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.blocks import AttentionPooling, initialise_blocks, make_blocks, run_block
-from eaglenet.encoders.clip_config import Activation, check_patches, check_tower
+from eaglenet.encoders.blocks import AttentionPooling, initialise_blocks, make_blocks, run_blocks
+from eaglenet.encoders.clip_config import PIXEL_HALF, Activation, TowerConfig, VisionTowerConfig
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+from eaglenet.encoders.tokenizers import (
+    FILE,
+    SPIECE,
+    JsonTokenizer,
+    TokenizerSettings,
+    read_backend,
+    read_sentencepiece,
+)
 from eaglenet.encoders.vision import PatchEmbedding, TowerParts, pool_video
+from eaglenet.encoders.weight_names import (
+    PATCHES,
+    Weights,
+    fused_pooling,
+    hub_blocks,
+    openai_blocks,
+    rename,
+    take,
+    timm_blocks,
+    timm_pooling,
+    tower_sizes,
+)
+from eaglenet.encoders.weights import (
+    fill,
+    model_type,
+    open_clip_trunk,
+    read_json,
+    read_open_clip_weights,
+    read_optional_json,
+    read_weights,
+)
 
 # The shape of a SigLIP model; defaults are B/16 at 224 pixels of the first SigLIP.
 
-PIXEL_HALF = (0.5, 0.5, 0.5)
-
 
 @dataclass(frozen=True)
-class SiglipVisionConfig:
+class SiglipVisionConfig(VisionTowerConfig):
     """The image tower; ``width`` is the joint width, as nothing projects."""
 
     image_size: int = 224
@@ -34,18 +68,9 @@ class SiglipVisionConfig:
     activation: Activation = "gelu_tanh"
     norm_eps: float = 1e-6
 
-    def __post_init__(self) -> None:
-        check_tower("vision", self)
-        check_patches(self.image_size, self.patch_size)
-
-    @property
-    def grid(self) -> int:
-        """Patches along one side; pixels beyond the last whole patch are not seen."""
-        return self.image_size // self.patch_size
-
 
 @dataclass(frozen=True)
-class SiglipTextConfig:
+class SiglipTextConfig(TowerConfig):
     """The text tower. ``pad_token`` fills every text up to ``context_length``."""
 
     vocabulary_size: int = 32000
@@ -57,9 +82,6 @@ class SiglipTextConfig:
     activation: Activation = "gelu_tanh"
     norm_eps: float = 1e-6
     pad_token: int = 1
-
-    def __post_init__(self) -> None:
-        check_tower("text", self)
 
 
 @dataclass(frozen=True)
@@ -148,10 +170,7 @@ class SiglipVisionTower(TowerParts):
         frame_mask: Bool[Tensor, "videos frames"] | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
-        tokens = self.place_patches(pixels)
-        for index, block in enumerate(self.blocks):
-            is_checkpointed = index < self.gradient_checkpointing and self.training
-            tokens = run_block(block, tokens, is_checkpointed=is_checkpointed)
+        tokens = run_blocks(self, self.embed(pixels))
         result: Tensor = self.pooling(self.ln_post(tokens))
         return result[:, None]
 
@@ -198,12 +217,18 @@ class SiglipTextTower(nn.Module):
         missing = self.config.context_length - ids.shape[1]
         pad = self.config.pad_token
         ids = F.pad(ids.masked_fill(~mask, pad), (0, missing), value=pad)
-        tokens = self.token_embedding(ids) + self.positional_embedding
-        for index, block in enumerate(self.blocks):
-            is_checkpointed = index < self.gradient_checkpointing and self.training
-            tokens = run_block(block, tokens, is_checkpointed=is_checkpointed)
+        tokens = run_blocks(self, self.token_embedding(ids) + self.positional_embedding)
         result: Tensor = self.projection(self.ln_final(tokens))
         return result
+
+    def read(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
+    ) -> TextFeatures:
+        """Return the last position of each text; with ``words`` every token too."""
+        features = self(ids, mask)
+        if not words:
+            return TextFeatures(sentence=features[:, -1])
+        return TextFeatures(features[:, -1], words=features[:, : ids.shape[1]], words_mask=mask)
 
     def initialise(self, generator: torch.Generator) -> None:
         nn.init.normal_(self.token_embedding.weight, std=0.02, generator=generator)
@@ -237,14 +262,219 @@ class SiglipEncoder(TowerEncoder):
         self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
         self.logit_bias = nn.Parameter(torch.tensor(LOGIT_BIAS))
 
-    def read_tokens(
-        self,
-        ids: Int[Tensor, "texts words"],
-        mask: Bool[Tensor, "texts words"],
-        *,
-        words: bool,
-    ) -> TextFeatures:
-        features = self.text(ids, mask)
-        if not words:
-            return TextFeatures(sentence=features[:, -1])
-        return TextFeatures(features[:, -1], words=features[:, : ids.shape[1]], words_mask=mask)
+
+# SigLIP in the layout of timm and open_clip: a timm trunk and open_clip's text tower.
+
+GEMMA_VOCABULARY = 256000
+OPEN_CLIP_NAMES = {
+    "vision.ln_post": "visual.trunk.norm",
+    "text.token_embedding.weight": "text.token_embedding.weight",
+    "text.positional_embedding": "text.positional_embedding",
+    "text.ln_final": "text.ln_final",
+    "text.projection": "text.text_projection",
+}
+
+
+def from_open_clip(weights: Weights) -> dict[str, Tensor]:
+    """Weights of open_clip's ``CustomTextCLIP`` by our names."""
+    trunk = "visual.trunk"
+    ours = rename(weights, OPEN_CLIP_NAMES) | timm_blocks(weights, f"{trunk}.blocks")
+    ours |= timm_pooling(weights, f"{trunk}.attn_pool")
+    ours |= openai_blocks(weights, "text", "text.transformer")
+    ours["vision.positional_embedding"] = take(weights, f"{trunk}.pos_embed")[0]
+    return ours | _patches_and_scale(weights, f"{trunk}.patch_embed.proj")
+
+
+def _patches_and_scale(weights: Weights, patches: str) -> dict[str, Tensor]:
+    return {
+        PATCHES: take(weights, f"{patches}.weight").flatten(1),
+        "vision.patch_embedding.projection.bias": take(weights, f"{patches}.bias"),
+        "logit_scale": take(weights, "logit_scale").reshape(()),
+        "logit_bias": take(weights, "logit_bias").reshape(()),
+    }
+
+
+def config_from_weights(ours: Weights) -> SiglipConfig:
+    """Return the shape of a model, read off its weights."""
+    vision, text = tower_sizes(ours)
+    for sizes in (vision, text):
+        sizes["heads"] = min(sizes["heads"], 16)  # So400m: 72 wide, giant: 96
+    pad_token = 0 if text["vocabulary_size"] == GEMMA_VOCABULARY else 1
+    return SiglipConfig(SiglipVisionConfig(**vision), SiglipTextConfig(**text, pad_token=pad_token))
+
+
+# transformers leaves values out that equal its defaults, so these are part of the format.
+TOWER_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "hidden_act": "gelu_pytorch_tanh",
+    "layer_norm_eps": 1e-6,
+}
+TEXT_DEFAULTS = {"vocab_size": 32000, "max_position_embeddings": 64, "pad_token_id": 1}
+VISION_DEFAULTS = {"image_size": 224, "patch_size": 16, "num_channels": 3}
+NAMES = {
+    "vision.positional_embedding": "vision_model.embeddings.position_embedding.weight",
+    "vision.ln_post": "vision_model.post_layernorm",
+    "text.token_embedding.weight": "text_model.embeddings.token_embedding.weight",
+    "text.positional_embedding": "text_model.embeddings.position_embedding.weight",
+    "text.ln_final": "text_model.final_layer_norm",
+    "text.projection": "text_model.head",
+}
+
+
+def read_siglip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> SiglipEncoder:
+    """Read a folder in transformers' or open_clip's layout; returns an encoder in eval mode."""
+    if open_clip_trunk(folder):
+        ours = from_open_clip(read_open_clip_weights(folder))
+        config = config_from_weights(ours)
+    else:
+        config = config_from_hub(
+            read_json(folder / "config.json"),
+            read_optional_json(folder / "preprocessor_config.json"),
+        )
+        ours = from_hub(read_weights(folder))
+    with torch.device("meta"):
+        encoder = SiglipEncoder(config)
+    return fill(encoder, ours, folder, dtype)
+
+
+def config_from_hub(
+    values: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
+) -> SiglipConfig:
+    """Our config from ``config.json`` and, where there is one, ``preprocessor_config.json``."""
+    if values.get("model_type") == "siglip2":
+        raise CheckpointError(
+            "this is a SigLIP 2 of variable resolution (NaFlex), which is not supported; choose a "
+            "fixed-resolution one, such as google/siglip2-base-patch16-224"
+        )
+    text = TOWER_DEFAULTS | TEXT_DEFAULTS | _section(values, "text_config")
+    vision = TOWER_DEFAULTS | VISION_DEFAULTS | _section(values, "vision_config")
+    projection = text.get("projection_size") or text["hidden_size"]
+    if projection != vision["hidden_size"]:
+        raise CheckpointError(
+            f"config.json: texts are projected to {projection}, images are "
+            f"{vision['hidden_size']} wide; expected one width"
+        )
+    if vision["num_channels"] != 3 or vision.get("vision_use_head") is False:
+        raise CheckpointError("config.json: expected an image tower of 3 channels with its head")
+    preprocessor = preprocessor or {}
+    return SiglipConfig(
+        vision=SiglipVisionConfig(
+            image_size=vision["image_size"], patch_size=vision["patch_size"], **_tower(vision)
+        ),
+        text=SiglipTextConfig(
+            vocabulary_size=text["vocab_size"],
+            context_length=text["max_position_embeddings"],
+            pad_token=text["pad_token_id"],
+            **_tower(text),
+        ),
+        pixel_mean=tuple(preprocessor.get("image_mean", PIXEL_HALF)),
+        pixel_std=tuple(preprocessor.get("image_std", PIXEL_HALF)),
+    )
+
+
+def from_hub(weights: Weights) -> dict[str, Tensor]:
+    """Return weights of transformers' ``SiglipModel`` by our names."""
+    return {
+        **rename(weights, NAMES),
+        **hub_blocks(weights, "vision"),
+        **hub_blocks(weights, "text"),
+        **fused_pooling(weights, "vision_model.head", "attention", ("mlp.fc1", "mlp.fc2")),
+        **_patches_and_scale(weights, "vision_model.embeddings.patch_embedding"),
+    }
+
+
+def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
+    """SigLIP's own (its file cleans the text) or SigLIP 2's, Gemma's over lower-cased text.
+
+    SigLIP's may also lie in SentencePiece's own file.
+    """
+    path = folder / FILE if folder.is_dir() else folder
+    text = config.text
+    spiece = path.with_name(SPIECE)
+    if not path.is_file() and spiece.is_file():
+        backend = read_sentencepiece(spiece)
+        if backend.get_vocab_size() > text.vocabulary_size:
+            raise CheckpointError(
+                f"{spiece} has {backend.get_vocab_size()} pieces, the model {text.vocabulary_size}"
+                "; they belong to different models"
+            )
+        return JsonTokenizer(backend, TokenizerSettings(text.context_length, text.pad_token))
+    if not path.is_file():
+        raise ModelNotFoundError(
+            f"no {FILE} and no {SPIECE} in {folder}: put the one that was published with the model "
+            "there (SigLIP 2: tokenizer.json), or pass tokenizer=FOLDER"
+        )
+    backend = read_backend(path)
+    settings = read_optional_json(path.parent / "tokenizer_config.json") or {}
+    model = read_json(path).get("model", {})
+    if model.get("type") == "BPE":  # Gemma's; SigLIP's own is a Unigram
+        lower_cased(backend)
+    framed(backend, settings)
+    return JsonTokenizer(backend, TokenizerSettings(text.context_length, text.pad_token))
+
+
+def lower_cased(backend: Backend) -> None:
+    """Lower-case before all else: SigLIP 2 saw no capitals, and Gemma's file keeps them."""
+    own = backend.normalizer
+    lower = normalizers.Lowercase()
+    backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])
+
+
+def framed(backend: Backend, settings: Mapping[str, Any]) -> None:
+    """Start and end tokens as ``tokenizer_config.json`` says; it wins over ``tokenizer.json``."""
+    if "add_bos_token" not in settings and "add_eos_token" not in settings:
+        return
+    before = str(settings.get("bos_token")) if settings.get("add_bos_token") else ""
+    after = str(settings.get("eos_token")) if settings.get("add_eos_token") else ""
+    special = [(name, backend.token_to_id(name)) for name in (before, after) if name]
+    backend.post_processor = processors.TemplateProcessing(
+        single=" ".join(part for part in (before, "$A", after) if part), special_tokens=special
+    )
+
+
+def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in (values.get(name) or {}).items() if value is not None}
+
+
+def _tower(values: Mapping[str, Any]) -> dict[str, Any]:
+    if values["hidden_act"] not in ("gelu_pytorch_tanh", "gelu"):
+        raise CheckpointError(f"config.json: unknown activation {values['hidden_act']!r}")
+    return {
+        "width": values["hidden_size"],
+        "layers": values["num_hidden_layers"],
+        "heads": values["num_attention_heads"],
+        "mlp_width": values["intermediate_size"],
+        "activation": "gelu" if values["hidden_act"] == "gelu" else "gelu_tanh",
+        "norm_eps": values["layer_norm_eps"],
+    }
+
+
+# SigLIP's entry in the table of towers: which files are of one, and how they are read.
+
+
+def is_siglip(location: Path) -> bool:
+    """Of transformers, fixed-resolution models say ``siglip``, both versions, NaFlex ``siglip2``;
+    of open_clip, the trunk says it."""
+    return model_type(location) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(location)
+
+
+def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
+    encoder = read_siglip_folder(location, dtype=dtype)
+    source = Path(tokenizer) if tokenizer is not None else location
+    return Pretrained(encoder, read_siglip_tokenizer(source, encoder.config))
+
+
+ENCODERS.add(
+    "siglip",
+    EncoderSpec(
+        name="siglip",
+        title="SigLIP and SigLIP 2 of fixed resolution",
+        config_class=SiglipConfig,
+        build=SiglipEncoder,
+        recognises=is_siglip,
+        load=_load,
+    ),
+)

@@ -1,9 +1,11 @@
-"""CLIP's tokenizer: cleaned, lower-cased byte-pair encoding between a start and an end token."""
+"""Tokenizers from the files of models: ``tokenizer.json``, CLIP's tables, SentencePiece."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import string
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,15 +13,15 @@ from typing import Any
 
 import tokenizers
 import torch
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
 from eaglenet.core.settings import from_plain
-from eaglenet.core.types import Tokens
+from eaglenet.core.types import Tokenizer, Tokens
 from eaglenet.encoders.weights import read_json, read_optional_json
 
-# Any tokenizer that lies in a ``tokenizer.json``: Unigram, WordPiece or byte-pair encoding.
+# Any tokenizer of a ``tokenizer.json``: Unigram, WordPiece or byte-pair encoding.
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 OWN = "eaglenet"
@@ -137,7 +139,7 @@ PATTERN = (
 TABLE_MERGES = 49152 - 256 - 2
 """How many merges of OpenAI's table its models use; the rest of the file is left over."""
 
-MOST_TOKENS = 10_000_000
+MAX_TOKENS = 10_000_000
 
 Merge = tuple[str, str]
 
@@ -209,7 +211,7 @@ class ClipTokenizer:
                 lines = untrusted.read_text(folder / "merges.txt", untrusted.MAX_VOCABULARY).split(
                     "\n"
                 )
-                return cls._from_foreign(vocabulary, [_pair(line) for line in lines[1:] if line])
+                return cls._from_untrusted(vocabulary, [_pair(line) for line in lines[1:] if line])
         for table in sorted(folder.glob("bpe_simple_vocab_16e6.txt*")):
             return cls.from_table(table)
         raise ModelNotFoundError(
@@ -232,10 +234,10 @@ class ClipTokenizer:
             if not {"merges", "vocab"} <= set(model):
                 raise ValueError("its model has no vocab or no merges")
             merges = [_pair(m) if isinstance(m, str) else tuple(m) for m in model["merges"]]
-            return cls._from_foreign(model["vocab"], merges, content.get("added_tokens") or ())
+            return cls._from_untrusted(model["vocab"], merges, content.get("added_tokens") or ())
 
     @classmethod
-    def _from_foreign(cls, vocabulary: Any, merges: Any, added_tokens: Any = ()) -> ClipTokenizer:
+    def _from_untrusted(cls, vocabulary: Any, merges: Any, added_tokens: Any = ()) -> ClipTokenizer:
         _check_vocabulary(vocabulary, merges, added_tokens)
         return cls(vocabulary, merges, added_tokens=added_tokens)
 
@@ -258,29 +260,6 @@ class ClipTokenizer:
         tokens += dict.fromkeys("".join(merge) for merge in merges)
         tokens += [START, END]
         return cls({token: index for index, token in enumerate(tokens)}, merges)
-
-    @classmethod
-    def from_words(cls, words: Iterable[str], vocabulary_size: int | None = None) -> ClipTokenizer:
-        """Learn a small vocabulary from words or sentences; any other text still has ids.
-
-        Without ``vocabulary_size`` every word that was seen becomes one token.
-        """
-        alphabet = _byte_alphabet()
-        base = 2 * len(alphabet) + 2
-        if vocabulary_size is not None and vocabulary_size < base:
-            raise UsageError(f"vocabulary_size {vocabulary_size}: the bytes alone need {base}")
-        learner = _pipeline({END: 0}, [])
-        trainer = trainers.BpeTrainer(
-            vocab_size=1_000_000 if vocabulary_size is None else vocabulary_size,
-            initial_alphabet=alphabet,
-            end_of_word_suffix=WORD_END,
-            show_progress=False,
-        )
-        learner.train_from_iterator([valid_unicode(word) for word in words], trainer)
-        merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
-        if vocabulary_size is not None:
-            merges = merges[: vocabulary_size - base]
-        return cls.from_merges(merges)
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` and what transformers needs to read it."""
@@ -342,7 +321,7 @@ def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
         raise CheckpointError("the vocabulary is not a table of tokens and ids")
     for token, number in vocabulary.items():
         is_number = isinstance(number, int) and not isinstance(number, bool)
-        if not is_number or not 0 <= number < MOST_TOKENS or not _is_text(token):
+        if not is_number or not 0 <= number < MAX_TOKENS or not _is_text(token):
             raise CheckpointError(f"the vocabulary gives {token!r:.60} the id {number!r:.60}")
     if len(set(vocabulary.values())) != len(vocabulary):
         raise CheckpointError("the vocabulary gives one id to several tokens")
@@ -386,3 +365,159 @@ def _byte_alphabet() -> list[str]:
 def _pair(line: str) -> Merge:
     first, second = line.split()
     return first, second
+
+
+def read_tokenizer(folder: Path) -> Tokenizer | None:
+    """Read the tokenizer that was saved in a model folder; None if there is none."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    if JsonTokenizer.is_saved_in(folder):
+        return JsonTokenizer.load(folder)
+    return ClipTokenizer.from_folder(folder)
+
+
+# SentencePiece's own file (``spiece.model``), read into the tokenizer library.
+
+SPIECE = "spiece.model"
+SPACE = "\u2581"
+SPIECE_END = "</s>"
+PIECES, TRAINER, NORMALIZER = 1, 2, 3
+"""Fields of the file."""
+PIECE, SCORE, KIND = 1, 2, 3
+"""Of a piece."""
+MODEL_KIND, BYTE_FALLBACK, UNKNOWN = 3, 35, 40
+"""Of the trainer."""
+TABLE, PREFIX = 2, 3
+"""Of the normaliser."""
+UNIGRAM = 1
+CONTROL, USER_DEFINED = 3, 4
+"""Kinds of pieces that are never split."""
+
+CASED, IGNORED = r"[\p{Lu}\p{Ll}\p{Lt}]", r"[\p{M}\p{Cf}\p{Lm}\p{Sk}'.:\u00b7\u2018\u2019]"
+FINAL_SIGMA = rf"(?<={CASED}|{CASED}{IGNORED}|{CASED}{IGNORED}{IGNORED})\u03a3(?!{IGNORED}*{CASED})"
+"""A capital sigma at the end of a word: the library lowers letters one by one, but Unicode has
+another small letter for it."""
+
+Value = int | bytes
+Fields = dict[int, list[Value]]
+
+
+def read_sentencepiece(path: Path) -> tokenizers.Tokenizer:
+    """Read SigLIP's tokenizer from a ``spiece.model``: it cleans the text, then splits it."""
+    try:
+        fields = _fields(untrusted.read_bytes(path, untrusted.MAX_VOCABULARY))
+        pieces = [_fields(_bytes(piece)) for piece in fields.get(PIECES, [])]
+        trainer, normalizer = (_message(fields, name) for name in (TRAINER, NORMALIZER))
+        kind = _number(trainer, MODEL_KIND, UNIGRAM)
+        if kind != UNIGRAM or not _number(normalizer, PREFIX, 1):
+            raise ValueError(
+                f"a model of kind {kind}; SigLIP's are Unigrams that begin with a space"
+            )
+        vocabulary = [
+            (_bytes(piece[PIECE][0]).decode(), struct.unpack("<f", _bytes(piece[SCORE][0]))[0])
+            for piece in pieces
+        ]
+        backend = tokenizers.Tokenizer(
+            models.Unigram(
+                vocabulary,
+                unk_id=_number(trainer, UNKNOWN, 0),
+                byte_fallback=bool(_number(trainer, BYTE_FALLBACK, 0)),
+            )
+        )
+        backend.add_tokens(
+            [
+                tokenizers.AddedToken(
+                    name, normalized=False, special=_number(piece, KIND, 1) == CONTROL
+                )
+                for (name, _), piece in zip(vocabulary, pieces, strict=True)
+                if _number(piece, KIND, 1) in (CONTROL, USER_DEFINED)
+            ]
+        )
+        table = normalizer.get(TABLE, [b""])[0]
+        backend.normalizer = cleaning(_bytes(table))
+        end = backend.token_to_id(SPIECE_END)
+        if end is None:
+            raise ValueError(f"it has no {SPIECE_END}")
+    except Exception as error:  # of a damaged file; the library raises plain Exception
+        raise CheckpointError(f"{path}: not a SentencePiece model of SigLIP ({error})") from error
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(repositionment=SPACE, prepend_scheme="always")
+    backend.decoder = decoders.Metaspace(repositionment=SPACE, prepend_scheme="always")
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {SPIECE_END}", special_tokens=[(SPIECE_END, end)]
+    )
+    return backend
+
+
+def cleaning(table: bytes) -> normalizers.Normalizer:
+    """Lower case, no punctuation, single spaces, as in SigLIP's training; then the file's table."""
+    punctuation = "[" + "".join("\\" + letter for letter in string.punctuation) + "]"
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Reposition(Regex(FINAL_SIGMA), "\u03c2"),
+        normalizers.Lowercase(),
+        normalizers.Reposition(Regex(punctuation), ""),
+        normalizers.Reposition(Regex(r"[\s\x1c-\x1f]+"), " "),
+        normalizers.Strip(),
+    ]
+    if table:
+        steps += [
+            normalizers.Precompiled(table),
+            normalizers.Reposition(Regex(" {2,}"), " "),
+            normalizers.Strip(),
+        ]
+    return normalizers.Sequence(steps)
+
+
+def _message(fields: Fields, number: int) -> Fields:
+    return _fields(_bytes(fields.get(number, [b""])[0]))
+
+
+def _number(fields: Fields, number: int, default: int) -> int:
+    value = fields.get(number, [default])[-1]
+    if not isinstance(value, int):
+        raise ValueError(f"field {number} is no number")
+    return value
+
+
+def _bytes(value: Value) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError("a number where text should be")
+    return value
+
+
+def _fields(content: bytes) -> Fields:
+    """Return the fields of a message by their numbers; fields may repeat."""
+    fields: Fields = {}
+    for number, value in _read(content):
+        fields.setdefault(number, []).append(value)
+    return fields
+
+
+def _read(content: bytes) -> Iterator[tuple[int, Value]]:
+    position = 0
+    while position < len(content):
+        key, position = _varint(content, position)
+        kind = key & 7
+        if kind == 0:
+            value, position = _varint(content, position)
+            yield key >> 3, value
+            continue
+        size = {1: 8, 5: 4}.get(kind)
+        if kind == 2:
+            size, position = _varint(content, position)
+        if size is None or position + size > len(content):
+            raise ValueError("it is cut short or no protocol buffer")
+        yield key >> 3, content[position : position + size]
+        position += size
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        if position >= len(content):
+            break
+        byte = content[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+    raise ValueError("it is cut short or no protocol buffer")

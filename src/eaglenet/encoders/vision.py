@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from eaglenet.encoders.blocks import (
     run_block,
     shift_stride,
 )
-from eaglenet.encoders.clip_config import VisionConfig
+from eaglenet.encoders.clip_config import VisionConfig, VisionTowerConfig
 
 # CLIP4Clip's stem over three frames: a patch is seen with the frame before and the frame after.
 
@@ -62,7 +62,7 @@ def _silent_copy(linear: nn.Linear) -> nn.Linear:
 
 
 class TowerParts(nn.Module):
-    """An image tower whose frames can be read together (:mod:`eaglenet.encoders.space_time`).
+    """An image tower whose frames can be read together (:mod:`eaglenet.encoders.video_tower`).
 
     Its blocks have ``ln_1``, ``attention`` and ``finish``. A video has one first token, the class
     token, or none where the tower has none.
@@ -91,8 +91,31 @@ class TowerParts(nn.Module):
         return patches + self.positional_embedding[-patches.shape[1] :]
 
     def enter(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """What the first block takes."""
+        """Normalise tokens for the first block."""
         return tokens
+
+    def embed(
+        self,
+        pixels: Shaped[Tensor, "images 3 rows columns"],
+        num_frames: int = 1,
+        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+    ) -> Float[Tensor, "images tokens width"]:
+        """Inputs of the first block: the class token, if there is one, then patches row by row."""
+        tokens = self.embed_patches(pixels, num_frames, frame_mask)
+        if self.class_embedding is not None:
+            first = self.class_embedding.to(tokens.dtype).expand(len(tokens), 1, -1)
+            tokens = torch.cat([first, tokens], dim=1)
+        return self.enter(tokens + self.positional_embedding)
+
+    def embed_patches(
+        self,
+        pixels: Shaped[Tensor, "images 3 rows columns"],
+        num_frames: int,
+        frame_mask: Bool[Tensor, "videos frames"] | None,
+    ) -> Float[Tensor, "images patches width"]:
+        """Patches before their positions are added."""
+        patches: Tensor = self.patch_embedding(pixels)
+        return patches
 
     def turn(self, dtype: torch.dtype) -> Rotation | None:
         """Rotary positions of the first token and of one frame's patches."""
@@ -137,23 +160,6 @@ def frame_weight(mask: Bool[Tensor, "videos frames"]) -> Float[Tensor, "videos"]
     return mask.sum(dim=1).clamp_min(1).float().log()
 
 
-@runtime_checkable
-class PatchGrid(Protocol):
-    """How a tower cuts images; ``grid`` patches along one side."""
-
-    @property
-    def image_size(self) -> int: ...
-
-    @property
-    def patch_size(self) -> int: ...
-
-    @property
-    def grid(self) -> int: ...
-
-    @property
-    def width(self) -> int: ...
-
-
 class PatchEmbedding(nn.Module):
     """Cut images into patches, normalise the pixels, project each patch.
 
@@ -166,7 +172,7 @@ class PatchEmbedding(nn.Module):
 
     def __init__(
         self,
-        config: PatchGrid,
+        config: VisionTowerConfig,
         mean: tuple[float, ...],
         std: tuple[float, ...],
         *,
@@ -248,21 +254,17 @@ class VisionTower(TowerParts):
         self.projection = nn.Linear(config.width, dim, bias=False)
         self.gradient_checkpointing = 0
 
-    def embed(
+    def embed_patches(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
-        num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
-    ) -> Float[Tensor, "images tokens channels"]:
-        """What the first block takes: class token, then patches row by row, with positions."""
+        pixels: Shaped[Tensor, "images 3 rows columns"],
+        num_frames: int,
+        frame_mask: Bool[Tensor, "videos frames"] | None,
+    ) -> Float[Tensor, "images patches width"]:
         cut = self.patch_embedding.cut(pixels)
-        patches = self.patch_embedding.projection(cut)
+        patches: Tensor = self.patch_embedding.projection(cut)
         if self.temporal_stem is not None:
             patches = patches + self.temporal_stem(cut, num_frames, frame_mask)
-        class_token = self.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
-        tokens = torch.cat([class_token, patches], dim=1) + self.positional_embedding
-        result: Tensor = self.ln_pre(tokens)
-        return result
+        return patches
 
     def project(self, tokens: Float[Tensor, "*batch channels"]) -> Float[Tensor, "*batch dim"]:
         """Into the joint width, not normalised."""

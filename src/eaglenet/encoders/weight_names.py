@@ -1,8 +1,10 @@
-"""Our weights by the names two other formats give them: the hub's and OpenAI's."""
+"""Weights under our names, from the names of transformers, OpenAI, open_clip and timm."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,14 +14,15 @@ from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 
 Weights = Mapping[str, Tensor]
 
-# ours -> theirs. A name without ".weight" or ".bias" stands for both.
-HUB_NAMES = {
-    "logit_scale": "logit_scale",
+# Ours -> theirs. The name of a module stands for its weight and its bias.
+HUB_VISION = {
     "vision.class_embedding": "vision_model.embeddings.class_embedding",
     "vision.positional_embedding": "vision_model.embeddings.position_embedding.weight",
     "vision.ln_pre": "vision_model.pre_layrnorm",  # the hub's spelling
     "vision.ln_post": "vision_model.post_layernorm",
     "vision.projection.weight": "visual_projection.weight",
+}
+HUB_TEXT = {
     "text.token_embedding.weight": "text_model.embeddings.token_embedding.weight",
     "text.positional_embedding": "text_model.embeddings.position_embedding.weight",
     "text.ln_final": "text_model.final_layer_norm",
@@ -32,18 +35,6 @@ HUB_BLOCK_NAMES = {
     "mlp.up": "mlp.fc1",
     "mlp.down": "mlp.fc2",
 }
-HUB_PATCHES = "vision_model.embeddings.patch_embedding.weight"
-
-OPENAI_NAMES = {
-    "logit_scale": "logit_scale",
-    "vision.class_embedding": "visual.class_embedding",
-    "vision.positional_embedding": "visual.positional_embedding",
-    "vision.ln_pre": "visual.ln_pre",
-    "vision.ln_post": "visual.ln_post",
-    "text.token_embedding.weight": "token_embedding.weight",
-    "text.positional_embedding": "positional_embedding",
-    "text.ln_final": "ln_final",
-}
 OPENAI_BLOCK_NAMES = {
     "ln_1": "ln_1",
     "attention.out": "attn.out_proj",
@@ -51,77 +42,6 @@ OPENAI_BLOCK_NAMES = {
     "mlp.up": "mlp.c_fc",
     "mlp.down": "mlp.c_proj",
 }
-SHIFTED = ".attn.net."
-"""The released code wraps the attention of its two shifted blocks in one more module."""
-
-OURS_PATCHES = "vision.patch_embedding.projection.weight"
-
-
-def from_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
-    """Weights of transformers' ``CLIPModel`` by our names."""
-    ours = rename(weights, HUB_NAMES)
-    for tower, depth in (("vision", config.vision.layers), ("text", config.text.layers)):
-        ours |= hub_blocks(weights, tower, depth)
-    ours[OURS_PATCHES] = take(weights, HUB_PATCHES).flatten(1)
-    return ours
-
-
-def hub_blocks(weights: Weights, tower: str, depth: int) -> dict[str, Tensor]:
-    """The blocks of one tower (``vision`` or ``text``) of a CLIP or SigLIP of transformers."""
-    ours: dict[str, Tensor] = {}
-    for index in range(depth):
-        theirs, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"
-        names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in HUB_BLOCK_NAMES.items()}
-        ours |= rename(weights, names)
-        for kind in ("weight", "bias"):
-            parts = [take(weights, f"{theirs}.self_attn.{p}_proj.{kind}") for p in "qkv"]
-            ours[f"{block}.attention.qkv.{kind}"] = torch.cat(parts)
-    return ours
-
-
-def to_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
-    """The inverse of :func:`from_hub`."""
-    theirs = rename(weights, {b: a for a, b in HUB_NAMES.items()})
-    for tower, depth in (("vision", config.vision.layers), ("text", config.text.layers)):
-        for index in range(depth):
-            layer, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"
-            names = {f"{layer}.{b}": f"{block}.{a}" for a, b in HUB_BLOCK_NAMES.items()}
-            theirs |= rename(weights, names)
-            for kind in ("weight", "bias"):
-                parts = weights[f"{block}.attention.qkv.{kind}"].chunk(3)
-                for letter, part in zip("qkv", parts, strict=True):
-                    theirs[f"{layer}.self_attn.{letter}_proj.{kind}"] = part
-    side = config.vision.patch_size
-    theirs[HUB_PATCHES] = weights[OURS_PATCHES].reshape(-1, 3, side, side)
-    return {name: weight.detach().cpu().contiguous() for name, weight in theirs.items()}
-
-
-def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
-    """Weights of OpenAI's ``CLIP`` class, or of the released code's copy of it, by our names."""
-    weights = {name.replace(SHIFTED, ".attn."): value for name, value in weights.items()}
-    ours = rename(weights, OPENAI_NAMES)
-    ours |= openai_blocks(weights, "vision", "visual.transformer")
-    ours |= openai_blocks(weights, "text", "transformer")
-    ours[OURS_PATCHES] = take(weights, "visual.conv1.weight").flatten(1)
-    # Stored as the right-hand factor of a product; a linear layer keeps the transpose.
-    ours["vision.projection.weight"] = take(weights, "visual.proj").T
-    ours["text.projection.weight"] = take(weights, "text_projection").T
-    return ours
-
-
-def openai_blocks(weights: Weights, tower: str, prefix: str) -> dict[str, Tensor]:
-    """The blocks of one tower in OpenAI's layout, which open_clip's own towers keep."""
-    ours: dict[str, Tensor] = {}
-    for index in range(depth_of(weights, f"{prefix}.resblocks.")):
-        theirs, block = f"{prefix}.resblocks.{index}", f"{tower}.blocks.{index}"
-        names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in OPENAI_BLOCK_NAMES.items()}
-        ours |= rename(weights, names)
-        for kind in ("weight", "bias"):
-            fused = take(weights, f"{theirs}.attn.in_proj_{kind}")
-            ours[f"{block}.attention.qkv.{kind}"] = fused
-    return ours
-
-
 TIMM_BLOCK_NAMES = {
     "ln_1": "norm1",
     "attention.qkv": "attn.qkv",
@@ -130,15 +50,102 @@ TIMM_BLOCK_NAMES = {
     "mlp.up": "mlp.fc1",
     "mlp.down": "mlp.fc2",
 }
+WRAPPED_ATTENTION = ".attn.net."
+"""The released code wraps the attention of its two shifted blocks in one more module."""
+PATCHES = "vision.patch_embedding.projection.weight"
+"""Our map of a patch; theirs is a convolution."""
+
+
+def from_hub(weights: Weights) -> dict[str, Tensor]:
+    """Return weights of transformers' ``CLIPModel`` under our names."""
+    scale = {"logit_scale": take(weights, "logit_scale")}
+    return {**hub_vision(weights), **hub_text(weights), **scale}
+
+
+def hub_vision(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
+    """Image tower of a CLIP of transformers; ``prefix`` precedes all names."""
+    ours = rename(weights, {name: prefix + theirs for name, theirs in HUB_VISION.items()})
+    patches = take(weights, f"{prefix}vision_model.embeddings.patch_embedding.weight")
+    return {**ours, **hub_blocks(weights, "vision", prefix), PATCHES: patches.flatten(1)}
+
+
+def hub_text(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
+    """Text tower of a CLIP of transformers."""
+    ours = rename(weights, {name: prefix + theirs for name, theirs in HUB_TEXT.items()})
+    return ours | hub_blocks(weights, "text", prefix)
+
+
+def hub_blocks(weights: Weights, tower: str, prefix: str = "") -> dict[str, Tensor]:
+    """Blocks of one tower (``vision`` or ``text``) of a CLIP or SigLIP of transformers."""
+    layers = f"{prefix}{tower}_model.encoder.layers"
+    ours = _blocks(weights, tower, layers, HUB_BLOCK_NAMES)
+    for index in range(depth_of(weights, f"{layers}.")):
+        for kind in ("weight", "bias"):
+            parts = [take(weights, f"{layers}.{index}.self_attn.{p}_proj.{kind}") for p in "qkv"]
+            ours[f"{tower}.blocks.{index}.attention.qkv.{kind}"] = torch.cat(parts)
+    return ours
+
+
+def from_openai(weights: Weights) -> dict[str, Tensor]:
+    """Return weights of OpenAI's ``CLIP`` class, or of the released code's copy, by our names."""
+    weights = {name.replace(WRAPPED_ATTENTION, ".attn."): w for name, w in weights.items()}
+    return {
+        **openai_stem(weights, "visual"),
+        PATCHES: take(weights, "visual.conv1.weight").flatten(1),
+        **openai_vision(weights, "visual"),
+        **openai_text(weights),
+        "logit_scale": take(weights, "logit_scale"),
+    }
+
+
+def openai_stem(weights: Weights, visual: str) -> dict[str, Tensor]:
+    """Embeddings of an image tower in OpenAI's layout, without the map of patches."""
+    names = ("class_embedding", "positional_embedding", "ln_pre")
+    return rename(weights, {f"vision.{name}": f"{visual}.{name}" for name in names})
+
+
+def openai_vision(weights: Weights, visual: str) -> dict[str, Tensor]:
+    """Blocks and head of an image tower in OpenAI's layout."""
+    return {
+        **openai_blocks(weights, "vision", f"{visual}.transformer"),
+        **rename(weights, {"vision.ln_post": f"{visual}.ln_post"}),
+        # Stored as the right-hand factor of a product; a linear layer has the transpose.
+        "vision.projection.weight": take(weights, f"{visual}.proj").T,
+    }
+
+
+def openai_text(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
+    """Text tower in OpenAI's layout, which open_clip and Meta share."""
+    names = ("token_embedding.weight", "positional_embedding", "ln_final")
+    return {
+        **rename(weights, {f"text.{name}": f"{prefix}{name}" for name in names}),
+        **openai_blocks(weights, "text", f"{prefix}transformer"),
+        "text.projection.weight": take(weights, f"{prefix}text_projection").T,
+    }
+
+
+def openai_blocks(weights: Weights, tower: str, prefix: str) -> dict[str, Tensor]:
+    """Blocks of one tower in OpenAI's layout."""
+    ours = _blocks(weights, tower, f"{prefix}.resblocks", OPENAI_BLOCK_NAMES)
+    for index in range(depth_of(weights, f"{prefix}.resblocks.")):
+        for kind in ("weight", "bias"):
+            fused = take(weights, f"{prefix}.resblocks.{index}.attn.in_proj_{kind}")
+            ours[f"{tower}.blocks.{index}.attention.qkv.{kind}"] = fused
+    return ours
 
 
 def timm_blocks(weights: Weights, prefix: str) -> dict[str, Tensor]:
-    """The blocks of a timm vision transformer."""
+    """Blocks of a timm vision transformer."""
+    return _blocks(weights, "vision", prefix, TIMM_BLOCK_NAMES)
+
+
+def _blocks(
+    weights: Weights, tower: str, prefix: str, names: Mapping[str, str]
+) -> dict[str, Tensor]:
     ours: dict[str, Tensor] = {}
     for index in range(depth_of(weights, f"{prefix}.")):
-        block = f"vision.blocks.{index}"
-        names = {f"{block}.{a}": f"{prefix}.{index}.{b}" for a, b in TIMM_BLOCK_NAMES.items()}
-        ours |= rename(weights, names)
+        block = f"{tower}.blocks.{index}"
+        ours |= rename(weights, {f"{block}.{a}": f"{prefix}.{index}.{b}" for a, b in names.items()})
     return ours
 
 
@@ -161,36 +168,62 @@ def timm_pooling(weights: Weights, prefix: str) -> dict[str, Tensor]:
     return ours
 
 
-def openai_config(weights: Weights) -> ClipConfig:
-    """The shape of an OpenAI model, read off its weights: heads are 64 wide, always."""
-    patches = take(weights, "visual.conv1.weight")
-    positions = take(weights, "visual.positional_embedding")
-    width, side = patches.shape[0], patches.shape[-1]
-    grid = round((positions.shape[0] - 1) ** 0.5)
-    vocabulary_size, text_width = take(weights, "token_embedding.weight").shape
-    hidden = "resblocks.0.mlp.c_fc.weight"
+def fused_pooling(
+    weights: Weights, prefix: str, attention: str, mlp: tuple[str, str]
+) -> dict[str, Tensor]:
+    """Attention pooling whose ``attention`` is torch's, with fused projections."""
+    names = {"out": f"{attention}.out_proj", "norm": "layernorm", "mlp.up": mlp[0]}
+    names |= {"mlp.down": mlp[1]}
+    ours = rename(weights, {f"vision.pooling.{a}": f"{prefix}.{b}" for a, b in names.items()})
+    for kind in ("weight", "bias"):
+        fused = take(weights, f"{prefix}.{attention}.in_proj_{kind}").chunk(3)
+        for name, part in zip(("query", "key", "value"), fused, strict=True):
+            ours[f"vision.pooling.{name}.{kind}"] = part
+    return ours | {"vision.pooling.probe": take(weights, f"{prefix}.probe").flatten()}
+
+
+def clip_config(ours: Weights) -> ClipConfig:
+    """Return the shape of a CLIP, read off its weights."""
+    vision, text = tower_sizes(ours)
     return ClipConfig(
-        dim=take(weights, "text_projection").shape[1],
-        vision=VisionConfig(
-            image_size=grid * side,
-            patch_size=side,
-            width=width,
-            layers=depth_of(weights, "visual.transformer.resblocks."),
-            heads=max(width // 64, 1),
-            mlp_width=take(weights, f"visual.transformer.{hidden}").shape[0],
-        ),
-        text=TextConfig(
-            vocabulary_size=vocabulary_size,
-            context_length=take(weights, "positional_embedding").shape[0],
-            width=text_width,
-            layers=depth_of(weights, "transformer.resblocks."),
-            heads=max(text_width // 64, 1),
-            mlp_width=take(weights, f"transformer.{hidden}").shape[0],
-        ),
+        len(take(ours, "text.projection.weight")), VisionConfig(**vision), TextConfig(**text)
     )
 
 
+def tower_sizes(ours: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the sizes of both towers, read off their weights; heads are taken as 64 wide."""
+    patches = take(ours, PATCHES)
+    side = math.isqrt(patches.shape[1:].numel() // 3)
+    num_patches = len(take(ours, "vision.positional_embedding")) - (
+        "vision.class_embedding" in ours
+    )
+    vocabulary_size = len(take(ours, "text.token_embedding.weight"))
+    return (
+        {
+            "image_size": round(num_patches**0.5) * side,
+            "patch_size": side,
+            **_block_sizes(ours, "vision"),
+        },
+        {
+            "vocabulary_size": vocabulary_size,
+            "context_length": len(take(ours, "text.positional_embedding")),
+            **_block_sizes(ours, "text"),
+        },
+    )
+
+
+def _block_sizes(ours: Weights, tower: str) -> dict[str, int]:
+    mlp_width, width = take(ours, f"{tower}.blocks.0.mlp.up.weight").shape
+    return {
+        "width": width,
+        "layers": depth_of(ours, f"{tower}.blocks."),
+        "heads": max(width // 64, 1),
+        "mlp_width": mlp_width,
+    }
+
+
 def depth_of(weights: Weights, prefix: str) -> int:
+    """Return the number of modules in the list ``prefix``."""
     return len({n[len(prefix) :].split(".")[0] for n in weights if n.startswith(prefix)})
 
 
@@ -207,10 +240,11 @@ def rename(weights: Weights, names: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def take(weights: Weights, name: str) -> Tensor:
+    """Return a weight; raise ``CheckpointError`` if it is missing."""
     if name not in weights:
-        seen = ", ".join(sorted(weights)[:3])
+        first = ", ".join(sorted(weights)[:3])
         raise CheckpointError(
-            f"the checkpoint has no weight {name!r} (it has {len(weights)}: {seen}, ...); "
+            f"the checkpoint has no weight {name!r} (it has {len(weights)}: {first}, ...); "
             "expected a model with both towers"
         )
     return weights[name]

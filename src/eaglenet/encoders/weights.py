@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +16,7 @@ from torch import Tensor, nn
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
-from eaglenet.encoders.file_names import (
-    OPEN_CLIP_CONFIG,
-    OPEN_CLIP_WEIGHTS,
-    WEIGHT_FILES,
-    shard_names,
-)
+from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHT_FILES, shard_names
 
 # Weights that are read when their values are asked for, so that a tower nobody uses costs nothing.
 
@@ -288,10 +282,6 @@ def read_optional_json(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n")
-
-
 def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[str, Tensor]:
     """The weights in the first of these files that is there, all shards joined."""
     for name in names:
@@ -325,7 +315,8 @@ def fill(
                 f"{location}: {name} is {list(weights[name].shape)}, config.json says "
                 f"{list(value.shape)}"
             )
-    module.load_state_dict({name: w.to(dtype) for name, w in weights.items()}, assign=True)
+    state = {name: weights[name].to(dtype) for name in module.state_dict()}
+    module.load_state_dict(state, assign=True)
     return module.eval()
 
 

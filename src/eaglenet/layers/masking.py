@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-
-from eaglenet.core.errors import ConfigError
 
 Padding = Literal["masked", "official"]
 """Treatment of padded words, padded frames and missing experts in a score.
@@ -17,13 +15,6 @@ Padding = Literal["masked", "official"]
 ``masked``: they are left out, so that a score depends on its pair alone.
 ``official``: as in the authors' code, to reproduce their numbers.
 """
-
-
-def check_padding(padding: str) -> None:
-    """Raise ``ConfigError`` for an unknown treatment of padding."""
-    if padding not in get_args(Padding):
-        names = ", ".join(get_args(Padding))
-        raise ConfigError(f"padding {padding!r} is unknown; choose one of {names}")
 
 
 def visible(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"]:
@@ -51,6 +42,22 @@ def frame_weights(
     """Weights that average the real frames: ``mask / number of real frames``."""
     weights = mask.to(dtype)
     return weights / weights.sum(dim=-1, keepdim=True).clamp_min(1.0)
+
+
+def masked_mean(
+    values: Float[Tensor, "rows entries dim"], mask: Bool[Tensor, "rows entries"]
+) -> Float[Tensor, "rows dim"]:
+    """Mean of the real entries; 0 if there are none."""
+    weights = mask.to(values.dtype)[..., None]
+    return (values * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)
+
+
+def real_first(
+    mask: Bool[Tensor, "videos frames"],
+) -> tuple[Int[Tensor, "videos frames"], Int[Tensor, "videos frames"]]:
+    """Indices that put real frames before padded ones, and those that restore the order."""
+    order = (~mask).long().argsort(dim=1, stable=True)
+    return order, order.argsort(dim=1)
 
 
 def first_right_video(positives: Bool[Tensor, "texts videos"]) -> Int[Tensor, "texts"]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, ClassVar, cast, final
+from typing import Any, ClassVar, TypeVar, cast, final
 
 import numpy as np
 import torch
@@ -33,9 +33,7 @@ from eaglenet.core.types import (
     unit_entries,
 )
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.vision import TowerParts
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.losses.sigmoid import SigmoidLoss
@@ -43,6 +41,7 @@ from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.video.inputs import FrameBatch, clips_of
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor
+Built = TypeVar("Built", bound="Method")
 VideoInput = (
     str | Path | Frames | Sequence[str | Path | Frames] | FrameBatch | Clips | VideoFeatures
 )
@@ -64,14 +63,16 @@ class EvaluationHabits:
 class Method(nn.Module, ABC):
     """Scores texts against videos.
 
-    Subclasses set ``config`` (a frozen dataclass, saved beside the weights) and implement
-    ``score`` and ``losses``. ``encode_text`` never sees a video and ``encode_video`` never sees a
+    Subclasses set ``name``, make their layers and their ``loss`` in ``__init__`` and implement
+    ``score``. ``encode_text`` never sees a video and ``encode_video`` never sees a
     text, so both can be cached and indexed. In eval mode ``score`` is deterministic, and a score
     depends on its pair alone.
     """
 
     name: ClassVar[str]
     needs_words: ClassVar[bool] = False
+    reads_words: bool = False
+    """Encode words if the encoder or the features have any; otherwise the text is its only word."""
     needs_patches: ClassVar[bool] = False
     needs_frames: bool = True
     """It compares or mixes single frames; an encoder of whole clips gives none."""
@@ -85,12 +86,15 @@ class Method(nn.Module, ABC):
     """``losses`` needs the identity of the videos (``VideoFeatures.ids``)."""
 
     config: Any
+    """Settings: a :class:`MethodConfig`, saved beside the weights."""
+    loss: Any
+    """Module that :meth:`losses` applies to the scores; :meth:`build` sets its initial scale."""
     tokenizer: Tokenizer | None = None
     """Converts texts to ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
     habits: EvaluationHabits = EvaluationHabits()
     """Saved with the model."""
 
-    def __init__(self, encoder: Encoder, *, frame_spec: FrameSpec | None = None) -> None:
+    def __init__(self, encoder: Encoder, config: Any) -> None:
         super().__init__()
         for is_needed, is_available, what in (
             (self.needs_frames, encoder.abilities.frames, "the features of single frames"),
@@ -103,7 +107,18 @@ class Method(nn.Module, ABC):
                     "give; choose a CLIP model or another method"
                 )
         self.encoder = encoder
-        self.frame_spec = frame_spec or FrameSpec()
+        self.config = config
+        # Sampled evenly, at the size of the tower; 224 if the encoder reads stored features.
+        self.frame_spec = FrameSpec(
+            num_frames=config.num_frames, size=encoder.image_size or 224, resize=encoder.resize
+        )
+
+    @classmethod
+    def build(cls: type[Built], config: Any, encoder: Encoder) -> Built:
+        """Create the method; its loss starts from the encoder's logit scale."""
+        method = cls(encoder, config)
+        adopt_logit_scale(encoder, getattr(method, "loss", None))
+        return method
 
     @final
     def encode_text(self, texts: str | Sequence[str] | Tokens | TextFeatures) -> TextFeatures:
@@ -162,14 +177,18 @@ class Method(nn.Module, ABC):
                 ]
             )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """Encode tokens or features of texts; methods override this part of :meth:`encode_text`."""
-        features = self.encoder.encode_text(texts, words=self.needs_words)
+        has_words = self.encoder.abilities.words
+        if isinstance(texts, TextFeatures):
+            has_words = texts.words is not None
+        with_words = self.needs_words or (self.reads_words and has_words)
+        features = self.encoder.encode_text(texts, words=with_words)
         if not self.unit_features:
             return features
         return dataclasses.replace(features, sentence=unit_entries(features.sentence))
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         """Encode clips or features of videos; methods override this part of ``encode_video``."""
         features = self.encoder.encode_video(videos, patches=self.needs_patches)
         if not self.unit_features:
@@ -191,9 +210,9 @@ class Method(nn.Module, ABC):
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         """Return the score of every text with every video; higher is better."""
 
-    @abstractmethod
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Return the terms of the training loss; ``positives`` marks the matching pairs."""
+        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
         """Return one unit vector per row for the shortlist: text, or mean of unit frames."""
@@ -260,43 +279,6 @@ def evaluating(method: nn.Module) -> Iterator[None]:
             module.training = was_training
 
 
-def frame_spec_for(encoder: Encoder, num_frames: int) -> FrameSpec:
-    """Return the frame sampling for an encoder: even, at its size; 224 if it reads features."""
-    return FrameSpec(num_frames=num_frames, size=encoder.image_size or 224, resize=encoder.resize)
-
-
-def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
-    """Return the encoder as CLIP; raise an error for methods that need CLIP's vision tower."""
-    if not isinstance(encoder, ClipEncoder):
-        raise ConfigError(
-            f"{name} works inside CLIP's vision tower and cannot run on "
-            f"{ENCODERS[encoder.family].title}; give it a CLIP model, or choose clip4clip, xpool, "
-            "tmass, video_colbert, drl, glscl or eaglenet"
-        )
-    return encoder
-
-
-def need_tower_parts(encoder: Encoder, name: str) -> TowerEncoder:
-    """Return the encoder, if its image tower can read all frames of a video together."""
-    if not isinstance(encoder, TowerEncoder) or not isinstance(encoder.vision, TowerParts):
-        raise ConfigError(
-            f"{name} works inside an image tower and cannot run on "
-            f"{ENCODERS[encoder.family].title}; give it a CLIP, SigLIP, PE-Core or compact model"
-        )
-    return encoder
-
-
-def shift_last_blocks(encoder: ClipEncoder, count: int) -> None:
-    """Enable token shift in the last ``count`` blocks of the vision tower, as in TS2-Net."""
-    num_blocks = len(encoder.vision.blocks)
-    if count > num_blocks:
-        raise ConfigError(
-            f"num_shifted_blocks is {count}, but the vision tower has {num_blocks} blocks; "
-            "choose at most that"
-        )
-    encoder.set_token_shift(tuple(range(num_blocks - count, num_blocks)))
-
-
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
     """Initialise a loss with the encoder's scale, which is then frozen because nothing reads it.
 
@@ -313,17 +295,6 @@ def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
     elif isinstance(loss, SigmoidLoss) and bias is not None:
         loss.temperature.data.copy_(scale.detach())
         loss.bias.data.copy_(bias.detach())
-
-
-def builder(method_class: Callable[[Encoder, Any], Method]) -> Callable[[Any, Encoder], Method]:
-    """Return a builder for a method that leaves the encoder as it is; its loss adopts the scale."""
-
-    def build(config: Any, encoder: Encoder) -> Method:
-        method = method_class(encoder, config)
-        adopt_logit_scale(encoder, getattr(method, "loss", None))
-        return method
-
-    return build
 
 
 @dataclass(frozen=True)
@@ -355,3 +326,18 @@ def _method_modules() -> dict[str, str]:
 
 METHODS: Registry[MethodSpec] = Registry("method", is_open=True, modules=_method_modules())
 """Methods by name; a method has the name of its file, which is imported on first use."""
+
+MethodClass = TypeVar("MethodClass", bound=type[Method])
+
+
+def register(
+    config_class: type[Any], *, paper: str, checked: str, reads_experts: bool = False
+) -> Callable[[MethodClass], MethodClass]:
+    """Add the decorated class to ``METHODS`` under its ``name``; see :class:`MethodSpec`."""
+
+    def add(method_class: MethodClass) -> MethodClass:
+        spec = MethodSpec(config_class, method_class.build, paper, checked, reads_experts)
+        METHODS.add(method_class.name, spec)
+        return method_class
+
+    return add

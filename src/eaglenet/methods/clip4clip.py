@@ -9,24 +9,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.masking import mean_pooling
-from eaglenet.layers.temporal_transformer import (
-    CrossEncoder,
-    TemporalTransformer,
-    copy_text_tower,
-    default_heads,
-)
+from eaglenet.layers.transformer import CrossEncoder, TemporalTransformer, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
-from eaglenet.methods.clip4clip_config import CLIP4ClipConfig
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import CLIP4ClipConfig
+from eaglenet.methods.tower_base import need_clip
 
 
 class TemporalLSTM(nn.Module):
@@ -49,6 +39,7 @@ class TemporalLSTM(nn.Module):
         return frames + outputs * mask[..., None].to(outputs.dtype)
 
 
+@register(CLIP4ClipConfig, paper="CLIP4Clip (Luo et al., Neurocomputing 2022)", checked="golden")
 class CLIP4Clip(Method):
     r"""``s = cos(t, v)`` with ``v`` the unit mean of unit frames, seen through a temporal head.
 
@@ -63,34 +54,35 @@ class CLIP4Clip(Method):
     def __init__(self, encoder: Encoder, config: CLIP4ClipConfig) -> None:
         # A mean over the vectors of a clip is a mean, whatever they stand for.
         self.needs_frames = config.head != "mean"
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         self.head: TemporalLSTM | TemporalTransformer | CrossEncoder | None
-        num_heads = config.num_heads or default_heads(encoder)
         if config.head == "mean":
             self.head = None
         elif config.head == "lstm":
             self.head = TemporalLSTM(encoder.dim)
-        elif config.head == "transformer":
-            self.head = TemporalTransformer(
-                encoder.dim,
+        else:
+            stack = stack_on(
+                encoder,
                 num_layers=config.num_layers,
-                num_heads=num_heads,
+                num_heads=config.num_heads,
                 num_positions=config.num_positions,
             )
-        else:
-            self.head = CrossEncoder(
-                encoder.dim,
-                num_layers=config.num_layers,
-                num_heads=num_heads,
-                num_positions=config.num_positions,
-                dropout=config.dropout,
-                score_bias=config.score_bias,
+            self.head = (
+                TemporalTransformer(stack)
+                if config.head == "transformer"
+                else CrossEncoder(stack, dropout=config.dropout, score_bias=config.score_bias)
             )
         # The cross encoder's score is a logit already: no temperature.
         self.loss = None if config.head == "tight" else SoftmaxLoss()
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    @classmethod
+    def build(cls, config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
+        """Create the method; ``stem="3d"`` changes CLIP's vision tower first."""
+        if config.stem == "3d":
+            need_clip(encoder, "clip4clip with stem=3d").vision.add_temporal_stem()
+        return super().build(config, encoder)
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), video=None)
         if isinstance(self.head, TemporalLSTM | TemporalTransformer):
             return dataclasses.replace(features, video=self._vector(features))
@@ -131,9 +123,9 @@ class CLIP4Clip(Method):
         return torch.cat(chunks).reshape(len(text), num_videos)
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
         if self.loss is not None:
-            return Losses({"contrastive": self.loss(scores, positives)})
+            return super().losses(text, video, positives)
+        scores = self.score(text, video)
         both = cross_entropy(scores, positives) + cross_entropy(scores.T, positives.T)
         return Losses({"contrastive": both / 2})
 
@@ -141,25 +133,3 @@ class CLIP4Clip(Method):
         if isinstance(features, VideoFeatures):
             return self._vector(features)
         return super().coarse_vectors(features)
-
-
-def build(config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
-    """A temporal transformer starts from CLIP's text blocks and positions where widths fit."""
-    if config.stem == "3d":
-        need_tower(encoder, "clip4clip with stem=3d").vision.add_temporal_stem()
-    method = CLIP4Clip(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    if isinstance(method.head, TemporalTransformer | CrossEncoder):
-        copy_text_tower(encoder, method.head.stack)
-    return method
-
-
-METHODS.add(
-    CLIP4Clip.name,
-    MethodSpec(
-        config_class=CLIP4ClipConfig,
-        build=build,
-        paper="CLIP4Clip (Luo et al., Neurocomputing 2022)",
-        checked="golden",
-    ),
-)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding
-from eaglenet.layers.masking import Padding, check_padding
+from eaglenet.encoders.video_tower import VideoProxies
+from eaglenet.layers.masking import Padding
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
-from eaglenet.methods.base import METHODS, MethodSpec
-from eaglenet.methods.tower_base import CosineMethod, build_on_towers
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import CosineMethod, freeze_frame_embedding
 
 
 @dataclass(frozen=True)
-class CLIPViPConfig:
+class CLIPViPConfig(MethodConfig):
     """Settings of CLIP-ViP.
 
     num_proxies: proxy tokens in all; the first is CLIP's class token.
@@ -24,20 +25,16 @@ class CLIPViPConfig:
     padding: ``official`` counts padded frames as real, as the authors' code does.
     """
 
-    num_frames: int = 12
     num_proxies: int = 4
     num_positions: int = 12
     padding: Padding = "masked"
 
     def __post_init__(self) -> None:
-        check_padding(self.padding)
-        if min(self.num_proxies, self.num_positions) < 1:
-            raise ConfigError(
-                f"num_proxies is {self.num_proxies} and num_positions {self.num_positions}; "
-                "both must be 1 or more (the class token is the first proxy)"
-            )
+        super().__post_init__()
+        self.require_positive("num_proxies", "num_positions")
 
 
+@register(CLIPViPConfig, paper="CLIP-ViP (Xue et al., ICLR 2023)", checked="golden")
 class CLIPViP(CosineMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the class token that saw the whole video.
 
@@ -61,7 +58,11 @@ class CLIPViP(CosineMethod):
         )
         self.loss = SoftmaxLoss(bounds=PROXY_BOUNDS)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    @classmethod
+    def prepare(cls, config: CLIPViPConfig, encoder: ClipEncoder) -> None:
+        freeze_frame_embedding(encoder.vision)
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         all_frames = self.config.padding == "official"
         return self.proxies.encode(self.encoder.vision, videos, all_frames=all_frames).features
 
@@ -69,21 +70,3 @@ class CLIPViP(CosineMethod):
         """The authors sum the two directions; the loss here is their mean, hence the weight."""
         scores = self.score(text, video)
         return Losses({"contrastive": self.loss(scores, positives)}, {"contrastive": 2.0})
-
-
-def build(config: CLIPViPConfig, encoder: Encoder) -> CLIPViP:
-    """Proxies of the vision tower's width beside the encoder, whose blocks they run through."""
-    return build_on_towers(
-        CLIPViP, config, encoder, lambda towers: freeze_frame_embedding(towers.vision)
-    )
-
-
-METHODS.add(
-    CLIPViP.name,
-    MethodSpec(
-        config_class=CLIPViPConfig,
-        build=build,
-        paper="CLIP-ViP (Xue et al., ICLR 2023)",
-        checked="golden",
-    ),
-)

@@ -5,32 +5,89 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from jaxtyping import Float
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
-from eaglenet.layers.channel_decorrelation import channel_decorrelation_loss
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
     words_or_sentence,
 )
-from eaglenet.layers.masking import Padding, check_padding, first_right_video
-from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
+from eaglenet.layers.masking import Padding, first_right_video
+from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import MethodConfig
+
+
+def _standardise(values: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens dim"]:
+    """Zero mean and unit sample variance per channel; 1e-12 keeps a constant channel finite."""
+    centred = values - values.mean(dim=0)
+    variance = centred.square().sum(dim=0) / max(len(values) - 1, 1)
+    return centred / (variance + 1e-12).sqrt()
+
+
+def _correlation(
+    left: Float[Tensor, "tokens dim"],
+    right: Float[Tensor, "tokens dim"],
+    weights: Float[Tensor, "tokens"],
+    num_pairs: int,
+) -> Float[Tensor, "dim dim"]:
+    weighted_left = _standardise(left) * weights[:, None]
+    return weighted_left.T @ _standardise(right) / num_pairs
+
+
+def channel_decorrelation_loss(
+    words: Float[Tensor, "pairs words dim"],
+    word_weights: Float[Tensor, "pairs words"],
+    words_mask: Bool[Tensor, "pairs words"],
+    tokens: Float[Tensor, "pairs tokens dim"],
+    token_weights: Float[Tensor, "pairs tokens"],
+    tokens_mask: Bool[Tensor, "pairs tokens"],
+    *,
+    diagonal_weight: float = 0.11,
+    off_diagonal_weight: float = 0.0,
+    padding: Padding = "masked",
+) -> Float[Tensor, ""]:
+    r"""Loss that makes each channel of matched word and frame tokens correlate only with itself.
+
+    Each valid word is matched with its most similar frame and each valid frame with its most
+    similar word. With standardised channels, :math:`c^1` weighs the word matches by
+    :math:`\alpha`, :math:`c^2` the frame matches by :math:`\beta`, both over the number of pairs;
+
+    .. math:: L = w_d \sum_k (c_{kk} - 1)^2 + w_o \sum_{k \ne l} c_{kl}^2,
+        \quad c = (c^1 + c^2) / 2
+
+    Row ``i`` of the words belongs to row ``i`` of the tokens. With ``padding="official"`` padded
+    entries count as cosines of 0 in the matching, as in :func:`weighted_token_interaction`.
+    """
+    words, tokens = F.normalize(words, dim=-1), F.normalize(tokens, dim=-1)
+    similarities = torch.einsum("pwd,pfd->pwf", words, tokens)
+    fill = 0.0 if padding == "official" else torch.finfo(similarities.dtype).min
+    token_of_word = similarities.masked_fill(~tokens_mask[:, None, :], fill).argmax(dim=2)
+    word_of_token = similarities.masked_fill(~words_mask[:, :, None], fill).argmax(dim=1)
+    matched_tokens = tokens.take_along_dim(token_of_word[..., None], dim=1)
+    matched_words = words.take_along_dim(word_of_token[..., None], dim=1)
+
+    num_pairs = words.shape[0]
+    by_words = _correlation(
+        words[words_mask], matched_tokens[words_mask], word_weights[words_mask], num_pairs
+    )
+    by_tokens = _correlation(
+        matched_words[tokens_mask], tokens[tokens_mask], token_weights[tokens_mask], num_pairs
+    )
+    correlation = (by_words + by_tokens) / 2
+    diagonal = correlation.diagonal()
+    off_diagonal = correlation.square().sum() - diagonal.square().sum()
+    return diagonal_weight * (diagonal - 1).square().sum() + off_diagonal_weight * off_diagonal
 
 
 @dataclass(frozen=True)
-class DRLConfig:
+class DRLConfig(MethodConfig):
     """Settings of DRL.
 
     decorrelation: weight of the channel decorrelation loss (CDCR); 0 leaves it out.
@@ -40,7 +97,6 @@ class DRLConfig:
         authors' code does; ``masked`` leaves them out.
     """
 
-    num_frames: int = 12
     num_layers: int = 4
     num_heads: int | None = None
     num_positions: int = 77
@@ -49,10 +105,8 @@ class DRLConfig:
     off_diagonal_weight: float = 0.0
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(DRLConfig, paper="DRL (Wang et al., 2022)", checked="golden")
 class DRL(Method):
     r"""Weighted token-wise interaction over words and temporal frame tokens.
 
@@ -64,28 +118,26 @@ class DRL(Method):
     """
 
     name = "drl"
+    reads_words = True
     config: DRLConfig
+    # The temporal transformer runs once per tile.
+    score_tile = (256, 64)
 
     def __init__(self, encoder: Encoder, config: DRLConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         self.temporal = TemporalTransformer(
-            encoder.dim,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads or default_heads(encoder),
-            num_positions=config.num_positions,
+            stack_on(
+                encoder,
+                num_layers=config.num_layers,
+                num_heads=config.num_heads,
+                num_positions=config.num_positions,
+            )
         )
         self.word_weights = TokenWeights(encoder.dim)
         self.frame_weights = TokenWeights(encoder.dim)
         self.loss = SoftmaxLoss()
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """Sentences and, where the towers or the features have any, words."""
-        if isinstance(texts, Tokens):
-            return self.encoder.encode_text(texts, words=self.encoder.abilities.words)
-        return self.encoder.encode_text(texts, words=texts.words is not None)
-
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         return dataclasses.replace(
             features, tokens=self._tokens(features), tokens_mask=features.mask
@@ -95,11 +147,6 @@ class DRL(Method):
         if video.tokens is not None:
             return video.tokens
         return self.temporal(video.frames, video.mask)  # type: ignore[no-any-return]
-
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        # The temporal transformer runs once per tile.
-        return (256, 64)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         words, words_mask = words_or_sentence(text)
@@ -140,22 +187,3 @@ class DRL(Method):
             off_diagonal_weight=self.config.off_diagonal_weight,
             padding=self.config.padding,
         )
-
-
-def build(config: DRLConfig, encoder: Encoder) -> DRL:
-    """The temporal head starts from CLIP's text blocks and positions where widths fit."""
-    method = DRL(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    copy_text_tower(encoder, method.temporal.stack)
-    return method
-
-
-METHODS.add(
-    DRL.name,
-    MethodSpec(
-        config_class=DRLConfig,
-        build=build,
-        paper="DRL (Wang et al., 2022)",
-        checked="golden",
-    ),
-)

@@ -2,35 +2,161 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eaglenet.core.errors import ConfigError, too_many_frames
+from eaglenet.core.errors import ConfigError, UnknownNameError, too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.energy.captured_chain import ChainRunner
-from eaglenet.energy.energies import ENERGIES
-from eaglenet.energy.langevin import noise_deviation
+from eaglenet.energy.energies import ENERGIES, EnergyPooling
+from eaglenet.energy.langevin import NoiseScale, noise_deviation
 from eaglenet.energy.matching_loss import energy_matching_loss
-from eaglenet.energy.replay_buffer import ReplayBuffer
+from eaglenet.energy.replay_buffer import ChainStart, FreshRows, ReplayBuffer
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import (
+    Prior,
     StochasticText,
+    SupportMode,
     draw_noise,
     pair_noise,
     row_keys,
     support_text,
 )
-from eaglenet.layers.text_frame_graph import TextFrameGraph
+from eaglenet.layers.text_frame_graph import (
+    EdgeDirection,
+    EdgeWeights,
+    GraphKind,
+    HeadSize,
+    TextFrameGraph,
+)
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import MethodConfig
+
+
+@dataclass(frozen=True)
+class EagleNetConfig(MethodConfig):
+    """One field for each thing that the paper, its ablations or the released code may vary.
+
+    The defaults are the paper's. ``docs/reference/paper_map.md`` says where each comes from.
+    """
+
+    dim: int = 512
+    mask_frames: bool = True  # padded frames count nowhere; released code: they count as real
+    unit_features: bool = False  # scale sentences and frames to the noise; for towers not CLIP's
+    token_shift: bool = False  # last two visual blocks swap tokens with neighbour frames
+
+    # Stochastic text
+    num_candidates: int = 20
+    prior: Prior = "normal"
+    radius_bias: bool = False
+    noise_seed: int = 0  # of the evaluation bank
+    support: SupportMode = "pair"  # spoils training with the sigmoid loss: recipes, elementwise
+
+    # Fine-grained relationship learning; off: one drawn candidate per pair, the best in evaluation
+    relation_learning: bool = True
+    graph: GraphKind = "rgat"
+    num_layers: int = 2
+    num_heads: int = 4
+    head_size: HeadSize = "full"
+    shared_residual: bool = False  # one head's W_out, added to every head
+    frame_edges: bool = True
+    frame_position: bool = True
+    negative_slope: float = 0.1
+    graph_dropout: float = 0.3
+    edge_weights: EdgeWeights = "raw"  # read before or after the LeakyReLU
+    edge_direction: EdgeDirection = "text_to_frame"
+    pool_dropout: float = 0.3
+
+    # Energy-aware matching; None: off
+    energy: Literal["cosine", "bilinear", "mlp"] | None = "bilinear"
+    energy_pooling: EnergyPooling = "mean"
+    energy_bias: bool = False  # of the bilinear map; the output bias of the MLP
+    energy_penalty: float = 1.0  # c of the magnitude penalty
+    energy_in_batch: bool = False
+    energy_support_weight: float = 0.0
+    num_chains: int = 0  # sampled pairs per batch, B' of algorithm 1; 0: one for each text
+    langevin_steps: int = 20
+    langevin_step_size: float = 1.0
+    langevin_noise: float = 0.005
+    noise_scale: NoiseScale = "variance"  # what langevin_noise is
+    replay_size: int = 500
+    replay_rows: ChainStart = "independent"
+    replay_fresh: FreshRows = "symmetric"
+    fresh_fraction: float = 0.05
+
+    # Losses
+    loss: Literal["sigmoid", "softmax"] = "sigmoid"
+    initial_temperature: float = 4.77  # of the sigmoid loss, with its bias: right for trained CLIP,
+    initial_bias: float = -12.93  # far too sharp for towers that know nothing yet
+    support_weight: float = 0.8
+    energy_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "num_candidates", "num_layers", "num_heads")
+        if self.num_chains < 0:
+            raise ConfigError(f"num_chains is {self.num_chains}; it must be 0 or more")
+
+    @classmethod
+    def paper(cls, **changes: Any) -> EagleNetConfig:
+        """The configuration of the paper's equations.
+
+        To train, add ``support="elementwise"`` as the recipes do (`layers.stochastic_text`).
+        """
+        return cls(**changes)
+
+    @classmethod
+    def released(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:
+        """The configuration of the authors' script for a dataset."""
+        if dataset not in RELEASED_SCRIPTS:
+            names = ", ".join(RELEASED_SCRIPTS)
+            raise UnknownNameError(f"no released script for {dataset!r} (known: {names})")
+        return replace(_RELEASED, **{**RELEASED_SCRIPTS[dataset], **changes})
+
+
+_RELEASED = EagleNetConfig(
+    mask_frames=False,
+    token_shift=True,
+    prior="uniform",
+    radius_bias=True,
+    support="batch",
+    head_size="split",
+    shared_residual=True,
+    graph_dropout=0.5,
+    edge_weights="activated",
+    edge_direction="frame_to_text",
+    energy_bias=True,
+    energy_in_batch=True,
+    noise_scale="std",
+    replay_rows="joint",
+    replay_fresh="released",
+)
+
+RELEASED_FRAMES: dict[str, Any] = {
+    "sampling": "whole_rate",
+    "short": "zeros",
+    "square_pixels": True,
+}
+"""Frames as the authors read them, as changes to a `FrameSpec`: every int(rate)-th frame, zeros
+(after normalisation) where there are too few, the pixel aspect ignored."""
+
+RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
+    "msrvtt-b32": {"energy": "mlp", "frame_position": False},
+    "msrvtt-b16": {"energy": "bilinear", "energy_support_weight": 1.0},
+    "didemo": {"energy": "mlp", "num_frames": 64},
+    "msvd": {"energy": "mlp", "frame_position": False, "energy_support_weight": 1.0},
+    "vatex": {"energy": "mlp", "energy_support_weight": 1.0},
+}
+"""Changes of each released script (docs/reference/paper_map.md, row 51)."""
+
 
 ChainNoise = tuple[Tensor, Tensor]
 
@@ -47,6 +173,11 @@ class Matching:
     scores: Float[Tensor, "texts videos"]
 
 
+@register(
+    EagleNetConfig,
+    paper="EagleNet: fine-grained relationship learning and energy-aware matching (CVPR 2026)",
+    checked="golden",
+)
 class EagleNet(Method):
     """Fine-grained relationship learning, energy-aware matching and the sigmoid loss.
 
@@ -57,16 +188,17 @@ class EagleNet(Method):
 
     name = "eaglenet"
     config: EagleNetConfig
+    # All candidates and frames of a pair, once per relation: 260 kB in the paper's size.
+    score_tile = (16, 64)
     noise: Tensor
 
     def __init__(self, encoder: Encoder, config: EagleNetConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
+        super().__init__(encoder, config)
         if encoder.dim != config.dim:
             raise ConfigError(
                 f"the encoder gives features of width {encoder.dim}, the configuration says dim "
                 f"{config.dim}; use replace(config, dim={encoder.dim})"
             )
-        self.config = config
         self.unit_features = config.unit_features
         self.stochastic = StochasticText(config.num_frames, config.dim, bias=config.radius_bias)
         self.pooling = FramePooling(config.dim, dropout=config.pool_dropout)
@@ -113,6 +245,17 @@ class EagleNet(Method):
         self.register_buffer("noise", torch.empty(config.num_candidates, config.dim))
         self.reseed(config.noise_seed)
 
+    @classmethod
+    def build(cls, config: EagleNetConfig, encoder: Encoder) -> EagleNet:
+        """Create the method. With ``token_shift`` the last two visual blocks exchange tokens.
+
+        The encoder's own logit scale is frozen: the loss owns its temperature.
+        """
+        last = encoder.num_blocks
+        if last:
+            encoder.set_token_shift((last - 2, last - 1) if config.token_shift else ())
+        return super().build(config, encoder)
+
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the encoder, the graph and the pooling in place."""
         super().compile(*args, **kwargs)
@@ -127,11 +270,6 @@ class EagleNet(Method):
         generator = torch.Generator().manual_seed(seed)
         bank = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
         self.noise.copy_(bank)
-
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        # All candidates and frames of a pair, once per relation: 260 kB in the paper's size.
-        return (16, 64)
 
     def score(
         self,
@@ -303,27 +441,3 @@ class EagleNet(Method):
             penalty=config.energy_penalty,
             in_batch=config.energy_in_batch,
         )
-
-
-def build(config: EagleNetConfig, encoder: Encoder) -> EagleNet:
-    """EagleNet on an encoder. With ``token_shift`` its last two visual blocks look at neighbours.
-
-    The encoder's own logit scale is frozen: the loss owns its temperature.
-    """
-    last = encoder.num_blocks
-    if last:
-        encoder.set_token_shift((last - 2, last - 1) if config.token_shift else ())
-    method = EagleNet(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
-
-
-METHODS.add(
-    EagleNet.name,
-    MethodSpec(
-        config_class=EagleNetConfig,
-        build=build,
-        paper="EagleNet: fine-grained relationship learning and energy-aware matching (CVPR 2026)",
-        checked="golden",
-    ),
-)

@@ -10,30 +10,18 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.layers.masking import (
-    Padding,
-    check_padding,
-    first_right_video,
-    masked_softmax,
-    visible,
-)
-from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
+from eaglenet.layers.masking import Padding, first_right_video, masked_softmax, visible
+from eaglenet.layers.transformer import TemporalTransformer, default_heads, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import MethodConfig
 
 
 @dataclass(frozen=True)
-class GLSCLConfig:
+class GLSCLConfig(MethodConfig):
     """Settings of GLSCL.
 
     num_concepts: learned queries that texts and videos share.
@@ -48,7 +36,6 @@ class GLSCLConfig:
     padding: ``official`` lets concepts read padded words and frames, as the authors' code does.
     """
 
-    num_frames: int = 12
     num_concepts: int = 8
     num_decoder_layers: int = 3
     num_decoder_heads: int | None = None
@@ -66,10 +53,8 @@ class GLSCLConfig:
     num_positions: int = 77
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(GLSCLConfig, paper="GLSCL (Zhang et al., TIP 2025)", checked="golden")
 class GLSCL(Method):
     r"""Global and local semantic consistency.
 
@@ -85,17 +70,19 @@ class GLSCL(Method):
     """
 
     name = "glscl"
+    reads_words = True
     config: GLSCLConfig
 
     def __init__(self, encoder: Encoder, config: GLSCLConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         num_heads = config.num_heads or default_heads(encoder)
         self.temporal = TemporalTransformer(
-            encoder.dim,
-            num_layers=config.num_layers,
-            num_heads=num_heads,
-            num_positions=max(config.num_positions, config.num_frames),
+            stack_on(
+                encoder,
+                num_layers=config.num_layers,
+                num_heads=num_heads,
+                num_positions=max(config.num_positions, config.num_frames),
+            )
         )
         self.queries = nn.Parameter(torch.rand(config.num_concepts, encoder.dim))
         layer = nn.TransformerDecoderLayer(
@@ -108,13 +95,7 @@ class GLSCL(Method):
         self.decoder = nn.TransformerDecoder(layer, config.num_decoder_layers)
         self.loss = SoftmaxLoss()
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """Sentences and, where the towers or the features have any, words."""
-        if isinstance(texts, Tokens):
-            return self.encoder.encode_text(texts, words=self.encoder.abilities.words)
-        return self.encoder.encode_text(texts, words=texts.words is not None)
-
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         frames = self.temporal(features.frames, features.mask)
         concepts = self.concepts(frames, features.mask)
@@ -214,22 +195,3 @@ class GLSCL(Method):
         over = (margin + similarity - own[:, None]).relu() + (margin + similarity - own).relu()
         is_other = ~torch.eye(count, dtype=torch.bool, device=over.device)
         return over[is_other].sum() / max(count * (count - 1), 1)
-
-
-def build(config: GLSCLConfig, encoder: Encoder) -> GLSCL:
-    """The temporal head starts from CLIP's text blocks and positions where widths fit."""
-    method = GLSCL(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    copy_text_tower(encoder, method.temporal.stack)
-    return method
-
-
-METHODS.add(
-    GLSCL.name,
-    MethodSpec(
-        config_class=GLSCLConfig,
-        build=build,
-        paper="GLSCL (Zhang et al., TIP 2025)",
-        checked="golden",
-    ),
-)

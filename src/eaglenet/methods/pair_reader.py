@@ -15,27 +15,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, too_many_frames
-from eaglenet.core.types import (
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-    quick_gelu,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures, quick_gelu
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.masking import mean_pooling
-from eaglenet.layers.temporal_transformer import TransformerStack
+from eaglenet.layers.transformer import TransformerStack
 from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import MethodConfig
 
 START = 0.002
 """Deviation of the weights of the last layer: the first scores are the towers' own."""
 
 
 @dataclass(frozen=True)
-class PairReaderConfig:
+class PairReaderConfig(MethodConfig):
     """Settings of PairReader; the defaults have 29 million weights on towers of width 512.
 
     hidden_dim, num_layers, num_heads: of the transformer. num_words: longest text, in tokens.
@@ -43,7 +36,6 @@ class PairReaderConfig:
         those with the highest cosines. pairs_at_once: pairs that are read in one call.
     """
 
-    num_frames: int = 12
     num_words: int = 77
     hidden_dim: int = 512
     num_layers: int = 9
@@ -53,11 +45,15 @@ class PairReaderConfig:
     pairs_at_once: int = 1024
 
     def __post_init__(self) -> None:
-        for name in ("num_words", "num_layers", "num_negatives", "pairs_at_once"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        super().__post_init__()
+        self.require_positive("num_words", "num_layers", "num_negatives", "pairs_at_once")
 
 
+@register(
+    PairReaderConfig,
+    paper="this project's own, after the idea of VEDJE (2026)",
+    checked="reference loop",
+)
 class PairReader(Method):
     r"""The cosine of sentence and mean frame, plus what the pair says when it is read as a whole.
 
@@ -73,12 +69,12 @@ class PairReader(Method):
     """
 
     name = "pair_reader"
+    reads_words = True
     is_cross_encoder = True
     config: PairReaderConfig
 
     def __init__(self, encoder: Encoder, config: PairReaderConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         dim = config.hidden_dim
         self.text_map = nn.Linear(encoder.dim, dim)
         self.frame_map = nn.Linear(encoder.dim, dim)
@@ -96,11 +92,6 @@ class PairReader(Method):
         self.output = nn.Linear(dim, 1, bias=False)
         nn.init.normal_(self.output.weight, std=START)
         self.loss = SoftmaxLoss()
-
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """Sentences and, where the input has any, words."""
-        has_words = isinstance(texts, Tokens) or texts.words is not None
-        return self.encoder.encode_text(texts, words=has_words and self.encoder.abilities.words)
 
     @property
     def score_tile(self) -> tuple[int, int]:
@@ -193,21 +184,3 @@ def nearest(
     """Indices of the right items of each query, and of the wrong ones with the highest scores."""
     first = scores.detach().masked_fill(positives, float("inf"))
     return first.topk(min(count, scores.shape[1]), dim=1).indices
-
-
-def build(config: PairReaderConfig, encoder: Encoder) -> PairReader:
-    """A pair reader on any encoder; texts without words are read as their sentence."""
-    method = PairReader(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
-
-
-METHODS.add(
-    PairReader.name,
-    MethodSpec(
-        config_class=PairReaderConfig,
-        build=build,
-        paper="this project's own, after the idea of VEDJE (2026)",
-        checked="reference loop",
-    ),
-)

@@ -10,29 +10,32 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import masked_softmax, mean_pooling
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, MethodSpec
-from eaglenet.methods.tower_base import TowerMethod, build_on_towers
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import TowerMethod
 
 LEVELS = ("sentence", "verbs", "nouns", "adjectives")
 
 
 @dataclass(frozen=True)
-class SHENetConfig:
+class SHENetConfig(MethodConfig):
     """Settings of our reading of SHE-Net.
 
     num_selected: frames that the verbs choose; num_regions: patches that nouns and adjectives
     choose in those frames.
     """
 
-    num_frames: int = 12
     num_selected: int = 4
     num_regions: int = 8
 
 
+@register(
+    SHENetConfig, paper="SHE-Net (Yu et al., TCSVT 2025)", checked="approximate from the abstract"
+)
 class SHENet(TowerMethod):
     r"""Levels of a text against what each chooses of the video.
 
@@ -110,19 +113,3 @@ def _mean_of(values: Float[Tensor, "*any k"], is_real: Bool[Tensor, "*any k"]) -
     """Mean of the real ones; 0 where there is none."""
     valid_values = values.masked_fill(~is_real, 0.0)
     return valid_values.sum(dim=-1) / is_real.sum(dim=-1).clamp(min=1)
-
-
-def build(config: SHENetConfig, encoder: Encoder) -> SHENet:
-    """Roles and parents beside the towers."""
-    return build_on_towers(SHENet, config, encoder)
-
-
-METHODS.add(
-    SHENet.name,
-    MethodSpec(
-        config_class=SHENetConfig,
-        build=build,
-        paper="SHE-Net (Yu et al., TCSVT 2025)",
-        checked="approximate from the abstract",
-    ),
-)

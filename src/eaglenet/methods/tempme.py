@@ -2,27 +2,241 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Shaped
-from torch import Tensor
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
 
-from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Clips, Encoder, VideoFeatures
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import Encoder, VideoFeatures
+from eaglenet.encoders.base import VideoSource
+from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import add_low_rank, freeze_tower
-from eaglenet.encoders.token_merging import TokenMerging, frame_groups, spread_frames
-from eaglenet.layers.masking import Padding, check_padding, frame_weights
+from eaglenet.encoders.video_tower import need_clips
+from eaglenet.encoders.vision import VisionTower, place_in_time
+from eaglenet.layers.masking import Padding, frame_weights, real_first
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, MethodSpec
-from eaglenet.methods.tower_base import CosineMethod, build_on_towers
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import CosineMethod
+
+
+def frame_groups(num_frames: int, max_groups: int) -> tuple[int, ...]:
+    """At most ``max_groups`` factors of ``num_frames``, small ones first: 12 is 2 x 2 x 3."""
+    factors: list[int] = []
+    rest, factor = num_frames, 2
+    while rest > 1:
+        while rest % factor == 0:
+            factors.append(factor)
+            rest //= factor
+        factor += 1
+    while len(factors) > max(max_groups, 1):
+        factors = sorted([factors[0] * factors[1], *factors[2:]])
+    return tuple(factors)
+
+
+@dataclass(frozen=True)
+class MergedTokens:
+    """Tokens of each clip, class tokens first, and how many patches each stands for."""
+
+    tokens: Float[Tensor, "clips tokens width"]
+    sizes: Float[Tensor, "clips tokens"]
+
+
+def merge(
+    state: MergedTokens, metric: Float[Tensor, "clips tokens any"], num_merged: int, num_class: int
+) -> MergedTokens:
+    """Bipartite soft matching (ToMe): every other patch may join the most similar of the rest.
+
+    The ``num_merged`` most similar links are merged into means weighted by size; class tokens (the
+    first ``num_class``) stay. With an even number of class tokens the patches 0, 2, 4, ... are the
+    sources of links, with an odd number 1, 3, 5, ...: the same tokens of the whole sequence.
+    The result has class tokens, unmerged sources in their order, then targets.
+    """
+    patches = state.tokens[:, num_class:]
+    sizes = state.sizes[:, num_class:]
+    num_merged = min(num_merged, patches.shape[1] // 2)
+    if num_merged < 1:
+        return state
+    first = num_class % 2
+    sources, targets = slice(first, None, 2), slice(1 - first, None, 2)
+    unit = F.normalize(metric[:, num_class:].detach(), dim=-1)
+    similarity = unit[:, sources] @ unit[:, targets].transpose(1, 2)
+    best, target = similarity.max(dim=-1)
+    order = best.argsort(dim=-1, descending=True, stable=True)
+    merging = order[:, :num_merged]
+    staying = order[:, num_merged:].sort(dim=-1).values
+    weighted = patches.to(sizes.dtype) * sizes[..., None]
+    source_tokens, source_sizes = weighted[:, sources], sizes[:, sources]
+    into = target.take_along_dim(merging, dim=1)
+    moved = source_tokens.take_along_dim(merging[..., None], dim=1)
+    target_tokens = weighted[:, targets].scatter_add(1, into[..., None].expand_as(moved), moved)
+    target_sizes = sizes[:, targets].scatter_add(
+        1, into, source_sizes.take_along_dim(merging, dim=1)
+    )
+    sizes = torch.cat([source_sizes.take_along_dim(staying, dim=1), target_sizes], dim=1)
+    tokens = torch.cat(
+        [source_tokens.take_along_dim(staying[..., None], dim=1), target_tokens], dim=1
+    )
+    tokens = (tokens / sizes[..., None]).to(state.tokens.dtype)
+    return MergedTokens(
+        torch.cat([state.tokens[:, :num_class], tokens], dim=1),
+        torch.cat([state.sizes[:, :num_class], sizes], dim=1),
+    )
+
+
+def attend(
+    attention: Attention, state: MergedTokens, tokens: Float[Tensor, "clips tokens width"]
+) -> tuple[Float[Tensor, "clips tokens width"], Float[Tensor, "clips tokens head_width"]]:
+    """Attention in which a token counts by its size, and the mean over heads of the keys."""
+    clips, length, width = tokens.shape
+    parts = attention.qkv(tokens).view(clips, length, 3, attention.heads, width // attention.heads)
+    query, key, value = (part.transpose(1, 2) for part in parts.unbind(2))
+    bias = state.sizes.log().to(query.dtype)[:, None, None, :]
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+    return attention.out(mixed.transpose(1, 2).flatten(2)), key.mean(dim=1)
+
+
+class TokenMerging(nn.Module):
+    """Token merging of TempMe in a vision tower: joins of clips, and their positions in time.
+
+    In each of the ``blocks`` so many neighbouring clips as ``groups`` says become one, before the
+    attention. In the blocks before the first of them every frame is a clip of its own.
+
+    Args:
+        groups: clips that become one in each of ``blocks``; their product divides the frames.
+        blocks: indices of the blocks that join clips; None takes those directly before the last.
+        num_frames: frames of a video; None takes the product of ``groups``.
+        num_merged: patches that merge in each block before the first join.
+        across, within: fractions of all tokens that merge between clips, and inside one.
+        positions: add a learned position of each clip to its tokens before clips are joined.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_blocks: int,
+        groups: tuple[int, ...],
+        *,
+        num_merged: int,
+        blocks: tuple[int, ...] | None = None,
+        num_frames: int | None = None,
+        across: float = 0.3,
+        within: float = 0.1,
+        positions: bool = True,
+    ) -> None:
+        super().__init__()
+        if blocks is None:
+            if len(groups) >= num_blocks:
+                raise ConfigError(
+                    f"{len(groups)} groups of frames need more than {len(groups)} blocks, the "
+                    f"vision tower has {num_blocks}; give fewer frame_groups"
+                )
+            blocks = tuple(range(num_blocks - 1 - len(groups), num_blocks - 1))
+        if len(blocks) != len(groups) or list(blocks) != sorted({*blocks} & {*range(num_blocks)}):
+            raise ConfigError(
+                f"clips are joined in blocks {blocks}, groups are {groups}; give one block for "
+                f"each group, in order, from 0 to {num_blocks - 1}"
+            )
+        num_frames = num_frames or math.prod(groups)
+        if num_frames % math.prod(groups):
+            raise ConfigError(
+                f"groups {groups} join {math.prod(groups)} frames, which does not divide the "
+                f"{num_frames} frames of a video"
+            )
+        self.groups = dict(zip(blocks, groups, strict=True))
+        self.first = blocks[0] if blocks else num_blocks - 1
+        self.num_merged, self.across, self.within = num_merged, across, within
+        self.positions = nn.ParameterList()
+        for index in range(len(groups) if positions else 0):
+            count = num_frames // math.prod(groups[:index])
+            self.positions.append(nn.Parameter(torch.zeros(count, width)))
+
+    def forward(
+        self, tower: VisionTower, frames: Tensor
+    ) -> tuple[Float[Tensor, "videos frames dim"], list[int]]:
+        """Projected class token of each frame, and the number of a video's tokens per block."""
+        num_videos, num_frames = frames.shape[:2]
+        counts, num_class = [], 1
+        for state, num_class in self.blocks(tower, frames):  # noqa: B007
+            counts.append(state.tokens.shape[0] * state.tokens.shape[1] // num_videos)
+        classes = state.tokens[:, :num_class].reshape(num_videos, num_frames, -1)
+        return tower.project(classes), counts
+
+    def blocks(self, tower: VisionTower, frames: Tensor) -> Iterator[tuple[MergedTokens, int]]:
+        """Tokens of all clips and the number of class tokens, after each block."""
+        num_frames = frames.shape[1]
+        tokens = tower.embed(frames.flatten(0, 1))
+        if tower.frame_embedding is not None:
+            tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
+        # Half precision could not count as many patches as one token may come to stand for.
+        dtype = torch.promote_types(tokens.dtype, torch.float32)
+        sizes = torch.ones(tokens.shape[:2], dtype=dtype, device=tokens.device)
+        state, num_class = MergedTokens(tokens, sizes), 1
+        for index, block in enumerate(tower.blocks):
+            if not isinstance(block, ResidualBlock):
+                raise ConfigError("token merging needs the blocks of a CLIP tower")
+            if index in self.groups:
+                state = self._join(state, index, num_class)
+                num_class *= self.groups[index]
+            state = self._block(block, state, num_class, is_joined=index >= self.first)
+            yield state, num_class
+
+    def _join(self, state: MergedTokens, index: int, num_class: int) -> MergedTokens:
+        """Neighbouring clips as one, class tokens first; similar patches are merged."""
+        clips, length = state.sizes.shape
+        group = self.groups[index]
+        tokens = state.tokens
+        if len(self.positions):
+            table = self.positions[list(self.groups).index(index)]
+            tokens = tokens + table.repeat(clips // len(table), 1)[:, None].to(tokens.dtype)
+
+        def join(values: Tensor) -> Tensor:
+            parts = values.reshape(clips // group, group, length, *values.shape[2:])
+            classes, patches = parts[:, :, :num_class], parts[:, :, num_class:]
+            return torch.cat([classes.flatten(1, 2), patches.flatten(1, 2)], dim=1)
+
+        joined = MergedTokens(join(tokens), join(state.sizes))
+        num_merged = int(self.across * joined.tokens.shape[1])
+        return merge(joined, join(state.tokens), num_merged, num_class * group)
+
+    def _block(
+        self, block: ResidualBlock, state: MergedTokens, num_class: int, *, is_joined: bool
+    ) -> MergedTokens:
+        """A block of the tower with a merge between its attention and its feed-forward."""
+        mixed, keys = attend(block.attention, state, block.ln_1(state.tokens))
+        state = MergedTokens(state.tokens + mixed, state.sizes)
+        count = int(self.within * state.tokens.shape[1]) if is_joined else self.num_merged
+        state = merge(state, keys, count, num_class)
+        return MergedTokens(state.tokens + block.mlp(block.ln_2(state.tokens)), state.sizes)
+
+
+def spread_frames(
+    mask: Bool[Tensor, "videos frames"], num_frames: int
+) -> tuple[Int[Tensor, "videos spread"], Int[Tensor, "videos frames"]]:
+    """Input frame of each of ``num_frames`` positions, and the position of each input frame.
+
+    Real frames alone, spread evenly; some are repeated where there are fewer.
+    """
+    count = mask.sum(dim=1, keepdim=True).clamp(min=1)
+    positions = torch.arange(num_frames, device=mask.device)[None]
+    real_index = positions * count // num_frames
+    order = mask.cumsum(dim=1) - 1
+    sources = real_first(mask)[0].take_along_dim(real_index.expand(len(mask), -1), dim=1)
+    back = (order.clamp(min=0) * num_frames + count - 1) // count
+    return sources, back.clamp(max=num_frames - 1)
+
 
 MERGED_FRACTION = 0.05
 
 
 @dataclass(frozen=True)
-class TempMeConfig:
+class TempMeConfig(MethodConfig):
     """Settings of TempMe.
 
     rank: of the low-rank changes of both towers. frozen: nothing else of the towers trains.
@@ -38,7 +252,6 @@ class TempMeConfig:
         authors' code does.
     """
 
-    num_frames: int = 12
     rank: int = 8
     frozen: bool = True
     groups: tuple[int, ...] | None = None
@@ -49,10 +262,8 @@ class TempMeConfig:
     clip_positions: bool = True
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(TempMeConfig, paper="TempMe (Shen et al., ICLR 2025)", checked="golden")
 class TempMe(CosineMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of the frames' class tokens.
 
@@ -87,11 +298,24 @@ class TempMe(CosineMethod):
         )
         self.loss = SoftmaxLoss()
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        if not isinstance(videos, Clips):
-            raise UsageError(f"{self.name} reads Clips, got {type(videos).__name__}")
-        mask = videos.mask.to(self.device)
-        frames = videos.frames.to(self.device, non_blocking=True)
+    @classmethod
+    def prepare(cls, config: TempMeConfig, encoder: ClipEncoder) -> None:
+        """Add low-rank changes to both towers; with ``frozen`` nothing else of them trains."""
+        if config.frozen:
+            freeze_tower(encoder)
+        add_low_rank(encoder, config.rank)
+
+    @classmethod
+    def build(cls, config: TempMeConfig, encoder: Encoder) -> TempMe:
+        """Create the method; with ``frozen`` the scale of the loss is frozen too."""
+        method = super().build(config, encoder)
+        method.loss.logit_scale.requires_grad_(not config.frozen)
+        return method
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
+        clips = need_clips(videos, self.name)
+        mask = clips.mask.to(self.device)
+        frames = clips.frames.to(self.device, non_blocking=True)
         if self.config.padding == "official":
             return self.encode_padded(frames, mask)
         sources, back = spread_frames(mask, self.config.num_frames)
@@ -118,27 +342,3 @@ class TempMe(CosineMethod):
         weights = frame_weights(mask, classes.dtype)[..., None]
         video = (F.normalize(classes, dim=-1) * weights).sum(dim=1)
         return VideoFeatures(frames=classes, mask=mask, video=video)
-
-
-def build(config: TempMeConfig, encoder: Encoder) -> TempMe:
-    """Low-rank changes in both towers; everything else of them frozen, the scale included."""
-
-    def prepare(towers: ClipEncoder) -> None:
-        if config.frozen:
-            freeze_tower(towers)
-        add_low_rank(towers, config.rank)
-
-    method = build_on_towers(TempMe, config, encoder, prepare)
-    method.loss.logit_scale.requires_grad_(not config.frozen)
-    return method
-
-
-METHODS.add(
-    TempMe.name,
-    MethodSpec(
-        config_class=TempMeConfig,
-        build=build,
-        paper="TempMe (Shen et al., ICLR 2025)",
-        checked="golden",
-    ),
-)

@@ -4,35 +4,118 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 
-from eaglenet.core.errors import UsageError, too_many_frames
-from eaglenet.core.types import Clips, Encoder, VideoFeatures
-from eaglenet.encoders.asynchronous import real_first
-from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.frames_as_words import FramesAsPicture, FramesAsWords
+from eaglenet.core.errors import ConfigError, too_many_frames
+from eaglenet.core.types import VideoFeatures
+from eaglenet.encoders.base import VideoSource
+from eaglenet.encoders.blocks import run_block
+from eaglenet.encoders.clip import ClipEncoder, TextTower, take_positions
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.layers.masking import mean_pooling
+from eaglenet.encoders.video_tower import need_clips
+from eaglenet.encoders.vision import VisionTower, place_in_time
+from eaglenet.layers.masking import mean_pooling, real_first
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, MethodSpec
-from eaglenet.methods.tower_base import CosineMethod, build_on_towers
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import CosineMethod
+
+
+class FramesAsPicture(nn.Module):
+    """The last blocks see the tokens of all frames, and prompts, as one picture (ImageTemp)."""
+
+    def __init__(self, tower: VisionTower, *, num_joint: int, num_prompts: int) -> None:
+        super().__init__()
+        config = tower.config
+        self.first = max(config.layers - num_joint, 0)
+        self.prompts = nn.Parameter(
+            torch.randn(config.layers - self.first, num_prompts, config.width) * 0.02
+        )
+
+    def forward(
+        self, tower: VisionTower, frames: Tensor, mask: Bool[Tensor, "videos frames"]
+    ) -> Float[Tensor, "videos frames dim"]:
+        """The class token of every frame, projected."""
+        num_videos, num_frames = mask.shape
+        tokens = tower.embed(frames.flatten(0, 1))
+        if tower.frame_embedding is not None:
+            tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
+        for block in tower.blocks[: self.first]:
+            tokens = run_block(block, tokens, is_checkpointed=False)
+        length = tokens.shape[1]
+        joined = tokens.reshape(num_videos, num_frames * length, -1)
+        for index, block in enumerate(tower.blocks[self.first :]):
+            prompts = self.prompts[index].to(joined.dtype).expand(num_videos, -1, -1)
+            shown = mask.repeat_interleave(length, dim=1)
+            shown = torch.cat([shown.new_ones(prompts.shape[:2]), shown], dim=1)
+            together = torch.cat([prompts, joined], dim=1)
+            together = run_block(
+                block, together, is_checkpointed=False, mask=shown[:, None, None, :]
+            )
+            joined = together[:, prompts.shape[1] :]
+        classes = joined.reshape(num_videos, num_frames, length, -1)[:, :, 0]
+        return tower.project(classes)
+
+
+class FramesAsWords(nn.Module):
+    """Frames, projected to words, between prompts in a sentence for the text tower (TextTemp)."""
+
+    def __init__(self, tower: TextTower, dim: int, *, num_frames: int, num_prompts: int) -> None:
+        super().__init__()
+        config = tower.config
+        room = config.context_length - 2 - num_frames
+        if room < 0:
+            raise ConfigError(
+                f"{num_frames} frames and two ends make a sentence of {num_frames + 2} words, the "
+                f"text tower takes {config.context_length}; sample fewer frames"
+            )
+        self.words = nn.Linear(dim, config.width)
+        self.prompts = nn.Parameter(torch.randn(min(num_prompts, room), config.width) * 0.02)
+
+    def forward(
+        self,
+        tower: TextTower,
+        frames: Float[Tensor, "videos frames dim"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> Float[Tensor, "videos dim"]:
+        """What the tower says at the end of [start, prompts, frames, end]; real frames first."""
+        num_videos = len(mask)
+        start, end = tower.token_embedding.weight[-2], tower.token_embedding.weight[-1]
+        words = self.words(frames)
+        before = torch.cat([start[None], self.prompts]).to(words.dtype)
+        after = end.to(words.dtype).expand(num_videos, 1, -1)
+        sequence = torch.cat([before.expand(num_videos, -1, -1), words, after], dim=1)
+        # The end stands after the last real frame; what comes later is never seen.
+        last = before.shape[0] + mask.sum(dim=1)
+        places = torch.arange(sequence.shape[1], device=mask.device)[None]
+        is_end = (places == last[:, None])[..., None]
+        sequence = torch.where(is_end, end.to(words.dtype), sequence)
+        states = sequence + tower.positional_embedding[: sequence.shape[1]]
+        for block in tower.blocks:
+            states = run_block(block, states, is_checkpointed=False, is_causal=True)
+        return tower.project(take_positions(states, last))
 
 
 @dataclass(frozen=True)
-class TFVLConfig:
+class TFVLConfig(MethodConfig):
     """Settings of our reading of TFVL.
 
     frozen: nothing of the towers trains. num_joint: last visual blocks that see all frames at once;
     num_prompts: learned tokens beside them in each; num_word_prompts: before the frames' sentence.
     """
 
-    num_frames: int = 12
     frozen: bool = True
     num_joint: int = 2
     num_prompts: int = 4
     num_word_prompts: int = 4
 
 
+@register(
+    TFVLConfig, paper="TFVL (Shen et al., TNNLS 2025)", checked="approximate from the abstract"
+)
 class TFVL(CosineMethod):
     """``s(t, v) = cos(t, v)``, ``v`` the mean frame plus what the text tower reads of the frames.
 
@@ -55,15 +138,19 @@ class TFVL(CosineMethod):
         )
         self.loss = SoftmaxLoss()
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        if not isinstance(videos, Clips):
-            raise UsageError(f"{self.name} reads Clips, got {type(videos).__name__}")
-        mask = videos.mask.to(self.device)
+    @classmethod
+    def prepare(cls, config: TFVLConfig, encoder: ClipEncoder) -> None:
+        if config.frozen:
+            freeze_tower(encoder)
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
+        clips = need_clips(videos, self.name)
+        mask = clips.mask.to(self.device)
         if mask.shape[1] > self.config.num_frames:
             raise too_many_frames(mask.shape[1], self.config.num_frames)
         order, back = real_first(mask)
         first = mask.take_along_dim(order, dim=1)
-        frames = videos.frames.to(self.device, non_blocking=True)
+        frames = clips.frames.to(self.device, non_blocking=True)
         frames = frames.take_along_dim(order[..., None, None, None], dim=1)
         features = self.picture(self.encoder.vision, frames, first)
         sentence_vector = self.sentence(self.encoder.text, features, first)
@@ -72,19 +159,3 @@ class TFVL(CosineMethod):
             mask,
             video=mean_pooling(features, first) + F.normalize(sentence_vector, dim=-1),
         )
-
-
-def build(config: TFVLConfig, encoder: Encoder) -> TFVL:
-    """Prompts and one projection beside the frozen towers."""
-    return build_on_towers(TFVL, config, encoder, freeze_tower if config.frozen else None)
-
-
-METHODS.add(
-    TFVL.name,
-    MethodSpec(
-        config_class=TFVLConfig,
-        build=build,
-        paper="TFVL (Shen et al., TNNLS 2025)",
-        checked="approximate from the abstract",
-    ),
-)

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from eaglenet.core.errors import ConfigError, too_many_frames
+from eaglenet.core.errors import too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
-from eaglenet.layers.stochastic_text import (
-    Prior,
-    StochasticText,
-    draw_noise,
-    pair_noise,
-    row_keys,
-)
+from eaglenet.layers.stochastic_text import Prior, StochasticText, draw_noise, pair_noise, row_keys
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, builder, frame_spec_for
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import MethodConfig
 
 
 @dataclass(frozen=True)
-class TMASSConfig:
+class TMASSConfig(MethodConfig):
     """Settings of T-MASS.
 
     prior, noise_scale: noise of the region, ``uniform`` in [0, 1) or ``normal``, times a factor
@@ -39,7 +33,6 @@ class TMASSConfig:
         for towers whose features are shorter than CLIP's.
     """
 
-    num_frames: int = 12
     num_heads: int = 1
     dropout: float = 0.3
     prior: Prior = "uniform"
@@ -50,15 +43,11 @@ class TMASSConfig:
     unit_features: bool = False
 
     def __post_init__(self) -> None:
-        if self.prior not in get_args(Prior):
-            names = ", ".join(get_args(Prior))
-            raise ConfigError(f"prior {self.prior!r} is unknown; choose one of {names}")
-        if self.num_candidates < 1:
-            raise ConfigError(
-                f"num_candidates is {self.num_candidates}; a pair needs at least 1 draw"
-            )
+        super().__post_init__()
+        self.require_positive("num_candidates")
 
 
+@register(TMASSConfig, paper="T-MASS (Wang et al., CVPR 2024)", checked="golden")
 class TMASS(Method):
     r"""Stochastic text against text-pooled video, without the leak of the released evaluation.
 
@@ -75,8 +64,7 @@ class TMASS(Method):
     noise: Tensor
 
     def __init__(self, encoder: Encoder, config: TMASSConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         self.unit_features = config.unit_features
         self.stochastic = StochasticText(config.num_frames, encoder.dim, bias=True)
         self.pooling = FramePooling(encoder.dim, dropout=config.dropout, num_heads=config.num_heads)
@@ -168,14 +156,3 @@ def _cosines(
     text: Float[Tensor, "texts dim"], pooled: Float[Tensor, "texts videos dim"]
 ) -> Float[Tensor, "texts videos"]:
     return F.cosine_similarity(text[:, None], pooled, dim=-1)
-
-
-METHODS.add(
-    TMASS.name,
-    MethodSpec(
-        config_class=TMASSConfig,
-        build=builder(TMASS),
-        paper="T-MASS (Wang et al., CVPR 2024)",
-        checked="golden",
-    ),
-)

@@ -1,46 +1,52 @@
-"""Base of methods that work inside CLIP's towers: building, loss and cosine scores."""
+"""Bases of methods that work inside an image tower."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.base import TowerEncoder, VideoSource
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_proxy import unit_videos
-from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import Method, adopt_logit_scale, frame_spec_for, need_tower
+from eaglenet.encoders.video_tower import SpaceTime
+from eaglenet.encoders.vision import TowerParts, VisionTower
+from eaglenet.layers.masking import visible
+from eaglenet.losses.softmax import SoftmaxLoss, fixed_softmax_loss
+from eaglenet.methods.base import Method
 
-Built = TypeVar("Built", bound="TowerMethod")
+OnTowers = TypeVar("OnTowers", bound="TowerMethod")
+OverFrames = TypeVar("OverFrames", bound="SpaceTimeMethod")
 
 
 class TowerMethod(Method):
-    """A method on CLIP's towers, trained with one softmax loss over its scores."""
+    """Method inside CLIP's towers, trained with one softmax loss over its scores."""
 
     encoder: ClipEncoder
     loss: SoftmaxLoss
 
-    def __init__(self, encoder: Encoder, config: Any) -> None:
-        """``config``: a frozen dataclass that has ``num_frames``."""
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+    @classmethod
+    def build(cls: type[OnTowers], config: Any, encoder: Encoder) -> OnTowers:
+        """Create the method; the towers are changed by :meth:`prepare` first."""
+        cls.prepare(config, need_clip(encoder, cls.name))
+        return super().build(config, encoder)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    @classmethod
+    def prepare(cls, config: Any, encoder: ClipEncoder) -> None:
+        """Freeze, shift or extend the towers."""
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         """Features of the towers; with ``padding="official"`` tokens shift to padded frames too."""
         if getattr(self.config, "padding", "masked") != "official":
             return super()._encode_video(videos)
-        every = torch.ones_like(videos.mask)
-        features = super()._encode_video(dataclasses.replace(videos, mask=every))
+        all_real = dataclasses.replace(videos, mask=visible(videos.mask, "official"))
+        features = super()._encode_video(all_real)
         return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
-
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
 
 
 class CosineMethod(TowerMethod):
@@ -48,10 +54,7 @@ class CosineMethod(TowerMethod):
 
     has_video_vector: ClassVar[bool] = True
     """``v`` is ``VideoFeatures.video``; otherwise it is the mean of unit frames."""
-
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (4096, 1024)
+    score_tile = (4096, 1024)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
@@ -62,19 +65,93 @@ class CosineMethod(TowerMethod):
         return super().coarse_vectors(features)
 
 
-def build_on_towers(
-    method_class: type[Built],
-    config: Any,
-    encoder: Encoder,
-    prepare: Callable[[ClipEncoder], None] | None = None,
-) -> Built:
-    """The method on CLIP's towers, its loss starting from their scale.
+class SpaceTimeMethod(Method):
+    """``s(t, v) = cos(t, v)`` with ``v`` read by the head of an image tower over all frames.
 
-    ``prepare`` changes the towers before the method is made (frozen, shifted, more weights).
+    That is CLIP's class token; a tower that pools its patches pools those of all real frames.
     """
-    tower = need_tower(encoder, method_class.name)
-    if prepare is not None:
-        prepare(tower)
-    method = method_class(tower, config)
-    adopt_logit_scale(tower, method.loss)
-    return method
+
+    encoder: TowerEncoder
+    space_time: SpaceTime
+    score_tile = (4096, 1024)
+
+    @classmethod
+    def build(cls: type[OverFrames], config: Any, encoder: Encoder) -> OverFrames:
+        """Create the method on any tower with blocks; parts that are not read are frozen."""
+        if not isinstance(encoder, TowerEncoder) or not isinstance(encoder.vision, TowerParts):
+            raise ConfigError(
+                f"{cls.name} works inside an image tower and cannot run on "
+                f"{ENCODERS[encoder.family].title}; give it a CLIP, SigLIP, PE-Core or compact "
+                "model"
+            )
+        freeze_frame_embedding(encoder.vision)
+        return super().build(config, encoder)
+
+    @property
+    def tower(self) -> TowerParts:
+        """The encoder's image tower; one whose memory was released is restored."""
+        return self.encoder.vision  # type: ignore[return-value]
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
+        return self.read_frames(videos)
+
+    def read_frames(
+        self, videos: VideoSource, block_inputs: list[Tensor] | None = None
+    ) -> VideoFeatures:
+        """Encode videos; ``block_inputs`` receives the patches that each block reads.
+
+        With ``padding="official"`` padded frames are read like real ones.
+        """
+        all_visible = dataclasses.replace(videos, mask=visible(videos.mask, self.config.padding))
+        features = self.space_time.encode(self.tower, all_visible, block_inputs=block_inputs)
+        return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        return F.normalize(text.sentence, dim=-1) @ unit_videos(video).T
+
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
+        """Cross-entropy of rows plus that of columns, at a fixed temperature."""
+        scores, temperature = self.score(text, video), self.config.temperature
+        return Losses({"contrastive": fixed_softmax_loss(scores, positives, temperature)})
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        if isinstance(features, TextFeatures):
+            return super().coarse_vectors(features)
+        return unit_videos(features)
+
+
+def need_clip(encoder: Encoder, name: str) -> ClipEncoder:
+    """Return the encoder as CLIP; raise an error for methods that need CLIP's vision tower."""
+    if not isinstance(encoder, ClipEncoder):
+        raise ConfigError(
+            f"{name} works inside CLIP's vision tower and cannot run on "
+            f"{ENCODERS[encoder.family].title}; give it a CLIP model, or choose clip4clip, xpool, "
+            "tmass, video_colbert, drl, glscl or eaglenet"
+        )
+    return encoder
+
+
+def unit_videos(features: VideoFeatures) -> Float[Tensor, "videos dim"]:
+    """Return the vectors of whole videos, scaled to unit length."""
+    if features.video is None:
+        raise ConfigError(
+            "video features without a video vector: make them with encode_video of this method"
+        )
+    return F.normalize(features.video, dim=-1)
+
+
+def shift_last_blocks(encoder: ClipEncoder, count: int) -> None:
+    """Enable token shift in the last ``count`` blocks of the vision tower, as in TS2-Net."""
+    num_blocks = len(encoder.vision.blocks)
+    if count > num_blocks:
+        raise ConfigError(
+            f"num_shifted_blocks is {count}, but the vision tower has {num_blocks} blocks; "
+            "choose at most that"
+        )
+    encoder.set_token_shift(tuple(range(num_blocks - count, num_blocks)))
+
+
+def freeze_frame_embedding(tower: TowerParts) -> None:
+    """Freeze a tower's own frame positions, which a video tower replaces by others."""
+    if isinstance(tower, VisionTower) and tower.frame_embedding is not None:
+        tower.frame_embedding.requires_grad_(False)

@@ -11,18 +11,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
+from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.layers.masking import Padding, check_padding, masked_softmax
-from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
+from eaglenet.layers.masking import Padding, masked_softmax
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
+from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
-from eaglenet.methods.tower_base import TowerMethod, build_on_towers
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks
 
 
 @dataclass(frozen=True)
-class TS2NetConfig:
+class TS2NetConfig(MethodConfig):
     """Settings of TS2-Net.
 
     num_shifted_blocks: number of the last visual blocks that see shifted tokens.
@@ -39,7 +41,6 @@ class TS2NetConfig:
         a video has fewer frames.
     """
 
-    num_frames: int = 12
     num_shifted_blocks: int = 2
     num_tokens: int = 3
     num_samples: int = 500
@@ -53,10 +54,8 @@ class TS2NetConfig:
     num_positions: int | None = None
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(TS2NetConfig, paper="TS2-Net (Liu et al., ECCV 2022)", checked="golden")
 class TS2Net(TowerMethod):
     r"""Frames weighted by how well they fit the text.
 
@@ -72,6 +71,7 @@ class TS2Net(TowerMethod):
     name = "ts2net"
     needs_patches = True
     config: TS2NetConfig
+    score_tile = (512, 64)
 
     def __init__(self, encoder: Encoder, config: TS2NetConfig) -> None:
         super().__init__(encoder, config)
@@ -85,16 +85,28 @@ class TS2Net(TowerMethod):
             noise_seed=config.noise_seed,
             gradient=config.selection_gradient,
         )
+        num_selected = config.num_frames * self.tokens_per_frame
         self.temporal = TemporalTransformer(
-            encoder.dim,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads or default_heads(encoder),
-            num_positions=config.num_positions
-            or max(77, config.num_frames * self.tokens_per_frame),
+            stack_on(
+                encoder,
+                num_layers=config.num_layers,
+                num_heads=config.num_heads,
+                num_positions=config.num_positions or max(77, num_selected),
+            )
         )
         self.loss = SoftmaxLoss()
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    @classmethod
+    def prepare(cls, config: TS2NetConfig, encoder: ClipEncoder) -> None:
+        num_patches = encoder.vision.config.num_tokens - 1
+        if not 1 <= config.num_tokens <= num_patches:
+            raise ConfigError(
+                f"num_tokens is {config.num_tokens}, but a frame has {num_patches} patches; "
+                f"choose 1 to {num_patches}"
+            )
+        shift_last_blocks(encoder, config.num_shifted_blocks)
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         return dataclasses.replace(
             features, patches=None, tokens=self._tokens(features), tokens_mask=features.mask
@@ -125,10 +137,6 @@ class TS2Net(TowerMethod):
             return mask.repeat(1, self.tokens_per_frame)
         return mask.repeat_interleave(self.tokens_per_frame, dim=1)
 
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (512, 64)
-
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         return frame_weighted_similarity(
             text.sentence,
@@ -152,31 +160,3 @@ def frame_weighted_similarity(
     cosines = cosines.masked_fill(~mask[None], 0.0)
     weights = masked_softmax(sharpness * F.normalize(cosines, dim=-1), mask)
     return (weights * cosines).sum(dim=-1)
-
-
-def build(config: TS2NetConfig, encoder: Encoder) -> TS2Net:
-    """Switch on the token shift in the encoder's last blocks; start the temporal head from CLIP."""
-
-    def prepare(towers: ClipEncoder) -> None:
-        num_patches = towers.vision.config.num_tokens - 1
-        if not 1 <= config.num_tokens <= num_patches:
-            raise ConfigError(
-                f"num_tokens is {config.num_tokens}, but a frame has {num_patches} patches; "
-                f"choose 1 to {num_patches}"
-            )
-        shift_last_blocks(towers, config.num_shifted_blocks)
-
-    method = build_on_towers(TS2Net, config, encoder, prepare)
-    copy_text_tower(encoder, method.temporal.stack)
-    return method
-
-
-METHODS.add(
-    TS2Net.name,
-    MethodSpec(
-        config_class=TS2NetConfig,
-        build=build,
-        paper="TS2-Net (Liu et al., ECCV 2022)",
-        checked="golden",
-    ),
-)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,20 +13,126 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding, unit_videos
-from eaglenet.layers.masking import Padding, check_padding, first_right_video
-from eaglenet.layers.proxy_decoder import ProxyDecoder
+from eaglenet.encoders.video_tower import VideoProxies
+from eaglenet.layers.masking import Padding, first_right_video
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
-from eaglenet.methods.base import METHODS, MethodSpec
-from eaglenet.methods.tower_base import TowerMethod, build_on_towers
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import TowerMethod, freeze_frame_embedding, unit_videos
+
+
+class ProxyDecoderLayer(nn.Module):
+    r"""Cross-attention and a small network, over all pairs.
+
+    .. math:: x = \mathrm{LN}(q),\quad m = \mathrm{LN}(y),\quad
+        x \leftarrow \mathrm{LN}(x + \mathrm{attend}(x, m)),\quad
+        x \leftarrow \mathrm{LN}(x + W_2\,\mathrm{ReLU}(W_1 x))
+
+    The residual of the attention starts from the normalised query. Keys have no bias: the softmax
+    cancels it. A single token is always attended to fully, so then there is no query and no key.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_tokens: int,
+        dropout: float,
+        num_heads: int = 1,
+        hidden_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(
+                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
+            )
+        hidden_dim = hidden_dim or dim
+        self.num_heads = num_heads
+        self.query_norm = nn.LayerNorm(dim)
+        self.memory_norm = nn.LayerNorm(dim)
+        if num_tokens > 1:
+            self.query = nn.Linear(dim, dim)
+            self.key = nn.Linear(dim, dim, bias=False)
+        self.value = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, dim)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.network = nn.Sequential(
+            nn.Linear(dim, hidden_dim),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden_dim, dim),
+        )
+        self.output_norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+        self.num_tokens = num_tokens
+
+    def forward(
+        self,
+        queries: Float[Tensor, "texts videos dim"],
+        memory: Float[Tensor, "videos tokens dim"],
+    ) -> Float[Tensor, "texts videos dim"]:
+        queries = self.query_norm(queries)
+        memory = self.memory_norm(memory)
+        heads = (self.num_heads, -1)
+        if self.num_tokens > 1:
+            query = self.query(queries).unflatten(-1, heads)
+            key = self.key(memory).unflatten(-1, heads)
+            logits = torch.einsum("tvhe,vkhe->tvhk", query, key)
+            weights = (logits / math.sqrt(key.shape[-1])).softmax(dim=-1)
+        else:
+            weights = queries.new_ones(*queries.shape[:2], self.num_heads, 1)
+        weights = self.dropout(weights)
+        value = self.value(memory).unflatten(-1, heads)
+        attended = torch.einsum("tvhk,vkhe->tvhe", weights, value).flatten(2)
+        states = self.attention_norm(queries + self.dropout(self.output(attended)))
+        return self.output_norm(states + self.dropout(self.network(states)))  # type: ignore[no-any-return]
+
+
+class ProxyDecoder(nn.Module):
+    """Layers of :class:`ProxyDecoderLayer` and a last normalisation."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_tokens: int,
+        num_layers: int = 2,
+        dropout: float = 0.1,
+        num_heads: int = 1,
+        hidden_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            ProxyDecoderLayer(
+                dim,
+                num_tokens=num_tokens,
+                dropout=dropout,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+            )
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "texts dim"],
+        memory: Float[Tensor, "videos tokens dim"],
+    ) -> Float[Tensor, "texts videos dim"]:
+        states = queries[:, None, :].expand(-1, memory.shape[0], -1)
+        for layer in self.layers:
+            states = layer(states, memory)
+        return self.norm(states)  # type: ignore[no-any-return]
+
 
 Dash = Literal["theta", "linear"]
 
 
 @dataclass(frozen=True)
-class TVProxyNetConfig:
+class TVProxyNetConfig(MethodConfig):
     """Settings of TV-ProxyNet.
 
     num_proxies: proxy tokens of the tower; num_read: number of them that the text reads (the
@@ -41,7 +148,6 @@ class TVProxyNetConfig:
     padding: ``official`` counts padded frames as real, as the authors' tower does.
     """
 
-    num_frames: int = 12
     num_proxies: int = 4
     num_read: int = 4
     num_positions: int = 12
@@ -58,19 +164,16 @@ class TVProxyNetConfig:
     padding: Padding = "masked"
 
     def __post_init__(self) -> None:
-        check_padding(self.padding)
+        super().__post_init__()
         if not 1 <= self.num_read <= self.num_proxies:
             raise ConfigError(
                 f"num_read is {self.num_read}, but there are {self.num_proxies} proxies; "
                 f"choose 1 to {self.num_proxies}"
             )
-        if self.num_positions < 1:
-            raise ConfigError(f"num_positions is {self.num_positions}; it must be 1 or more")
-        if self.dash not in get_args(Dash):
-            names = ", ".join(get_args(Dash))
-            raise ConfigError(f"dash {self.dash!r} is unknown; choose one of {names}")
+        self.require_positive("num_positions")
 
 
+@register(TVProxyNetConfig, paper="TV-ProxyNet (Xiao et al., AAAI 2025)", checked="golden")
 class TVProxyNet(TowerMethod):
     r"""Text proxies over CLIP-ViP's tower.
 
@@ -106,7 +209,11 @@ class TVProxyNet(TowerMethod):
             self.dash = nn.Linear(config.num_read, dim)
         self.loss = SoftmaxLoss(bounds=PROXY_BOUNDS)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    @classmethod
+    def prepare(cls, config: TVProxyNetConfig, encoder: ClipEncoder) -> None:
+        freeze_frame_embedding(encoder.vision)
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         encoded = self.proxies.encode(
             self.encoder.vision, videos, all_frames=self.config.padding == "official"
         )
@@ -176,21 +283,3 @@ class TVProxyNet(TowerMethod):
         if isinstance(features, TextFeatures):
             return super().coarse_vectors(features)
         return unit_videos(features)
-
-
-def build(config: TVProxyNetConfig, encoder: Encoder) -> TVProxyNet:
-    """Proxies beside the vision tower and a decoder over them."""
-    return build_on_towers(
-        TVProxyNet, config, encoder, lambda towers: freeze_frame_embedding(towers.vision)
-    )
-
-
-METHODS.add(
-    TVProxyNet.name,
-    MethodSpec(
-        config_class=TVProxyNetConfig,
-        build=build,
-        paper="TV-ProxyNet (Xiao et al., AAAI 2025)",
-        checked="golden",
-    ),
-)

@@ -11,13 +11,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
-from eaglenet.layers.masking import Padding, check_padding, masked_softmax, mean_pooling, visible
-from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
+from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.layers.masking import Padding, masked_softmax, mean_pooling, visible
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
+from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
-from eaglenet.methods.tower_base import TowerMethod, build_on_towers
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks
 
 
 class InteractiveAggregation(nn.Module):
@@ -51,7 +54,7 @@ class InteractiveAggregation(nn.Module):
 
 
 @dataclass(frozen=True)
-class UCoFiAConfig:
+class UCoFiAConfig(MethodConfig):
     """Settings of UCoFiA.
 
     num_words: tokens of a text that count, start and end included; later ones are cut off.
@@ -63,7 +66,6 @@ class UCoFiAConfig:
         similarities, as the authors' code does.
     """
 
-    num_frames: int = 12
     num_words: int = 32
     num_tokens: int = 3
     num_shifted_blocks: int = 2
@@ -78,10 +80,8 @@ class UCoFiAConfig:
     num_positions: int = 77
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(UCoFiAConfig, paper="UCoFiA (Wang et al., ICCV 2023)", checked="golden")
 class UCoFiA(TowerMethod):
     r"""Three similarities of different grain, each aggregated by its own learned map.
 
@@ -116,10 +116,12 @@ class UCoFiA(TowerMethod):
             gradient=config.selection_gradient,
         )
         self.temporal = TemporalTransformer(
-            dim,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads or default_heads(encoder),
-            num_positions=max(config.num_positions, config.num_frames),
+            stack_on(
+                encoder,
+                num_layers=config.num_layers,
+                num_heads=config.num_heads,
+                num_positions=max(config.num_positions, config.num_frames),
+            )
         )
         self.sentence_map, self.video_map, self.word_map, self.patch_map = (
             nn.Linear(dim, dim, bias=False) for _ in range(4)
@@ -138,7 +140,11 @@ class UCoFiA(TowerMethod):
         )
         self.loss = SoftmaxLoss()
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    @classmethod
+    def prepare(cls, config: UCoFiAConfig, encoder: ClipEncoder) -> None:
+        shift_last_blocks(encoder, config.num_shifted_blocks)
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = super()._encode_video(videos)
         if features.patches is None:
             raise ConfigError("ucofia needs patches; make features with its own encode_video")
@@ -209,23 +215,3 @@ class UCoFiA(TowerMethod):
         if isinstance(features, VideoFeatures) and features.video is not None:
             return F.normalize(features.video, dim=-1)
         return super().coarse_vectors(features)
-
-
-def build(config: UCoFiAConfig, encoder: Encoder) -> UCoFiA:
-    """Token shift in the encoder's last blocks; the temporal head starts from CLIP."""
-    method = build_on_towers(
-        UCoFiA, config, encoder, lambda towers: shift_last_blocks(towers, config.num_shifted_blocks)
-    )
-    copy_text_tower(encoder, method.temporal.stack)
-    return method
-
-
-METHODS.add(
-    UCoFiA.name,
-    MethodSpec(
-        config_class=UCoFiAConfig,
-        build=build,
-        paper="UCoFiA (Wang et al., ICCV 2023)",
-        checked="golden",
-    ),
-)

@@ -10,23 +10,17 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.late_interaction import mean_max_similarity, words_or_sentence
-from eaglenet.layers.temporal_transformer import TransformerStack, copy_text_tower, default_heads
+from eaglenet.layers.transformer import stack_on
 from eaglenet.losses.sigmoid import SigmoidLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import MethodConfig
 
 
 @dataclass(frozen=True)
-class VideoColBERTConfig:
+class VideoColBERTConfig(MethodConfig):
     """Settings of Video-ColBERT.
 
     num_query_tokens: every shorter query is padded to this many tokens (at most what the text
@@ -36,7 +30,6 @@ class VideoColBERTConfig:
     frame_weight, video_weight: weights of the two sigmoid losses.
     """
 
-    num_frames: int = 12
     num_query_tokens: int = 32
     num_expansion_tokens: int = 2
     num_layers: int = 4
@@ -46,6 +39,9 @@ class VideoColBERTConfig:
     video_weight: float = 1.0
 
 
+@register(
+    VideoColBERTConfig, paper="Video-ColBERT (Reddy et al., CVPR 2025)", checked="reference loop"
+)
 class VideoColBERT(Method):
     r"""``s = MMS(words, frames) + MMS(words, video tokens)``, mean over words of the best token.
 
@@ -61,15 +57,17 @@ class VideoColBERT(Method):
     """
 
     name = "video_colbert"
+    reads_words = True
     config: VideoColBERTConfig
+    # The temporal transformer runs once a tile.
+    score_tile = (256, 64)
 
     def __init__(self, encoder: Encoder, config: VideoColBERTConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
-        self.stack = TransformerStack(
-            encoder.dim,
+        super().__init__(encoder, config)
+        self.stack = stack_on(
+            encoder,
             num_layers=config.num_layers,
-            num_heads=config.num_heads or default_heads(encoder),
+            num_heads=config.num_heads,
             num_positions=config.num_positions,
         )
         self.expansion = nn.Parameter(torch.randn(config.num_expansion_tokens, encoder.dim) * 0.02)
@@ -78,12 +76,11 @@ class VideoColBERT(Method):
             config.num_query_tokens, encoder.context_length or config.num_query_tokens
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """Sentences and, where towers or features have any, words; pads expand queries."""
-        if isinstance(texts, TextFeatures):
-            return self.encoder.encode_text(texts, words=texts.words is not None)
-        if not self.num_query_tokens or not self.encoder.abilities.words:
-            return self.encoder.encode_text(texts, words=self.encoder.abilities.words)
+        is_expanded = bool(self.num_query_tokens) and self.encoder.abilities.words
+        if isinstance(texts, TextFeatures) or not is_expanded:
+            return super()._encode_text(texts)
         lengths = texts.mask.sum(dim=1).clamp(min=self.num_query_tokens)
         # As wide as the ids, not as the longest text of this batch: batches are joined later.
         missing = max(self.num_query_tokens - texts.ids.shape[1], 0)
@@ -93,7 +90,7 @@ class VideoColBERT(Method):
         features = self.encoder.encode_text(padded, words=True)
         return dataclasses.replace(features, words_mask=expanded.to(features.sentence.device))
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         tokens, mask = self._tokens(features)
         return dataclasses.replace(features, tokens=tokens, tokens_mask=mask)
@@ -120,11 +117,6 @@ class VideoColBERT(Method):
         by_tokens = mean_max_similarity(words, words_mask, tokens, tokens_mask)
         return by_frames, by_tokens
 
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        # The temporal transformer runs once a tile.
-        return (256, 64)
-
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         by_frames, by_tokens = self.similarities(text, video)
         return by_frames + by_tokens
@@ -136,22 +128,3 @@ class VideoColBERT(Method):
             {"frames": self.loss(by_frames, positives), "video": self.loss(by_tokens, positives)},
             {"frames": self.config.frame_weight, "video": self.config.video_weight},
         )
-
-
-def build(config: VideoColBERTConfig, encoder: Encoder) -> VideoColBERT:
-    """The temporal transformer starts from CLIP's text blocks and positions where widths fit."""
-    method = VideoColBERT(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    copy_text_tower(encoder, method.stack)
-    return method
-
-
-METHODS.add(
-    VideoColBERT.name,
-    MethodSpec(
-        config_class=VideoColBERTConfig,
-        build=build,
-        paper="Video-ColBERT (Reddy et al., CVPR 2025)",
-        checked="reference loop",
-    ),
-)

@@ -9,15 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
@@ -26,10 +19,10 @@ from eaglenet.layers.late_interaction import (
 )
 from eaglenet.layers.masking import frame_weights, mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
-from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
+from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
-from eaglenet.methods.wordframe_config import WordFrameConfig
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import WordFrameConfig
 
 
 class FrameChanges(nn.Module):
@@ -62,6 +55,11 @@ GAIN = 10.0
 within a few hundred steps of a small rate."""
 
 
+@register(
+    WordFrameConfig,
+    paper="this project's own; its interaction is that of DRL (Wang et al., 2022)",
+    checked="reference loop",
+)
 class WordFrame(Method):
     r"""The towers' own score, what every word finds in its best frame, minus what any text finds.
 
@@ -84,18 +82,18 @@ class WordFrame(Method):
 
     def __init__(self, encoder: Encoder, config: WordFrameConfig) -> None:
         self.needs_frames = bool(config.interaction and (config.num_layers or config.changes))
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
-        self.temporal = (
-            TemporalTransformer(
-                encoder.dim,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads or default_heads(encoder),
-                num_positions=config.num_positions,
+        super().__init__(encoder, config)
+        self.reads_words = config.interaction
+        self.temporal: TemporalTransformer | None = None
+        if config.num_layers and config.interaction:
+            self.temporal = TemporalTransformer(
+                stack_on(
+                    encoder,
+                    num_layers=config.num_layers,
+                    num_heads=config.num_heads,
+                    num_positions=config.num_positions,
+                )
             )
-            if config.num_layers and config.interaction
-            else None
-        )
         has_changes = config.changes and config.interaction
         self.changes = FrameChanges(encoder.dim) if has_changes else None
         is_weighted = config.weighted and config.interaction
@@ -109,13 +107,15 @@ class WordFrame(Method):
         )
         self.loss = SoftmaxLoss()
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """Sentences and, where the input has any, words."""
-        has_words = isinstance(texts, Tokens) or texts.words is not None
-        with_words = self.config.interaction and has_words and self.encoder.abilities.words
-        return self.encoder.encode_text(texts, words=with_words)
+    @classmethod
+    def build(cls, config: WordFrameConfig, encoder: Encoder) -> WordFrame:
+        """Create the method; ``token_shift`` changes CLIP's last two visual blocks first."""
+        if config.token_shift:
+            last = encoder.num_blocks
+            encoder.set_token_shift((last - 2, last - 1))
+        return super().build(config, encoder)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         if not self.config.interaction or not self.encoder.abilities.frames:
             return features  # the tokens would be the vectors themselves
@@ -207,26 +207,3 @@ class WordFrame(Method):
         if self.bank is not None and self.training:
             self.bank.add(text.sentence)
         return Losses({"contrastive": self.loss(self.match(text, video), positives)})
-
-
-def build(config: WordFrameConfig, encoder: Encoder) -> WordFrame:
-    """WordFrame on any encoder; frames start from CLIP's text blocks where widths fit."""
-    if config.token_shift:
-        last = encoder.num_blocks
-        encoder.set_token_shift((last - 2, last - 1))
-    method = WordFrame(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    if method.temporal is not None:
-        copy_text_tower(encoder, method.temporal.stack)
-    return method
-
-
-METHODS.add(
-    "wordframe",
-    MethodSpec(
-        config_class=WordFrameConfig,
-        build=build,
-        paper="this project's own; its interaction is that of DRL (Wang et al., 2022)",
-        checked="reference loop",
-    ),
-)

@@ -21,7 +21,9 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.catalogue import ALIASES
 from eaglenet.encoders.clip_config import check_sizes
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.encoders.weights import read_safetensors, reading_on_demand, realise
+from eaglenet.layers.transformer import default_heads
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.models import files
 from eaglenet.models.files import CONFIG, SCALES, WEIGHTS, local_folder
@@ -149,7 +151,7 @@ def _find(name_or_folder: str | Path) -> Method:
             f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a model "
             "folder"
         )
-    from eaglenet.encoders.loading import load_pretrained
+    from eaglenet.encoders.base import load_pretrained
 
     encoder, tokenizer = load_pretrained(name_or_folder)
     method = _zero_shot(encoder)
@@ -216,7 +218,7 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
             f"{path}: {error}; a newer eaglenet may have written it: upgrade, or save it again"
         ) from error
     _assign(method, weights, folder)
-    from eaglenet.encoders.loading import read_tokenizer
+    from eaglenet.encoders.tokenizers import read_tokenizer
 
     method.tokenizer = read_tokenizer(folder)
     return method
@@ -284,3 +286,93 @@ def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None
             )
     # Assigned, not copied: a model saved in half precision stays so.
     method.load_state_dict(weights, assign=True)
+
+
+# A head beside a model: the weights of a method without its towers, which re-ranks with theirs.
+# ``MODEL/head`` holds ``config.json`` and ``model.safetensors``. The store of a model does not
+# depend on it: coarse vectors and stored frames are the towers' own, so that a head may be added,
+# replaced or removed without indexing again.
+
+HEAD_FORMAT = 1
+TOWERS = "encoder."
+
+
+def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") -> None:
+    """Write all of a method but its towers; ``storage`` as in :func:`save`.
+
+    A method that was trained on stored features has none, and may not have adapters either: these
+    would be missing where real towers give the features.
+    """
+    folder = Path(folder)
+    own = {name for name in method.encoder.state_dict() if not name.startswith("logit_")}
+    if method.encoder.family == "features" and own:
+        raise UsageError(
+            f"the method has adapters of its features ({', '.join(sorted(own)[:3])}): a head "
+            "beside a model reads the towers' own; train it with encoder.config.identity=true"
+        )
+    config = method.encoder.config
+    if isinstance(config, FeatureConfig) and config.scaling != "none":
+        raise UsageError(
+            "the method was trained on scaled features, and a head beside a model reads the "
+            "towers' own; train it with encoder.config.scaling=none"
+        )
+    weights = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in method.state_dict().items()
+        if not name.startswith(TOWERS)
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / WEIGHTS, to_int8(weights) if storage == "int8" else weights)
+    description = {
+        "eaglenet_head": HEAD_FORMAT,
+        "method": method.name,
+        "config": {**dataclasses.asdict(method.config), **_settled(method)},
+        "dim": method.encoder.dim,
+    }
+    write_json(folder / CONFIG, description)
+
+
+def _settled(method: Method) -> dict[str, int]:
+    """What a method takes from its encoder where nothing is set: real towers may have another."""
+    if getattr(method.config, "num_heads", 0) is not None:
+        return {}
+    return {"num_heads": default_heads(method.encoder)}
+
+
+def with_head(model: Method, folder: Path | str) -> Method:
+    """A method of the head in ``folder`` on the towers, tokenizer and frames of ``model``."""
+    folder = Path(folder)
+    path = folder / CONFIG
+    try:
+        plain = untrusted.read_json(path)
+        weights = from_int8(read_safetensors(folder / WEIGHTS))
+    except Exception as error:  # a damaged file can fail in any way
+        raise CheckpointError(f"{folder}: the head cannot be read ({error})") from error
+    if not isinstance(plain, dict) or plain.get("eaglenet_head") != HEAD_FORMAT:
+        raise CheckpointError(
+            f"{path}: not a head of form {HEAD_FORMAT}; upgrade eaglenet, or write the head again"
+        )
+    if plain.get("dim") != model.encoder.dim:
+        raise CheckpointError(
+            f"{path}: a head for features {plain.get('dim')} wide, the model gives "
+            f"{model.encoder.dim}; it belongs to another model"
+        )
+    try:
+        spec = METHODS[str(plain["method"])]
+        config = from_plain(spec.config_class, plain["config"], where="config")
+        check_sizes(config)
+        method = spec.build(config, model.encoder)
+    except (UsageError, TypeError, KeyError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: {error}; write the head again") from error
+    expected = {
+        name: value for name, value in method.state_dict().items() if not name.startswith(TOWERS)
+    }
+    wrong = sorted(set(expected) ^ set(weights))
+    wrong += [name for name in expected if name in weights and name not in wrong
+              and weights[name].shape != expected[name].shape]  # fmt: skip
+    if wrong:
+        raise CheckpointError(f"{folder / WEIGHTS}: does not fit {CONFIG}: {', '.join(wrong[:5])}")
+    method.load_state_dict(weights, strict=False)
+    method.tokenizer, method.frame_spec = model.tokenizer, model.frame_spec
+    method.habits = model.habits
+    return method.to(model.device).eval()

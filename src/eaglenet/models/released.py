@@ -15,11 +15,10 @@ from torch import Tensor
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.weight_names import from_openai, openai_config
+from eaglenet.encoders.weight_names import clip_config, from_openai
 from eaglenet.energy.energies import EnergyPooling
 from eaglenet.methods.base import EvaluationHabits
-from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import RELEASED_FRAMES, EagleNetConfig
+from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNet, EagleNetConfig
 
 BUFFERS = ("ebm.replay_buffer_txt", "ebm.replay_buffer_vid")
 RELATIONS = ("text_text", "frame_frame", "text_frame")
@@ -137,7 +136,7 @@ def convert(
             f"{len(unknown)} weights are not understood: {', '.join(sorted(unknown)[:8])}; this is "
             "not a checkpoint of the released EagleNet, or of a variant that is not known here"
         )
-    method = build(config, _encoder(weights, unused))
+    method = EagleNet.build(config, _encoder(weights, unused))
     state = method.state_dict()
     for ours, theirs in names.items():
         value = _take(weights, theirs).float()
@@ -256,8 +255,7 @@ def _encoder(weights: Mapping[str, Tensor], unused: Mapping[str, str]) -> ClipEn
         for name, value in weights.items()
         if name.startswith(start) and name not in unused
     }
-    config = openai_config(clip)
-    renamed = from_openai(clip, config)
+    renamed = from_openai(clip)
     # Renaming copies nothing, so that what was not taken is in memory nobody else has.
     taken = {value.untyped_storage().data_ptr() for value in renamed.values()}
     unknown = sorted(n for n, v in clip.items() if v.untyped_storage().data_ptr() not in taken)
@@ -267,7 +265,7 @@ def _encoder(weights: Mapping[str, Tensor], unused: Mapping[str, str]) -> ClipEn
             f"{', '.join(start + name for name in unknown[:8])}"
         )
     with torch.device("meta"):
-        encoder = ClipEncoder(config)
+        encoder = ClipEncoder(clip_config(renamed))
     encoder.load_state_dict(renamed, assign=True)
     return encoder
 

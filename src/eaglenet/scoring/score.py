@@ -14,9 +14,8 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method, evaluating
-from eaglenet.scoring.backends import choose
 from eaglenet.scoring.results import MatrixResult, Result, ResumeFolder, TopK, TopKResult, spans
-from eaglenet.scoring.scorer import Scorer
+from eaglenet.scoring.scorer import Scorer, choose
 
 
 @overload

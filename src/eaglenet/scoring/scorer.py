@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
+from eaglenet.core.errors import UsageError
 from eaglenet.core.registry import Registry
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
@@ -83,17 +85,6 @@ class ReferenceScorer(Scorer):
             return self.method.score(text.to(device, self.dtype), prepared_videos).float()
 
 
-@runtime_checkable
-class HasPairNoise(Protocol):
-    """A method whose score can take separate noise for each pair."""
-
-    def pair_noise(self, text: TextFeatures, video: VideoFeatures, seed: int) -> Tensor: ...
-
-    def score(
-        self, text: TextFeatures, video: VideoFeatures, noise: Tensor | None = ...
-    ) -> Tensor: ...
-
-
 class PairNoiseScorer(Scorer):
     """The method's own ``score`` with separate noise for each pair instead of a shared bank.
 
@@ -104,7 +95,7 @@ class PairNoiseScorer(Scorer):
     tile_texts, tile_videos = 32, 32
     precision: Precision = "fp32"
 
-    def __init__(self, method: HasPairNoise, seed: int) -> None:
+    def __init__(self, method: Any, seed: int) -> None:
         self.method = method
         self.seed = seed
 
@@ -114,7 +105,8 @@ class PairNoiseScorer(Scorer):
     def _score(self, text: TextFeatures, prepared_videos: VideoFeatures) -> Tensor:
         text = text.to(prepared_videos.frames.device)
         noise = self.method.pair_noise(text, prepared_videos, self.seed)
-        return self.method.score(text, prepared_videos, noise).float()
+        scores: Tensor = self.method.score(text, prepared_videos, noise)
+        return scores.float()
 
 
 class FastForm(Protocol):
@@ -133,18 +125,79 @@ class FastForm(Protocol):
         ...
 
 
-class Arrange(Protocol):
-    """Entry of :data:`FAST_FORMS`."""
-
-    def __call__(self, method: Any, device: torch.device) -> FastForm | None:
-        """Return the fast form of a model; None if it has none."""
-        ...
-
-
-FAST_FORMS: Registry[Arrange] = Registry(
+FAST_FORMS: Registry[Callable[[Any, torch.device], FastForm | None]] = Registry(
     "fast scorer",
     modules={
         "eaglenet": "eaglenet.scoring.eaglenet.scorers",
         "wordframe": "eaglenet.scoring.wordframe",
     },
 )
+"""Method -> function that rearranges a model for a device; None if the model has no fast form."""
+
+
+Backend = Literal["auto", "reference", "factorised", "kernel"]
+
+logger = logging.getLogger(__name__)
+
+
+def check_choice(backend: str, precision: str) -> None:
+    """Raise an error for unknown names, before a long computation starts."""
+    if backend not in get_args(Backend):
+        raise UsageError(f"back end {backend!r}; choose one of {', '.join(get_args(Backend))}")
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision {precision!r}; choose one of {', '.join(get_args(Precision))}")
+
+
+def choose(
+    method: Method,
+    video: VideoFeatures,
+    *,
+    backend: str = "auto",
+    precision: str = "fp32",
+    pair_noise: int | None = None,
+) -> Scorer:
+    """Return the scorer for a method on its videos' device. ``--verbose`` shows which and why."""
+    check_choice(backend, precision)
+    if pair_noise is not None:
+        return _with_pair_noise(method, backend, precision, pair_noise)
+    exact: Precision = "bf16" if precision == "bf16" else "fp32"
+    # Weights are folded once, always in full precision.
+    with fixed_precision(video.frames.device, "fp32"):
+        return _build_scorer(method, video, backend, exact)
+
+
+def _with_pair_noise(method: Method, backend: str, precision: str, seed: int) -> Scorer:
+    if not hasattr(method, "pair_noise"):
+        raise UsageError(f"{method.name} has no evaluation noise; leave out --pair-noise")
+    if backend not in ("auto", "reference") or precision != "fp32":
+        raise UsageError(
+            "--pair-noise is scored by the reference back end in fp32; leave out "
+            "--backend and --precision"
+        )
+    return PairNoiseScorer(method, seed)
+
+
+def _build_scorer(method: Method, video: VideoFeatures, backend: str, exact: Precision) -> Scorer:
+    device = video.frames.device
+    form = None
+    if backend != "reference" and method.name in FAST_FORMS:
+        form = FAST_FORMS[method.name](method, device)
+    if form is None:
+        reason = "requested" if backend == "reference" else f"{method.name} has no factorised form"
+        if backend not in ("auto", "reference"):
+            raise UsageError(f"the {backend} back end cannot score this model: {reason}")
+        logger.info("scoring with the reference back end: %s", reason)
+        return ReferenceScorer(method, exact)
+    if backend == "factorised" or (backend == "auto" and device.type != "cuda"):
+        reason = "requested" if backend == "factorised" else f"features are on {device.type}"
+        logger.info("scoring with the factorised back end: %s", reason)
+        return form.factorised(exact)
+    obstacle = form.why_no_kernel(video)
+    if obstacle is None:
+        reason = "requested" if backend == "kernel" else "a two-layer graph on a CUDA device"
+        logger.info("scoring with the kernel back end: %s", reason)
+        return form.kernel(exact)
+    if backend == "kernel":
+        raise UsageError(f"the kernel back end cannot score this model: {obstacle}")
+    logger.info("scoring with the factorised back end: %s", obstacle)
+    return form.factorised(exact)

@@ -28,7 +28,7 @@ from eaglenet.encoders.hub import exact_name
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.checks import CHECK_TEXTS, check_frames, check_vectors
 from eaglenet.models.files import head_folder, is_packaged
-from eaglenet.models.head import with_head
+from eaglenet.models.folder import with_head
 from eaglenet.models.weights import SAMPLED_VALUES, hash_model
 from eaglenet.scoring import Scorer, choose
 from eaglenet.scoring.scorer import ReferenceScorer

@@ -15,6 +15,7 @@ from eaglenet.core.types import Losses, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.research.evaluation.evaluate import evaluate
 from eaglenet.research.evaluation.metrics import EvaluationOptions, retrieval_metrics
 
@@ -40,7 +41,7 @@ class NoisyMean(Method):
     name = "noisy_mean"
 
     def __init__(self) -> None:
-        super().__init__(Passing())
+        super().__init__(Passing(), MethodConfig())
         self.scale = torch.nn.Parameter(torch.ones(()))
         self.register_buffer("noise", torch.zeros(16))
 

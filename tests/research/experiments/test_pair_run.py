@@ -17,7 +17,7 @@ import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.models.files import head_folder
-from eaglenet.models.head import with_head
+from eaglenet.models.folder import with_head
 from eaglenet.research.data.frame_folder import FrameFolder
 from eaglenet.research.data.frame_preparation import FramePreparation, prepare_frames
 

@@ -21,8 +21,7 @@ from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import ExpertConfig, FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
-from eaglenet.methods.eaglenet import build as build_eaglenet
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.research.data.role_graphs import role_graphs
 from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.research.experiments import build as building
@@ -340,7 +339,7 @@ def test_masks_and_frames_are_options_of_their_own() -> None:
     released = EagleNetConfig.released()
     encoder = FeatureEncoder(FeatureConfig(512, 512, 512, identity=True))
     specs = {
-        build_eaglenet(
+        EagleNet.build(
             dataclasses.replace(released, energy=None, mask_frames=masked), encoder
         ).frame_spec
         for masked in (False, True)

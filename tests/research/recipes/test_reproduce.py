@@ -21,12 +21,11 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from clip_folder import learn_tokenizer, save_clip
 from eaglenet.cli.main import app
 from eaglenet.core.types import Expert, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.clip_files import save_clip
-from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.losses.margin import margin_loss
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss, fixed_softmax_loss
@@ -167,7 +166,7 @@ def write_dataset(root: Path) -> None:
 def save_towers(folder: Path, patch: int) -> None:
     """CLIP with the pixels, blocks and output width of the real one, narrow inside."""
     torch.manual_seed(0)
-    tokenizer = ClipTokenizer.from_words(["a", "car"])
+    tokenizer = learn_tokenizer(["a", "car"])
     narrow = {"width": 16, "layers": 12, "heads": 2, "mlp_width": 16}
     config = ClipConfig(
         dim=512,

@@ -12,7 +12,7 @@ from eaglenet.core.types import Losses, PairBatch, TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNetConfig
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.step import (
     FiniteWatch,

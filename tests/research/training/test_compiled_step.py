@@ -11,8 +11,8 @@ PROGRAM = """
 import torch
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.methods.eaglenet import build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNet
+from eaglenet.methods.eaglenet import EagleNetConfig
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.step import StepOptions, training_losses
 from eaglenet.core.types import Clips, PairBatch, Tokens
@@ -35,7 +35,7 @@ found = []
 for is_compiled in (False, True):
     torch.manual_seed(0)
     config = EagleNetConfig.released("msrvtt-b16", dim=16, num_frames=4, num_heads=2)
-    method = build(config, ClipEncoder(towers)).train()
+    method = EagleNet.build(config, ClipEncoder(towers)).train()
     method.encoder.set_gradient_checkpointing(1)
     if is_compiled:
         method.compile(backend="aot_eager", options=None)

@@ -13,7 +13,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet import EagleNetConfig
 from eaglenet.research.training.optimizer import (
     BertAdam,
     build_optimizer,

@@ -11,21 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Expert,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
-from eaglenet.layers.gated_embedding import CollaborativeGate, GatedEmbedding
-from eaglenet.layers.masking import Padding, check_padding, frame_weights, visible
-from eaglenet.layers.vlad import Vlad
-from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, builder
+from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.layers.experts import CollaborativeGate, GatedEmbedding, Vlad
+from eaglenet.layers.masking import Padding, frame_weights, visible
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -35,18 +26,17 @@ from eaglenet.methods.early.expert_base import (
 
 
 @dataclass(frozen=True)
-class CEConfig:
+class CEConfig(MethodConfig):
     """Settings of CE; defaults are those of MSR-VTT.
 
     text_centres, text_ghosts: of the words' VLAD.
     centres: expert -> centres of its VLAD; an expert that is not named is averaged over time.
     sequential: experts gated one after the other, as the official code does (see
-        :class:`~eaglenet.layers.gated_embedding.CollaborativeGate`); the paper gates all at once.
+        :class:`~eaglenet.layers.experts.CollaborativeGate`); the paper gates all at once.
     padding: ``official`` runs padded words, padded tokens and missing experts through the network
         as zeros, as the authors' code does; only the score leaves missing experts out.
     """
 
-    num_frames: int = 12
     dim: int = 512
     text_centres: int = 28
     text_ghosts: int = 1
@@ -55,10 +45,8 @@ class CEConfig:
     margin: float = 0.0938
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(CEConfig, paper="CE (Liu et al., BMVC 2019)", checked="golden", reads_experts=True)
 class CE(ExpertMethod):
     """Words and long experts by VLAD, the others by their mean; mixture of gated experts.
 
@@ -71,8 +59,7 @@ class CE(ExpertMethod):
     config: CEConfig
 
     def __init__(self, encoder: Encoder, config: CEConfig) -> None:
-        super().__init__(encoder, num_frames=config.num_frames)
-        self.config = config
+        super().__init__(encoder, config)
         unknown = sorted(set(config.centres) - set(self.widths))
         if unknown or self.frames_expert in config.centres:
             raise ConfigError(
@@ -102,19 +89,19 @@ class CE(ExpertMethod):
             padding=config.padding,
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         if self.config.padding == "official":
             words = words * mask[..., None].to(words.dtype)
         sentence = self.text_vlad(words, visible(mask, self.config.padding))
         vectors = torch.stack([head(sentence) for head in self.text_heads], dim=1)
         return TextFeatures(
-            sentence=vectors[:, self.frames_place],
+            sentence=vectors[:, self.frames_index],
             words=vectors,
             weights=expert_weights(self.weigh, sentence),
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
         raw = torch.stack([self._reduce(name, expert) for name, expert in experts.items()], dim=1)
@@ -133,19 +120,3 @@ class CE(ExpertMethod):
             weights = frame_weights(expert.mask, expert.values.dtype)
             reduced_tokens = torch.einsum("vt,vtd->vd", weights, expert.values)
         return F.normalize(self.maps[name](reduced_tokens), dim=-1)
-
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
-        return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
-
-
-METHODS.add(
-    CE.name,
-    MethodSpec(
-        config_class=CEConfig,
-        build=builder(CE),
-        paper="CE (Liu et al., BMVC 2019)",
-        checked="golden",
-        reads_experts=True,
-    ),
-)

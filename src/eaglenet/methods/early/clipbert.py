@@ -11,25 +11,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.layers.post_norm import PostNormStack
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.layers.transformer import PostNormStack
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import MethodConfig
 
 GRID = 100
 """Rows of the tables of rows and of columns of the patch grid."""
 
 
 @dataclass(frozen=True)
-class ClipBERTConfig:
+class ClipBERTConfig(MethodConfig):
     """Settings of ClipBERT.
 
     frames_per_clip: neighbouring frames that are averaged into one clip.
@@ -47,11 +41,8 @@ class ClipBERTConfig:
     pairs_at_once: int = 64
 
     def __post_init__(self) -> None:
-        if min(self.frames_per_clip, self.pairs_at_once) < 1:
-            raise ConfigError(
-                f"frames_per_clip is {self.frames_per_clip} and pairs_at_once "
-                f"{self.pairs_at_once}; both must be 1 or more"
-            )
+        super().__post_init__()
+        self.require_positive("frames_per_clip", "pairs_at_once")
 
 
 def clip_loss(
@@ -76,6 +67,7 @@ def log_odds(
     return hidden[:, 1] - hidden[:, 0]
 
 
+@register(ClipBERTConfig, paper="ClipBERT (Lei et al., CVPR 2021)", checked="golden")
 class ClipBERT(Method):
     """A cross-encoder: a score needs the text and the video together, so none can be prepared.
 
@@ -90,12 +82,13 @@ class ClipBERT(Method):
     """
 
     name = "clipbert"
+    reads_words = True
     is_cross_encoder = True
     config: ClipBERTConfig
+    score_tile = (8, 8)
 
     def __init__(self, encoder: Encoder, config: ClipBERTConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         # Stored features have frames without rows and columns.
         self.has_grid = encoder.abilities.patches and encoder.image_size is not None
         dim = config.dim
@@ -118,16 +111,13 @@ class ClipBERT(Method):
         self.pooler = nn.Linear(dim, dim)
         self.head = nn.Sequential(nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 2))
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """Sentence for the shortlist, words for the pair network."""
-        has_words = self.encoder.abilities.words
-        if isinstance(texts, TextFeatures):
-            has_words = texts.words is not None
-        text = self.encoder.encode_text(texts, words=has_words)
+        text = super()._encode_text(texts)
         words, mask = words_or_sentence(text)
         return dataclasses.replace(text, words=words, words_mask=mask)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         """Frames for the shortlist; in ``patches`` the grid of each clip, [videos, clips, ...]."""
         video = self.encoder.encode_video(videos, patches=self.has_grid)
         grid = video.frames[:, :, None] if video.patches is None else video.patches[:, :, 1:]
@@ -194,10 +184,6 @@ class ClipBERT(Method):
         result: Tensor = self.dropout(self.patch_norm(tokens))
         return result
 
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (8, 8)
-
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         """Log-odds that each pair fits; a video without a frame scores 0."""
         device = text.sentence.device
@@ -224,20 +210,3 @@ class ClipBERT(Method):
         is_usable = torch.cat([own >= 0, (~positives).any(dim=1)]) & mask.any(dim=1)
         loss = clip_loss(logits[is_usable], mask[is_usable], labels[is_usable])
         return Losses({"matching": loss})
-
-
-def build(config: ClipBERTConfig, encoder: Encoder) -> ClipBERT:
-    """ClipBERT's pair network over the words and patches that an encoder gives."""
-    adopt_logit_scale(encoder, None)
-    return ClipBERT(encoder, config)
-
-
-METHODS.add(
-    ClipBERT.name,
-    MethodSpec(
-        config_class=ClipBERTConfig,
-        build=build,
-        paper="ClipBERT (Lei et al., CVPR 2021)",
-        checked="golden",
-    ),
-)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +11,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Clips, Encoder, Expert, TextFeatures, Tokens, VideoFeatures
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Expert,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    VideoFeatures,
+)
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.encoders.features import ExpertEncoder
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.methods.base import Method, frame_spec_for
+from eaglenet.layers.transformer import WordTransformer
+from eaglenet.losses.margin import margin_loss
+from eaglenet.methods.base import Method
 
 FRAMES = "frames"
 
@@ -63,28 +75,36 @@ class ExpertMethod(Method):
     expert that shows moments, in the space of its t_e. Every expert axis is alphabetical.
     """
 
+    reads_words = True
+    has_hardest_negatives: ClassVar[bool] = False
+    """The margin loss takes the hardest negative of each row instead of all."""
     keep_missing: bool = False
+    score_tile = (4096, 1024)
 
-    def __init__(self, encoder: Encoder, *, num_frames: int) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, num_frames))
+    def __init__(self, encoder: Encoder, config: Any) -> None:
+        super().__init__(encoder, config)
         self.widths = expert_widths(encoder)
         self.frames_expert = encoder.frames_expert if isinstance(encoder, ExpertEncoder) else FRAMES
-        self.frames_place = list(self.widths).index(self.frames_expert)
+        self.frames_index = list(self.widths).index(self.frames_expert)
 
     def read_text(
-        self, texts: Tokens | TextFeatures
+        self, texts: TextSource
     ) -> tuple[TextFeatures, Float[Tensor, "texts words dim"], Bool[Tensor, "texts words"]]:
         """Encoded texts, their words and which are real; without words the sentence is one."""
-        has_words = self.encoder.abilities.words
-        if isinstance(texts, TextFeatures):
-            has_words = texts.words is not None
-        text = self.encoder.encode_text(texts, words=has_words)
+        text = Method._encode_text(self, texts)
         words, mask = words_or_sentence(text)
         return text, words, mask
 
-    def read_experts(
-        self, videos: Clips | VideoFeatures
-    ) -> tuple[VideoFeatures, dict[str, Expert]]:
+    def read_sentence(
+        self, texts: TextSource, words: WordTransformer | None
+    ) -> Float[Tensor, "texts dim"]:
+        """Encode texts into one vector each: the encoder's, or that of a transformer over words."""
+        if words is None:
+            return self.encoder.encode_text(texts).sentence
+        _, vectors, mask = self.read_text(texts)
+        return words.layers(vectors, mask)[-1][:, 0]
+
+    def read_experts(self, videos: VideoSource) -> tuple[VideoFeatures, dict[str, Expert]]:
         """Encoded videos, and their experts by name."""
         video = self.encoder.encode_video(videos)
         if video.experts is not None:
@@ -98,6 +118,11 @@ class ExpertMethod(Method):
         words, weights = self.text_side(text)
         tokens, present = self.video_side(video)
         return mixture_scores(words, weights, tokens, present, keep_missing=self.keep_missing)
+
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
+        scores, margin = self.score(text, video), self.config.margin
+        loss = margin_loss(scores, positives, margin, hardest=self.has_hardest_negatives)
+        return Losses({"margin": loss})
 
     def text_side(self, text: TextFeatures) -> tuple[Tensor, Tensor]:
         """t_e and w_e."""
@@ -131,12 +156,8 @@ class ExpertMethod(Method):
         """The tokens of the expert that shows moments against its own text vector."""
         words, _ = self.text_side(text)
         return super().frame_scores(
-            dataclasses.replace(text, sentence=words[:, self.frames_place]), video
+            dataclasses.replace(text, sentence=words[:, self.frames_index]), video
         )
-
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (4096, 1024)
 
 
 def expert_weights(

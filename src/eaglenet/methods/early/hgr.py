@@ -7,32 +7,147 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import (
-    Clips,
     Encoder,
     Expert,
-    Losses,
-    RightPairs,
     TextFeatures,
-    Tokens,
+    TextGraph,
     VideoFeatures,
 )
+from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.masking import masked_softmax
-from eaglenet.layers.role_graph import RoleGraph, RolePooling, WordGRU
-from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import ExpertMethod, words_width
+
+
+class WordGRU(nn.Module):
+    """A bidirectional GRU over the real words; the mean of both directions."""
+
+    def __init__(self, in_dim: int, dim: int, *, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.forward_network = nn.GRU(in_dim, dim, batch_first=True)
+        self.backward_network = nn.GRU(in_dim, dim, batch_first=True)
+        for network in (self.forward_network, self.backward_network):
+            for name, parameter in network.named_parameters():
+                if "weight" in name:
+                    nn.init.orthogonal_(parameter)
+                else:
+                    nn.init.zeros_(parameter)
+
+    def forward(
+        self, words: Float[Tensor, "texts words width"], mask: Bool[Tensor, "texts words"]
+    ) -> Float[Tensor, "texts words dim"]:
+        """Return the states of the words; zeros for padding."""
+        words = self.dropout(words.masked_fill(~mask[..., None], 0.0))
+        ahead, _ = self.forward_network(words)
+        # Real words in reverse come first, so that padding is read after them, never before.
+        indices = torch.arange(mask.shape[1], device=mask.device)
+        reverse = (mask.sum(dim=1, keepdim=True) - 1 - indices).clamp_min(0)
+        back, _ = self.backward_network(words.take_along_dim(reverse[..., None], dim=1))
+        back = back.take_along_dim(reverse[..., None], dim=1)
+        mean: Tensor = (ahead + back) / 2
+        return mean.masked_fill(~mask[..., None], 0.0)
+
+
+class RolePooling(nn.Module):
+    """sum_i softmax_i(a . x_i) x_i over the real entries; the softmax needs no bias."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(dim, 1, bias=False)
+
+    def forward(
+        self, values: Float[Tensor, "sets entries dim"], mask: Bool[Tensor, "sets entries"]
+    ) -> Float[Tensor, "sets dim"]:
+        weights = masked_softmax(self.query(values).squeeze(-1), mask)
+        return torch.einsum("ne,ned->nd", weights, values)
+
+
+class RoleGraphLayer(nn.Module):
+    r"""Attention of each node ``i`` over the nodes ``j`` with an edge to it.
+
+    .. math:: g'_i = \mathrm{LN}\Big(g_i + \mathrm{drop}\big(W_c \sum_j b_{ij} g_j\big)\Big), \qquad
+        b_{ij} = \mathrm{softmax}_j \frac{\langle W_q g_i, W_k g_j \rangle}{\sqrt{d/2}}
+
+    The key map has no bias, which the softmax would cancel.
+    """
+
+    def __init__(self, dim: int, *, dropout: float) -> None:
+        super().__init__()
+        self.query = nn.Linear(dim, dim // 2)
+        self.key = nn.Linear(dim, dim // 2, bias=False)
+        self.mix = nn.Linear(dim, dim, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(
+        self, nodes: Float[Tensor, "texts nodes dim"], edges: Bool[Tensor, "texts nodes nodes"]
+    ) -> Float[Tensor, "texts nodes dim"]:
+        logits = self.query(nodes) @ self.key(nodes).transpose(1, 2)
+        weights = masked_softmax(logits / self.key.out_features**0.5, edges)
+        messages = self.dropout(self.mix(weights @ nodes))
+        result: Tensor = self.norm(nodes + messages)
+        return result
+
+
+class RoleGraph(nn.Module):
+    """Nodes of a sentence after a few layers of attention over their edges.
+
+    A node is the maximum over its words times the embedding of its role; the sentence is pooled by
+    attention. Nodes without words are masked at once.
+    """
+
+    def __init__(
+        self, dim: int, *, num_roles: int, num_layers: int = 1, dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.pooling = RolePooling(dim)
+        self.roles = nn.Parameter(torch.randn(num_roles, dim))
+        self.layers = nn.ModuleList(RoleGraphLayer(dim, dropout=dropout) for _ in range(num_layers))
+
+    def forward(
+        self,
+        words: Float[Tensor, "texts words dim"],
+        mask: Bool[Tensor, "texts words"],
+        graph: TextGraph,
+    ) -> tuple[Float[Tensor, "texts nodes dim"], Bool[Tensor, "texts nodes"]]:
+        """Return the nodes, the whole text first, and a mask of those that exist."""
+        missing = max(words.shape[1] - graph.spans.shape[2], 0)
+        spans = F.pad(graph.spans, (0, missing))[..., : words.shape[1]] & mask[:, None]
+        exists = spans.any(dim=-1)
+        nodes = self._nodes(words, spans, graph.roles)
+        sentence = self.pooling(words, mask)
+        nodes = torch.cat([sentence[:, None], nodes[:, 1:]], dim=1)
+        exists = torch.cat([exists.new_ones(len(exists), 1), exists[:, 1:]], dim=1)
+        edges = graph.edges & exists[:, None, :] & exists[:, :, None]
+        for layer in self.layers:
+            nodes = layer(nodes, edges)
+        return nodes, exists
+
+    def _nodes(
+        self,
+        words: Float[Tensor, "texts words dim"],
+        spans: Bool[Tensor, "texts nodes words"],
+        roles: Int[Tensor, "texts nodes"],
+    ) -> Float[Tensor, "texts nodes dim"]:
+        lowest = torch.finfo(words.dtype).min
+        largest = words[:, None].masked_fill(~spans[..., None], lowest).amax(dim=2)
+        largest = largest.masked_fill(~spans.any(dim=-1)[..., None], 0.0)
+        return largest * self.roles[roles]
+
 
 NUM_ROLES = 16
 LEVELS = ("video", "verb", "noun")
 
 
 @dataclass(frozen=True)
-class HGRConfig:
+class HGRConfig(MethodConfig):
     """Settings of HGR.
 
     num_verbs: nodes after the sentence that are verbs; the others are nouns.
@@ -40,7 +155,6 @@ class HGRConfig:
     sharpness: of a node's attention over frames.
     """
 
-    num_frames: int = 12
     dim: int = 512
     num_verbs: int = 4
     num_graph_layers: int = 1
@@ -77,6 +191,7 @@ def node_similarities(
     return along / squares.clamp_min(1e-12).sqrt()
 
 
+@register(HGRConfig, paper="HGR (Chen et al., CVPR 2020)", checked="golden", reads_experts=True)
 class HGR(ExpertMethod):
     """``s`` is the mean of three levels: sentence and video, verbs and frames, nouns and frames.
 
@@ -90,11 +205,17 @@ class HGR(ExpertMethod):
     """
 
     name = "hgr"
+    has_hardest_negatives = True
     config: HGRConfig
+    score_tile = (64, 64)
 
     def __init__(self, encoder: Encoder, config: HGRConfig) -> None:
-        super().__init__(encoder, num_frames=config.num_frames)
-        self.config = config
+        if not hasattr(encoder, "experts"):
+            raise ConfigError(
+                "hgr needs words and graphs of sentences, which towers do not make; it cannot run "
+                "on frozen features of frames and sentences alone: use encoder.kind=experts"
+            )
+        super().__init__(encoder, config)
         dim = config.dim
         self.words = WordGRU(words_width(encoder), dim, dropout=config.word_dropout)
         self.graph = RoleGraph(
@@ -114,7 +235,7 @@ class HGR(ExpertMethod):
         self.pooling = RolePooling(dim)
         self.dropout = nn.Dropout(config.frame_dropout)
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         text, words, mask = self.read_text(texts)
         if text.graph is None:
             raise UsageError(
@@ -128,7 +249,7 @@ class HGR(ExpertMethod):
             words_mask=exists[:, 1:],
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         mask = torch.cat([expert.mask for expert in experts.values()], dim=1)
         streams = {level: self._stream(level, experts) for level in LEVELS}
@@ -180,10 +301,6 @@ class HGR(ExpertMethod):
             means.append(total / exists.sum(dim=-1).clamp_min(1.0))
         return sentence, means[0], means[1]
 
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
-        return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
-
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
         """Sentence and pooled video: the first of the three levels."""
         if isinstance(features, TextFeatures):
@@ -210,29 +327,3 @@ class HGR(ExpertMethod):
         cosines = torch.einsum("tnd,vfd->tvfn", F.normalize(nouns, dim=-1), frames)
         best = cosines.masked_fill(~exists[:, None, None], float("-inf")).amax(dim=-1)
         return best.masked_fill(~video.mask[None], float("-inf"))
-
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (64, 64)
-
-
-def build(config: HGRConfig, encoder: Encoder) -> HGR:
-    """HGR on a folder whose texts have words and graphs."""
-    if not hasattr(encoder, "experts"):
-        raise ConfigError(
-            "hgr needs words and graphs of sentences, which towers do not make; it cannot run on "
-            "frozen features of frames and sentences alone: use encoder.kind=experts"
-        )
-    return HGR(encoder, config)
-
-
-METHODS.add(
-    HGR.name,
-    MethodSpec(
-        config_class=HGRConfig,
-        build=build,
-        paper="HGR (Chen et al., CVPR 2020)",
-        checked="golden",
-        reads_experts=True,
-    ),
-)

@@ -12,19 +12,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Expert,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
-from eaglenet.layers.expert_tokens import ExpertTokens
-from eaglenet.layers.post_norm import PostNormStack, WordTransformer
-from eaglenet.methods.base import METHODS, MethodSpec, builder
+from eaglenet.core.types import Encoder, Expert, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.layers.experts import ExpertTokens
+from eaglenet.layers.masking import masked_mean
+from eaglenet.layers.transformer import PostNormStack, WordTransformer
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import ExpertMethod, words_width
 
 EMPTY = -1
@@ -76,7 +70,7 @@ LEVELS = ("feature", "semantic")
 
 
 @dataclass(frozen=True)
-class HiTConfig:
+class HiTConfig(MethodConfig):
     """Settings of HiT. All numbers are our choice: the authors' code is not available.
 
     text_layers: blocks over the words; the authors fine-tune BERT.
@@ -84,7 +78,6 @@ class HiTConfig:
     feature_weight: of the lower level, in the loss and in the score.
     """
 
-    num_frames: int = 12
     dim: int = 512
     num_layers: int = 4
     text_layers: int = 2
@@ -97,14 +90,6 @@ class HiTConfig:
     bank_size: int = 4096
     temperature: float = 0.07
     feature_weight: float = 1.0
-
-
-def masked_mean(
-    states: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
-) -> Float[Tensor, "rows dim"]:
-    """The mean of the real tokens; 0 where there is none."""
-    weights = mask.to(states.dtype)[..., None]
-    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)
 
 
 class TextNetwork(nn.Module):
@@ -160,6 +145,12 @@ class VideoNetwork(nn.Module):
         return F.normalize(torch.stack(vectors, dim=1), dim=-1)
 
 
+@register(
+    HiTConfig,
+    paper="HiT (Liu et al., ICCV 2021)",
+    checked="approximate from the abstract",
+    reads_experts=True,
+)
 class HiT(ExpertMethod):
     r"""``s = <q_s, u_s> + lambda <q_f, u_f>``, semantic and feature level.
 
@@ -179,8 +170,7 @@ class HiT(ExpertMethod):
     config: HiTConfig
 
     def __init__(self, encoder: Encoder, config: HiTConfig) -> None:
-        super().__init__(encoder, num_frames=config.num_frames)
-        self.config = config
+        super().__init__(encoder, config)
         self.text_network = TextNetwork(words_width(encoder), config)
         self.video_network = VideoNetwork(self.widths, config)
         self.key_text = copy.deepcopy(self.text_network).requires_grad_(False)
@@ -188,7 +178,7 @@ class HiT(ExpertMethod):
         self.text_banks = nn.ModuleList(KeyBank(config.bank_size, config.dim) for _ in LEVELS)
         self.video_banks = nn.ModuleList(KeyBank(config.bank_size, config.dim) for _ in LEVELS)
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         levels = self.text_network(words, mask)
         keys = None
@@ -197,7 +187,7 @@ class HiT(ExpertMethod):
                 keys = self.key_text(words, mask)
         return TextFeatures(sentence=self._join_levels(levels), words=levels, keys=keys)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         levels = self.video_network(experts)
         keys = None
@@ -300,15 +290,3 @@ class HiT(ExpertMethod):
         ):
             for own, other in zip(slow.parameters(), fast.parameters(), strict=True):
                 own.lerp_(other, 1.0 - self.config.momentum)
-
-
-METHODS.add(
-    HiT.name,
-    MethodSpec(
-        config_class=HiTConfig,
-        build=builder(HiT),
-        paper="HiT (Liu et al., ICCV 2021)",
-        checked="approximate from the abstract",
-        reads_experts=True,
-    ),
-)

@@ -9,21 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
-from eaglenet.layers.expert_tokens import ExpertTokens
-from eaglenet.layers.gated_embedding import GatedEmbedding
-from eaglenet.layers.masking import Padding, check_padding
-from eaglenet.layers.post_norm import PostNormStack, WordTransformer
-from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, builder
+from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.layers.experts import ExpertTokens, GatedEmbedding
+from eaglenet.layers.masking import Padding
+from eaglenet.layers.transformer import PostNormStack, WordTransformer
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -34,7 +26,7 @@ from eaglenet.methods.early.expert_base import (
 
 
 @dataclass(frozen=True)
-class MMTConfig:
+class MMTConfig(MethodConfig):
     """Settings of MMT.
 
     max_tokens: of each expert; drawn at random in training, spread evenly in evaluation.
@@ -46,7 +38,6 @@ class MMTConfig:
         sentence as it comes, as from a text tower.
     """
 
-    num_frames: int = 12
     dim: int = 512
     num_layers: int = 4
     num_heads: int = 4
@@ -59,10 +50,8 @@ class MMTConfig:
     margin: float = 0.05
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(MMTConfig, paper="MMT (Gabeur et al., ECCV 2020)", checked="golden", reads_experts=True)
 class MMT(ExpertMethod):
     """``s = sum_e w_e <t_e, v_e>``, v_e the transformer's output at the summary of expert e.
 
@@ -75,8 +64,7 @@ class MMT(ExpertMethod):
     config: MMTConfig
 
     def __init__(self, encoder: Encoder, config: MMTConfig) -> None:
-        super().__init__(encoder, num_frames=config.num_frames)
-        self.config = config
+        super().__init__(encoder, config)
         self.keep_missing = config.keep_missing
         sizes = {"num_heads": config.num_heads, "hidden_dim": config.hidden_dim}
         self.tokens = ExpertTokens(
@@ -105,20 +93,16 @@ class MMT(ExpertMethod):
         self.weigh = weight_layer(in_dim, len(self.widths))
         self.dropout = nn.Dropout(config.dropout)
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        if self.words is None:
-            sentence = self.encoder.encode_text(texts).sentence
-        else:
-            _, words, mask = self.read_text(texts)
-            sentence = self.words.layers(words, mask)[-1][:, 0]
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
+        sentence = self.read_sentence(texts, self.words)
         vectors = torch.stack([head(sentence) for head in self.text_heads], dim=1)
         return TextFeatures(
-            sentence=vectors[:, self.frames_place],
+            sentence=vectors[:, self.frames_index],
             words=vectors,
             weights=expert_weights(self.weigh, self.dropout(sentence)),
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         sequence = self.tokens(experts)
         outputs: Float[Tensor, "videos length dim"] = self.stack(sequence.tokens, sequence.mask)
@@ -130,19 +114,3 @@ class MMT(ExpertMethod):
             tokens=vectors,
             tokens_mask=sequence.present,
         )
-
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
-        return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
-
-
-METHODS.add(
-    MMT.name,
-    MethodSpec(
-        config_class=MMTConfig,
-        build=builder(MMT),
-        paper="MMT (Gabeur et al., ECCV 2020)",
-        checked="golden",
-        reads_experts=True,
-    ),
-)

@@ -8,33 +8,125 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
-from eaglenet.layers.caption_decoder import CaptionDecoder
-from eaglenet.layers.expert_tokens import ExpertTokens
-from eaglenet.layers.masking import masked_softmax
-from eaglenet.layers.post_norm import PostNormStack, WordTransformer
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.layers.experts import ExpertTokens
+from eaglenet.layers.masking import masked_mean, masked_softmax
+from eaglenet.layers.transformer import HIDDEN, PostNormStack, WordTransformer
 from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import ExpertMethod, sentence_width, words_width
-from eaglenet.methods.early.hit import masked_mean
+
+
+class DecoderBlock(nn.Module):
+    """x + causal attention(LN x), x + attention to the memory(LN x), x + MLP(LN x)."""
+
+    def __init__(self, dim: int, *, num_heads: int, hidden_dim: int) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(
+                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
+            )
+        self.num_heads = num_heads
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3))
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.query = nn.Linear(dim, dim)
+        self.key_value = nn.Linear(dim, 2 * dim)
+        self.read = nn.Linear(dim, dim)
+        self.up = nn.Linear(dim, hidden_dim)
+        self.down = nn.Linear(hidden_dim, dim)
+
+    def forward(
+        self,
+        states: Float[Tensor, "texts words dim"],
+        memory: Float[Tensor, "texts steps dim"],
+        bias: Float[Tensor, "texts 1 1 steps"],
+    ) -> Float[Tensor, "texts words dim"]:
+        query, key, value = (
+            self._heads(part) for part in self.qkv(self.norms[0](states)).chunk(3, dim=-1)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        states = states + self.out(mixed.transpose(1, 2).flatten(2))
+        query = self._heads(self.query(self.norms[1](states)))
+        key, value = (self._heads(part) for part in self.key_value(memory).chunk(2, dim=-1))
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        states = states + self.read(mixed.transpose(1, 2).flatten(2))
+        result: Tensor = states + self.down(F.gelu(self.up(self.norms[2](states))))
+        return result
+
+    def _heads(
+        self, values: Float[Tensor, "texts tokens dim"]
+    ) -> Float[Tensor, "texts heads tokens head_dim"]:
+        size = values.shape[-1] // self.num_heads
+        return values.reshape(*values.shape[:2], self.num_heads, size).transpose(1, 2)
+
+
+class CaptionDecoder(nn.Module):
+    """Predicts the next token of a caption from the previous ones and a memory; tied embeddings."""
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        dim: int,
+        *,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        num_positions: int = 78,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary_size, dim)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.positions = nn.Parameter(0.02 * torch.randn(num_positions, dim))
+        self.blocks = nn.ModuleList(
+            DecoderBlock(dim, num_heads=num_heads, hidden_dim=hidden_dim) for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "texts words"],
+        memory: Float[Tensor, "texts steps dim"],
+        memory_mask: Bool[Tensor, "texts steps"],
+    ) -> Float[Tensor, "texts words vocabulary"]:
+        """Return the logits of the token after each one."""
+        if ids.shape[1] > len(self.positions):
+            raise ConfigError(
+                f"captions of {ids.shape[1]} tokens, the decoder has {len(self.positions)} "
+                "positions; cut the texts (data.max_words)"
+            )
+        bias = torch.zeros(memory_mask.shape, dtype=memory.dtype, device=memory.device)
+        bias = bias.masked_fill(~memory_mask, HIDDEN)[:, None, None, :]
+        states = self.embedding(ids) + self.positions[: ids.shape[1]]
+        for block in self.blocks:
+            states = block(states, memory, bias)
+        logits: Tensor = self.norm(states) @ self.embedding.weight.T
+        return logits
+
+    def loss(
+        self,
+        tokens: Tokens,
+        memory: Float[Tensor, "texts steps dim"],
+        memory_mask: Bool[Tensor, "texts steps"],
+    ) -> Float[Tensor, ""]:
+        """Mean negative log-likelihood of the real next words (teacher forcing)."""
+        largest = self.embedding.num_embeddings
+        logits = self(tokens.ids[:, :-1].clamp_max(largest - 1), memory, memory_mask)
+        targets = tokens.ids[:, 1:].masked_fill(~tokens.mask[:, 1:], -100)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+
 
 Support = Literal["cross", "self", "full"]
 
 
 @dataclass(frozen=True)
-class SupportSetConfig:
+class SupportSetConfig(MethodConfig):
     """Settings of Support-Set. All but the idea is our choice: no code was released.
 
     support: which videos a caption is written from: all but its own (``cross``), its own alone, or
@@ -43,7 +135,6 @@ class SupportSetConfig:
     caption_weight: of the captioning loss.
     """
 
-    num_frames: int = 12
     dim: int = 512
     num_layers: int = 1
     text_layers: int = 0
@@ -71,6 +162,12 @@ def support_memory(
     return total / weight.clamp_min(1e-6)[..., None], weight > 1e-6
 
 
+@register(
+    SupportSetConfig,
+    paper="Support-Set (Patrick et al., ICLR 2021)",
+    checked="approximate from the abstract",
+    reads_experts=True,
+)
 class SupportSet(ExpertMethod):
     r"""``s = cos(U(t), V(v))``; in training each caption is also written from a support set.
 
@@ -88,8 +185,7 @@ class SupportSet(ExpertMethod):
     config: SupportSetConfig
 
     def __init__(self, encoder: Encoder, config: SupportSetConfig) -> None:
-        super().__init__(encoder, num_frames=config.num_frames)
-        self.config = config
+        super().__init__(encoder, config)
         dim = config.dim
         sizes = {"num_heads": config.num_heads, "hidden_dim": config.hidden_dim}
         self.tokens = ExpertTokens(
@@ -115,13 +211,9 @@ class SupportSet(ExpertMethod):
             vocabulary_size(encoder, config), dim, num_layers=config.decoder_layers, **sizes
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         """The sentence and, in training, what the support set is chosen by and the captions."""
-        if self.words is None:
-            state = self.encoder.encode_text(texts).sentence
-        else:
-            _, words, mask = self.read_text(texts)
-            state = self.words.layers(words, mask)[-1][:, 0]
+        state = self.read_sentence(texts, self.words)
         text = TextFeatures(self.text_map(state))
         if not self.training:
             return text
@@ -134,7 +226,7 @@ class SupportSet(ExpertMethod):
         support = self.text_support(state)[:, None]
         return dataclasses.replace(text, words=support, tokens=tokens.to(state.device))
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         sequence = self.tokens(experts)
         states: Tensor = self.stack(sequence.tokens, sequence.mask)
@@ -208,21 +300,3 @@ def vocabulary_size(encoder: Encoder, config: SupportSetConfig) -> int:
             "set method_config.vocabulary_size for a folder that has them"
         )
     return encoder.vocabulary_size
-
-
-def build(config: SupportSetConfig, encoder: Encoder) -> SupportSet:
-    """Support-Set on a tower, or on a folder of experts that has token ids."""
-    adopt_logit_scale(encoder, None)
-    return SupportSet(encoder, config)
-
-
-METHODS.add(
-    SupportSet.name,
-    MethodSpec(
-        config_class=SupportSetConfig,
-        build=build,
-        paper="Support-Set (Patrick et al., ICLR 2021)",
-        checked="approximate from the abstract",
-        reads_experts=True,
-    ),
-)

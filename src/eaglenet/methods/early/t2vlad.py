@@ -11,22 +11,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Expert,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
-from eaglenet.layers.gated_embedding import GatedEmbedding
-from eaglenet.layers.masking import Padding, check_padding, visible
-from eaglenet.layers.post_norm import HIDDEN
-from eaglenet.layers.vlad import Vlad
-from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, builder
+from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.layers.experts import GatedEmbedding, Vlad
+from eaglenet.layers.masking import Padding, visible
+from eaglenet.layers.transformer import HIDDEN
+from eaglenet.methods.base import register
+from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
@@ -68,7 +59,7 @@ class PreNormLayer(nn.Module):
 
 
 @dataclass(frozen=True)
-class T2VLADConfig:
+class T2VLADConfig(MethodConfig):
     """Settings of T2VLAD.
 
     num_ghosts: background centres, whose part of the assignment is dropped.
@@ -76,7 +67,6 @@ class T2VLADConfig:
         gather around the centres and enter maxima.
     """
 
-    num_frames: int = 12
     dim: int = 512
     num_centres: int = 9
     num_ghosts: int = 1
@@ -84,10 +74,10 @@ class T2VLADConfig:
     margin: float = 0.2
     padding: Padding = "masked"
 
-    def __post_init__(self) -> None:
-        check_padding(self.padding)
 
-
+@register(
+    T2VLADConfig, paper="T2VLAD (Wang et al., CVPR 2021)", checked="golden", reads_experts=True
+)
 class T2VLAD(ExpertMethod):
     r"""``s = (s_global + s_local) / 2``.
 
@@ -101,11 +91,11 @@ class T2VLAD(ExpertMethod):
     """
 
     name = "t2vlad"
+    has_hardest_negatives = True
     config: T2VLADConfig
 
     def __init__(self, encoder: Encoder, config: T2VLADConfig) -> None:
-        super().__init__(encoder, num_frames=config.num_frames)
-        self.config = config
+        super().__init__(encoder, config)
         dim = config.dim
         in_dim = words_width(encoder)
         self.word_map = nn.Linear(in_dim, dim) if in_dim != dim else None
@@ -120,7 +110,7 @@ class T2VLAD(ExpertMethod):
             {name: GatedEmbedding(width, dim) for name, width in self.widths.items()}
         )
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         mask = visible(mask, self.config.padding)
         if self.word_map is not None:
@@ -131,7 +121,7 @@ class T2VLAD(ExpertMethod):
             sentence=gathered, words=vectors, weights=expert_weights(self.weigh, gathered)
         )
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
         experts = {
@@ -178,19 +168,3 @@ class T2VLAD(ExpertMethod):
         if video.video is None:
             raise UsageError("videos without gathered vectors: make them with encode_video")
         return (super().score(text, video) + text.sentence @ video.video.T) / 2
-
-    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        scores = self.score(text, video)
-        return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
-
-
-METHODS.add(
-    T2VLAD.name,
-    MethodSpec(
-        config_class=T2VLADConfig,
-        build=builder(T2VLAD),
-        paper="T2VLAD (Wang et al., CVPR 2021)",
-        checked="golden",
-        reads_experts=True,
-    ),
-)

@@ -13,37 +13,37 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    Losses,
-    RightPairs,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
-from eaglenet.methods.base import METHODS, Method, MethodSpec
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.methods.base import METHODS, Method, register
+from eaglenet.methods.configs import MethodConfig
 
 
 @dataclass(frozen=True)
-class TeachTextConfig:
+class TeachTextConfig(MethodConfig):
     """Settings of TeachText.
 
     student: the method that learns; student_config: its own settings.
     teacher_weight: of the term that follows the teachers.
     """
 
-    num_frames: int = 12
     dim: int = 512
     student: str = "ce"
     student_config: Mapping[str, Any] = field(default_factory=dict)
     teacher_weight: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.student == "teachtext":
             raise ConfigError("student teachtext: a student cannot be taught by itself")
 
 
+@register(
+    TeachTextConfig,
+    paper="TeachText (Croitoru et al., ICCV 2021)",
+    checked="golden",
+    reads_experts=True,
+)
 class TeachText(Method):
     r"""The student's losses and, over all pairs of a batch,
 
@@ -78,18 +78,18 @@ class TeachText(Method):
         except TypeError as error:
             raise ConfigError(f"student_config of {config.student}: {error}") from error
         student = spec.build(own, encoder)
-        super().__init__(encoder, frame_spec=student.frame_spec)
-        self.config = config
+        super().__init__(encoder, config)
+        self.frame_spec = student.frame_spec
         # One encoder, registered once: a second name for its weights would be saved twice.
         del student._modules["encoder"]
         student.__dict__["encoder"] = encoder
         self.student = student
 
-    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
         text = self.student.encode_text(texts)
         return dataclasses.replace(text, teachers=_teachers_of(self, texts, text.sentence))
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         video = self.student.encode_video(videos)
         return dataclasses.replace(video, teachers=_teachers_of(self, videos, video.frames))
 
@@ -143,20 +143,3 @@ def teaching_vectors(
     joint = getattr(method, "joint_vectors", method.coarse_vectors)
     vectors: Tensor = joint(features)
     return vectors
-
-
-def build(config: TeachTextConfig, encoder: Encoder) -> TeachText:
-    """TeachText around any other method."""
-    return TeachText(encoder, config)
-
-
-METHODS.add(
-    TeachText.name,
-    MethodSpec(
-        config_class=TeachTextConfig,
-        build=build,
-        paper="TeachText (Croitoru et al., ICCV 2021)",
-        checked="golden",
-        reads_experts=True,
-    ),
-)

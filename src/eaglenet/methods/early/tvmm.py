@@ -9,18 +9,20 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.space_time import SpaceTime, need_clips
-from eaglenet.encoders.video_proxy import freeze_frame_embedding
+from eaglenet.encoders.video_tower import SpaceTime, need_clips
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.losses.softmax import fixed_softmax_loss
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import Method, register
+from eaglenet.methods.configs import MethodConfig
+from eaglenet.methods.tower_base import freeze_frame_embedding
 
 
 @dataclass(frozen=True)
-class TVMMConfig:
+class TVMMConfig(MethodConfig):
     """Settings of TVMM. All but the idea is our choice: the authors' code is not available.
 
     num_prototypes: beside that of the class token.
@@ -35,8 +37,8 @@ class TVMMConfig:
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.num_prototypes < 1:
-            raise ConfigError(f"num_prototypes is {self.num_prototypes}; expected 1 or more")
+        super().__post_init__()
+        self.require_positive("num_prototypes")
 
 
 class Prototypes(nn.Module):
@@ -67,6 +69,9 @@ def spread_loss(
     return (spread - deviation).clamp_min(0.0).mean()
 
 
+@register(
+    TVMMConfig, paper="TVMM (Lin et al., NeurIPS 2022)", checked="approximate from the abstract"
+)
 class TVMM(Method):
     """``s = max_k <t, p_k>``: the class token and K masked sums of the last layer's tokens.
 
@@ -78,10 +83,10 @@ class TVMM(Method):
 
     name = "tvmm"
     config: TVMMConfig
+    score_tile = (1024, 1024)
 
     def __init__(self, encoder: Encoder, config: TVMMConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         tower = encoder.vision if isinstance(encoder, ClipEncoder) else None
         self.space_time = SpaceTime(tower) if tower is not None else None
         width = tower.config.width if tower is not None else encoder.dim
@@ -94,14 +99,21 @@ class TVMM(Method):
             nn.init.eye_(self.map.weight)
             nn.init.zeros_(self.map.bias)
 
-    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    @classmethod
+    def build(cls, config: TVMMConfig, encoder: Encoder) -> TVMM:
+        """Create the method on CLIP's vision tower, or on the frames of any other encoder."""
+        if isinstance(encoder, ClipEncoder):
+            freeze_frame_embedding(encoder.vision)
+        return super().build(config, encoder)
+
+    def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         if self.space_time is None or not isinstance(self.encoder, ClipEncoder):
             video = self.encoder.encode_video(videos)
             tokens, mask, frames = video.frames, video.mask, video.frames
             first, frames_mask = mean_pooling(video.frames, video.mask), video.mask
             project: nn.Module | None = self.map
         else:
-            clips = need_clips(videos)
+            clips = need_clips(videos, self.name)
             tower = self.encoder.vision
             frames_mask = clips.mask.to(self.device)
             frames = clips.frames.to(self.device, non_blocking=True)
@@ -139,31 +151,8 @@ class TVMM(Method):
         mean = F.normalize(_prototypes(features), dim=-1).mean(dim=1)
         return F.normalize(mean, dim=-1)
 
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (1024, 1024)
-
 
 def _prototypes(video: VideoFeatures) -> Float[Tensor, "videos prototypes dim"]:
     if video.tokens is None:
         raise UsageError("videos without prototypes: make them with encode_video")
     return video.tokens
-
-
-def build(config: TVMMConfig, encoder: Encoder) -> TVMM:
-    """TVMM on CLIP's vision tower, or on frames that any other encoder gives."""
-    if isinstance(encoder, ClipEncoder):
-        freeze_frame_embedding(encoder.vision)
-    adopt_logit_scale(encoder, None)
-    return TVMM(encoder, config)
-
-
-METHODS.add(
-    TVMM.name,
-    MethodSpec(
-        config_class=TVMMConfig,
-        build=build,
-        paper="TVMM (Lin et al., NeurIPS 2022)",
-        checked="approximate from the abstract",
-    ),
-)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +19,101 @@ from torch import Tensor
 from eaglenet.core.errors import CheckpointError, UsageError
 from eaglenet.core.types import Encoder
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
-from eaglenet.encoders.weight_names import depth_of, openai_config
+from eaglenet.encoders.weight_names import clip_config, depth_of, from_openai, hub_text, hub_vision
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
-from eaglenet.methods.official.weights import load_official
+from eaglenet.methods.official.parts import State, WeightReader, Weights
+from eaglenet.methods.official.tables import TABLES
 
-Weights = Mapping[str, Tensor]
+UNUSED: dict[str, dict[str, str]] = {
+    "": {
+        r".*k_proj\.bias": "cancels in the softmax over frames",
+        r"clip\.(input_resolution|context_length|vocab_size)": "sizes, read from the weights",
+        r".*num_batches_tracked": "counter of batch normalisation",
+        r".*position_ids": "indices 0, 1, 2, ...",
+    },
+    "prost": {
+        r"frame_prototype_weight\..*": "never called",
+        r"transformerClip\..*|frame_position_embeddings\..*": "never called",
+        r".*self_attn_vis\..*": "never called",
+        r"frame_decoder\..*\.(self_attn\..*|norm5\..*)": "never called in the frame decoder",
+    },
+    "clip4clip": {r"clip\.visual\.conv1\.weight": "replaced by the map over three frames"},
+    "drl": {r".*_weight_fc\.2\.bias": "cancels in the softmax"},
+    "tmass": {r"stochastic\.std_branch\.learnable_scalar": "never read"},
+    "glscl": {
+        r"weight_fc\..*": "its output is not used",
+        r"noun_queries|.*decoder_(layer_noun|layer_spatial|spatial)\..*": "not used when shared",
+    },
+    "hgr": {
+        r"text_encoder\.embedding\.we\.weight": "words arrive as features here",
+        r".*(ft_attn|edge_attn_key)\.bias": "cancels in the softmax",
+    },
+    "mmt": {
+        r"txt_bert\..*": "its text tower, which is not here; store its output as sentence features",
+        r"vid_bert\.pooler\..*": "its output is not used",
+    },
+    "t2vlad": {r"text_pooling\.clusters1": "never used"},
+    "tvproxynet": {
+        r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash",
+    },
+}
+"""Weights without effect by method (empty: any method), as patterns, with the reason."""
+
+
+@dataclass(frozen=True)
+class OfficialWeights:
+    """Weights under our names, and the official ones that have no effect, with the reason."""
+
+    state: State
+    unused: dict[str, str]
+
+
+def translate(method: Method, weights: Weights, **options: Any) -> OfficialWeights:
+    """Official weights under the names of ``method``, which was built with the same settings.
+
+    Towers that the checkpoint does not hold are left out of the result. An official weight that is
+    neither read nor known to have no effect is an error.
+    """
+    if method.name not in TABLES:
+        raise CheckpointError(
+            f"no table of official weights for {method.name}; known: {', '.join(sorted(TABLES))}"
+        )
+    read = WeightReader(weights)
+    state = TABLES[method.name](read, method, **options)
+    patterns = {**UNUSED[""], **UNUSED.get(method.name, {})}
+    unused, unknown = {}, []
+    for name in sorted(set(weights) - read.names_read):
+        reason = next((why for p, why in patterns.items() if re.fullmatch(p, name)), None)
+        if reason is None:
+            unknown.append(name)
+        else:
+            unused[name] = reason
+    if unknown:
+        raise CheckpointError(
+            f"{len(unknown)} weights are not understood: {', '.join(unknown[:8])}; this is not a "
+            f"checkpoint of {method.name}, or its settings are others"
+        )
+    return OfficialWeights(state, unused)
+
+
+@torch.no_grad()
+def load_official(method: Method, weights: Weights, **options: Any) -> dict[str, str]:
+    """Copy official weights into ``method``; returns those without effect, with the reason."""
+    translated = translate(method, weights, **options)
+    state = method.state_dict()
+    for name, value in translated.state.items():
+        if name not in state or state[name].numel() != value.numel():
+            expected = list(state[name].shape) if name in state else "no such weight"
+            raise CheckpointError(
+                f"{name}: the checkpoint has {list(value.shape)}, the model {expected}; build it "
+                "with the settings of the checkpoint"
+            )
+        state[name] = value.reshape(state[name].shape).to(state[name].dtype)
+    method.load_state_dict(state)
+    return translated.unused
+
+
 Settings = dict[str, Any]
 
 UNDETERMINED: dict[str, Settings] = {
@@ -83,7 +172,7 @@ def convert_official(
     if name in NO_CONVERSION:
         raise UsageError(
             f"checkpoints of {name} cannot be converted: {NO_CONVERSION[name]}; weights under "
-            "official names can be read with eaglenet.methods.official.weights.load_official"
+            "official names can be read with eaglenet.methods.official.checkpoint.load_official"
         )
     if name not in INFERENCE and name not in EXPERT_INFERENCE:
         raise UsageError(
@@ -129,51 +218,16 @@ def _plain_names(weights: Weights) -> dict[str, Tensor]:
 
 def _encoder(weights: Weights) -> ClipEncoder:
     """Towers of the checkpoint's sizes; their weights come with the method's."""
-    start = "clip."
     if "clip.visual.class_embedding" in weights:
-        clip = {n.removeprefix(start): v for n, v in weights.items() if n.startswith(start)}
+        clip = {n.removeprefix("clip."): w for n, w in weights.items() if n.startswith("clip.")}
         if "visual.conv2.weight" in clip:  # over three frames: [width, 3, time, side, side]
             clip["visual.conv1.weight"] = clip["visual.conv2.weight"][:, :, 1]
-        return ClipEncoder(openai_config(clip))
+        return ClipEncoder(clip_config(from_openai(clip)))
     end = "vision_model.embeddings.class_embedding"
-    for name in weights:
-        if name.endswith(end):
-            return ClipEncoder(_hub_config(weights, name.removesuffix(end)))
-    raise CheckpointError("the checkpoint holds no CLIP towers; give one of the whole model")
-
-
-def _hub_config(weights: Weights, prefix: str) -> ClipConfig:
-    """Sizes of a CLIP of transformers: heads are 64 wide, always."""
-
-    def shape(name: str) -> torch.Size:
-        if prefix + name not in weights:
-            raise CheckpointError(f"the checkpoint has no weight {prefix + name!r}")
-        return weights[prefix + name].shape
-
-    vision, text = "vision_model.embeddings", "text_model.embeddings"
-    width, _, _, side = shape(f"{vision}.patch_embedding.weight")
-    grid = round((shape(f"{vision}.position_embedding.weight")[0] - 1) ** 0.5)
-    vocabulary_size, text_width = shape(f"{text}.token_embedding.weight")
-    hidden = "encoder.layers.0.mlp.fc1.weight"
-    return ClipConfig(
-        dim=shape("text_projection.weight")[0],
-        vision=VisionConfig(
-            image_size=grid * side,
-            patch_size=side,
-            width=width,
-            layers=depth_of(weights, f"{prefix}vision_model.encoder.layers."),
-            heads=max(width // 64, 1),
-            mlp_width=shape(f"vision_model.{hidden}")[0],
-        ),
-        text=TextConfig(
-            vocabulary_size=vocabulary_size,
-            context_length=shape(f"{text}.position_embedding.weight")[0],
-            width=text_width,
-            layers=depth_of(weights, f"{prefix}text_model.encoder.layers."),
-            heads=max(text_width // 64, 1),
-            mlp_width=shape(f"text_model.{hidden}")[0],
-        ),
-    )
+    prefix = next((name.removesuffix(end) for name in weights if name.endswith(end)), None)
+    if prefix is None:
+        raise CheckpointError("the checkpoint holds no CLIP towers; give one of the whole model")
+    return ClipEncoder(clip_config({**hub_vision(weights, prefix), **hub_text(weights, prefix)}))
 
 
 def _size(weights: Weights, name: str, axis: int = 0) -> int:

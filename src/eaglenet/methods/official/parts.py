@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError
+from eaglenet.encoders import weight_names
 
 Weights = Mapping[str, Tensor]
 State = dict[str, Tensor]
@@ -35,14 +35,6 @@ POOLING_NAMES = {
     "attention_norm": "layer_norm2",
     "output_norm": "layer_norm3",
 }
-OPENAI_BLOCK_NAMES = {
-    "ln_1": "ln_1",
-    "attention.qkv": "attn.in_proj_",
-    "attention.out": "attn.out_proj",
-    "ln_2": "ln_2",
-    "mlp.up": "mlp.c_fc",
-    "mlp.down": "mlp.c_proj",
-}
 TEMPORAL_BLOCK_NAMES = {
     "ln_1": "ln_1",
     "in_projection": "attn.in_proj_",
@@ -51,24 +43,9 @@ TEMPORAL_BLOCK_NAMES = {
     "expand": "mlp.c_fc",
     "contract": "mlp.c_proj",
 }
-TIMM_BLOCK_NAMES = {
-    "ln_1": "norm1",
-    "attention.qkv": "attn.qkv",
-    "attention.out": "attn.proj",
-    "ln_2": "norm2",
-    "mlp.up": "mlp.fc1",
-    "mlp.down": "mlp.fc2",
-}
-HUB_BLOCK_NAMES = {
-    "ln_1": "layer_norm1",
-    "attention.out": "self_attn.out_proj",
-    "ln_2": "layer_norm2",
-    "mlp.up": "mlp.fc1",
-    "mlp.down": "mlp.fc2",
-}
 
 
-class WeightReader:
+class WeightReader(Mapping[str, Tensor]):
     """Official weights by name; remembers which were read."""
 
     def __init__(self, weights: Weights) -> None:
@@ -81,11 +58,20 @@ class WeightReader:
                 f"the checkpoint has no weight {name!r}; is it a checkpoint of the official code, "
                 "with the same settings?"
             )
+        return self[name]
+
+    def __getitem__(self, name: str) -> Tensor:
         self.names_read.add(name)
         return self.weights[name]
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self.weights
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)
 
     def module(self, ours: str, theirs: str, kinds: tuple[str, ...] = KINDS) -> State:
         """Weight and bias of a module; a name that ends in ``_`` continues with the kind."""
@@ -215,116 +201,53 @@ def vlad_centres(read: WeightReader, ours: str, theirs: str, norms: tuple[str, .
 # Towers.
 
 
-def openai_vision(read: WeightReader, method: Any) -> State:
-    """CLIP's image tower in OpenAI's layout, where the checkpoint holds one."""
-    visual, ours = "clip.visual", "encoder.vision"
-    if f"{visual}.class_embedding" not in read:
-        return {}
-    state = {
-        f"{ours}.class_embedding": read(f"{visual}.class_embedding"),
-        f"{ours}.positional_embedding": read(f"{visual}.positional_embedding"),
-        **read.module(f"{ours}.ln_pre", f"{visual}.ln_pre"),
-        **openai_patches(read, ours, visual),
-    }
-    if f"{visual}.proj" not in read:  # the stem alone
-        return state
-    state[f"{ours}.projection.weight"] = read(f"{visual}.proj").T
-    state |= read.module(f"{ours}.ln_post", f"{visual}.ln_post")
-    return state | openai_blocks(read, ours, f"{visual}.transformer", method.encoder.vision)
+def openai_clip(read: WeightReader) -> State:
+    """Towers in OpenAI's layout that the checkpoint holds; the loss reads their scale."""
+    state: State = {}
+    visual = "clip.visual"
+    if f"{visual}.class_embedding" in read:
+        state |= weight_names.openai_stem(read, visual) | _patches(read, visual)
+        if f"{visual}.proj" in read:
+            state |= weight_names.openai_vision(read, visual)
+            state |= _low_rank(read, "vision", f"{visual}.transformer")
+    if "clip.token_embedding.weight" in read:
+        state |= weight_names.openai_text(read, "clip.")
+        state |= _low_rank(read, "text", "clip.transformer")
+    return _in_encoder(state)
 
 
-def openai_patches(read: WeightReader, ours: str, visual: str) -> State:
-    """The map of a patch, or CLIP4Clip's over three frames, whose middle it is."""
+def _patches(read: WeightReader, visual: str) -> State:
+    """Map of a patch, or CLIP4Clip's over three frames, whose middle it is."""
     if f"{visual}.conv2.weight" not in read:
-        return patch_map(read, ours, f"{visual}.conv1.weight")
+        return {weight_names.PATCHES: read(f"{visual}.conv1.weight").flatten(1)}
     before, middle, after = read(f"{visual}.conv2.weight").unbind(2)
     return {
-        f"{ours}.patch_embedding.projection.weight": middle.flatten(1),
-        f"{ours}.temporal_stem.before.weight": before.flatten(1),
-        f"{ours}.temporal_stem.after.weight": after.flatten(1),
+        weight_names.PATCHES: middle.flatten(1),
+        "vision.temporal_stem.before.weight": before.flatten(1),
+        "vision.temporal_stem.after.weight": after.flatten(1),
     }
 
 
-def openai_text(read: WeightReader, method: Any) -> State:
-    """CLIP's text tower in OpenAI's layout, where the checkpoint holds one."""
-    ours = "encoder.text"
-    if "clip.token_embedding.weight" not in read:
-        return {}
-    state = {
-        f"{ours}.token_embedding.weight": read("clip.token_embedding.weight"),
-        f"{ours}.positional_embedding": read("clip.positional_embedding"),
-        f"{ours}.projection.weight": read("clip.text_projection").T,
-        **read.module(f"{ours}.ln_final", "clip.ln_final"),
-    }
-    return state | openai_blocks(read, ours, "clip.transformer", method.encoder.text)
-
-
-def openai_blocks(read: WeightReader, ours: str, theirs: str, tower: Any) -> State:
+def _low_rank(read: WeightReader, tower: str, prefix: str) -> State:
+    """TempMe's low-rank changes, where the checkpoint has any."""
     state: State = {}
-    for index in range(len(tower.blocks)):
-        own, other = f"{ours}.blocks.{index}", f"{theirs}.resblocks.{index}"
-        state |= read.modules(own, other, OPENAI_BLOCK_NAMES)
-        if f"{other}.attn.TVPt_LoRA_a" in read:
-            state[f"{own}.attention.qkv.down"] = read(f"{other}.attn.TVPt_LoRA_a")
-            state[f"{own}.attention.qkv.up"] = read(f"{other}.attn.TVPt_LoRA_b")
+    for index in range(weight_names.depth_of(read, f"{prefix}.resblocks.")):
+        theirs = f"{prefix}.resblocks.{index}.attn.TVPt_LoRA"
+        if f"{theirs}_a" in read:
+            state[f"{tower}.blocks.{index}.attention.qkv.down"] = read(f"{theirs}_a")
+            state[f"{tower}.blocks.{index}.attention.qkv.up"] = read(f"{theirs}_b")
     return state
 
 
-def patch_map(read: WeightReader, ours: str, name: str) -> State:
-    return {f"{ours}.patch_embedding.projection.weight": read(name).flatten(1)}
+def hub_clip(read: WeightReader, prefix: str = "") -> State:
+    """Towers in the layout of transformers that the checkpoint holds."""
+    state: State = {}
+    if f"{prefix}vision_model.embeddings.class_embedding" in read:
+        state |= weight_names.hub_vision(read, prefix)
+    if f"{prefix}text_model.embeddings.token_embedding.weight" in read:
+        state |= weight_names.hub_text(read, prefix)
+    return _in_encoder(state)
 
 
-def openai_clip(read: WeightReader, method: Any) -> State:
-    """Both towers; a scale of their own is read by the loss."""
-    return {**openai_vision(read, method), **openai_text(read, method)}
-
-
-def hub_tower(
-    read: WeightReader, ours: str, theirs: str, tower: Any, names: Mapping[str, str]
-) -> State:
-    """A tower in the layout of transformers; query, key and value are stored apart."""
-    state = read.modules(ours, theirs, names)
-    for index in range(len(tower.blocks)):
-        own, other = f"{ours}.blocks.{index}", f"{theirs}.encoder.layers.{index}"
-        state |= read.modules(own, other, HUB_BLOCK_NAMES)
-        for kind in KINDS:
-            parts = [read(f"{other}.self_attn.{part}_proj.{kind}") for part in "qkv"]
-            state[f"{own}.attention.qkv.{kind}"] = torch.cat(parts)
-    return state
-
-
-def hub_vision(read: WeightReader, method: Any, prefix: str = "") -> State:
-    """CLIP's image tower in the layout of transformers, where the checkpoint holds one."""
-    theirs, ours = f"{prefix}vision_model", "encoder.vision"
-    if f"{theirs}.embeddings.class_embedding" not in read:
-        return {}
-    return {
-        f"{ours}.class_embedding": read(f"{theirs}.embeddings.class_embedding"),
-        f"{ours}.positional_embedding": read(f"{theirs}.embeddings.position_embedding.weight"),
-        f"{ours}.projection.weight": read(f"{prefix}visual_projection.weight"),
-        **patch_map(read, ours, f"{theirs}.embeddings.patch_embedding.weight"),
-        **hub_tower(
-            read,
-            ours,
-            theirs,
-            method.encoder.vision,
-            {"ln_pre": "pre_layrnorm", "ln_post": "post_layernorm"},
-        ),
-    }
-
-
-def hub_text(read: WeightReader, method: Any, prefix: str = "") -> State:
-    """CLIP's text tower in the layout of transformers, where the checkpoint holds one."""
-    theirs, ours = f"{prefix}text_model", "encoder.text"
-    if f"{theirs}.embeddings.token_embedding.weight" not in read:
-        return {}
-    return {
-        f"{ours}.token_embedding.weight": read(f"{theirs}.embeddings.token_embedding.weight"),
-        f"{ours}.positional_embedding": read(f"{theirs}.embeddings.position_embedding.weight"),
-        f"{ours}.projection.weight": read(f"{prefix}text_projection.weight"),
-        **hub_tower(read, ours, theirs, method.encoder.text, {"ln_final": "final_layer_norm"}),
-    }
-
-
-def hub_clip(read: WeightReader, method: Any, prefix: str = "") -> State:
-    return {**hub_vision(read, method, prefix), **hub_text(read, method, prefix)}
+def _in_encoder(state: State) -> State:
+    return {f"encoder.{name}": value for name, value in state.items()}

@@ -1,7 +1,7 @@
 """Names of the official repositories' weights, one table per method.
 
 A table is a function that reads official weights and returns them under our names
-(:func:`eaglenet.methods.official.weights.translate`).
+(:func:`eaglenet.methods.official.checkpoint.translate`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from eaglenet.encoders.weight_names import timm_blocks
 from eaglenet.methods.official.parts import (
     KINDS,
     MMT_TYPES,
-    TIMM_BLOCK_NAMES,
     State,
     WeightReader,
     columns_by_centre,
@@ -25,7 +25,6 @@ from eaglenet.methods.official.parts import (
     hub_clip,
     logit_scale,
     openai_clip,
-    patch_map,
     prototype_decoder,
     temporal_stack,
     token_selection,
@@ -35,7 +34,7 @@ from eaglenet.methods.official.parts import (
 
 def _clip4clip(read: WeightReader, method: Any) -> State:
     head = method.config.head
-    state = openai_clip(read, method)
+    state = openai_clip(read)
     if head == "tight":
         read("clip.logit_scale")  # the score is a logit already
         state |= temporal_stack(
@@ -61,12 +60,12 @@ def _clip4clip(read: WeightReader, method: Any) -> State:
 
 def _xpool(read: WeightReader, method: Any) -> State:
     prefix = "pool_frames." if "pool_frames.linear_proj.weight" in read else ""
-    return {**hub_clip(read, method, "clip."), **frame_pooling(read, prefix), **logit_scale(read)}
+    return {**hub_clip(read, "clip."), **frame_pooling(read, prefix), **logit_scale(read)}
 
 
 def _tmass(read: WeightReader, method: Any) -> State:
     return {
-        **hub_clip(read, method, "clip."),
+        **hub_clip(read, "clip."),
         **frame_pooling(read, "pool_frames."),
         **read.module("stochastic.log_radius", "stochastic.std_branch.linear_proj"),
         **logit_scale(read),
@@ -75,7 +74,7 @@ def _tmass(read: WeightReader, method: Any) -> State:
 
 def _ts2net(read: WeightReader, method: Any) -> State:
     return {
-        **openai_clip(read, method),
+        **openai_clip(read),
         **token_selection(read),
         **frame_sequence(read, method),
         **logit_scale(read),
@@ -99,7 +98,7 @@ def _ucofia(read: WeightReader, method: Any) -> State:
 
 
 def _prost(read: WeightReader, method: Any) -> State:
-    state = {**openai_clip(read, method), **logit_scale(read)}
+    state = {**openai_clip(read), **logit_scale(read)}
     for ours, theirs in (("phrases", "word"), ("objects", "patch")):
         for index in (0, 2):
             theirs_name = f"{theirs}_prototype_weight.{index}"
@@ -110,7 +109,7 @@ def _prost(read: WeightReader, method: Any) -> State:
 
 
 def _drl(read: WeightReader, method: Any) -> State:
-    state = {**openai_clip(read, method), **frame_sequence(read, method), **logit_scale(read)}
+    state = {**openai_clip(read), **frame_sequence(read, method), **logit_scale(read)}
     for ours, theirs in (("word_weights", "text"), ("frame_weights", "video")):
         state |= read.module(f"{ours}.network.0", f"{theirs}_weight_fc.0")
         state |= read.module(f"{ours}.network.2", f"{theirs}_weight_fc.2", ("weight",))
@@ -118,7 +117,7 @@ def _drl(read: WeightReader, method: Any) -> State:
 
 
 def _glscl(read: WeightReader, method: Any) -> State:
-    state = {**openai_clip(read, method), **frame_sequence(read, method), **logit_scale(read)}
+    state = {**openai_clip(read), **frame_sequence(read, method), **logit_scale(read)}
     state["queries"] = read("spatial_queries")
     for index in range(len(method.decoder.layers)):
         own, other = f"decoder.layers.{index}", f"transformer_decoder_noun.layers.{index}"
@@ -133,7 +132,7 @@ def _glscl(read: WeightReader, method: Any) -> State:
 
 
 def _tempme(read: WeightReader, method: Any) -> State:
-    state = {**openai_clip(read, method), **logit_scale(read)}
+    state = {**openai_clip(read), **logit_scale(read)}
     for number, block in enumerate(method.merging.groups):
         if number < len(method.merging.positions):
             name = f"clip.visual.transformer.resblocks.{block}.TVPt_Video_Positional_embedding"
@@ -162,7 +161,7 @@ def _prefix_of(read: WeightReader, end: str) -> str:
 def _clipvip(read: WeightReader, method: Any) -> State:
     prefix = _prefix_of(read, "vision_model.embeddings.class_embedding")
     return {
-        **hub_clip(read, method, prefix),
+        **hub_clip(read, prefix),
         **_proxies(read, prefix),
         **logit_scale(read, f"{prefix}logit_scale"),
     }
@@ -172,7 +171,7 @@ def _tvproxynet(read: WeightReader, method: Any) -> State:
     prefix = _prefix_of(read, "vision_model.embeddings.class_embedding")
     scale = _prefix_of(read, "logit_scale")
     state = {
-        **hub_clip(read, method, prefix),
+        **hub_clip(read, prefix),
         **_proxies(read, prefix),
         **logit_scale(read, f"{scale}logit_scale"),
     }
@@ -334,26 +333,26 @@ def _hgr(read: WeightReader, method: Any) -> State:
 def _space_time(read: WeightReader, method: Any) -> State:
     """The space-time tower of Frozen and BridgeFormer, in timm's layout; not their text tower."""
     ours, prefix = "encoder.vision", _prefix_of(read, "cls_token")
+    patches = f"{prefix}patch_embed.proj"
+    norm = "norm" if f"{prefix}norm.weight" in read else "norm1"
     state = {
         f"{ours}.class_embedding": read(f"{prefix}cls_token").flatten(),
         f"{ours}.positional_embedding": read(f"{prefix}pos_embed")[0],
-        **patch_map(read, ours, f"{prefix}patch_embed.proj.weight"),
-        f"{ours}.patch_embedding.projection.bias": read(f"{prefix}patch_embed.proj.bias"),
+        f"{ours}.patch_embedding.projection.weight": read(f"{patches}.weight").flatten(1),
+        f"{ours}.patch_embedding.projection.bias": read(f"{patches}.bias"),
+        **read.module(f"{ours}.ln_post", f"{prefix}{norm}"),
+        **read.module(f"{ours}.projection", f"{_prefix_of(read, 'vid_proj.weight')}vid_proj"),
     }
-    norm = "norm" if f"{prefix}norm.weight" in read else "norm1"
-    state |= read.module(f"{ours}.ln_post", f"{prefix}{norm}")
-    state |= read.module(f"{ours}.projection", f"{_prefix_of(read, 'vid_proj.weight')}vid_proj")
+    blocks = timm_blocks(read, f"{prefix}blocks")
+    state |= {f"encoder.{name}": value for name, value in blocks.items()}
     space_time = method.space_time
     if space_time.frame_positions is not None:
         state["space_time.frame_positions"] = read(f"{prefix}temporal_embed")[0]
-    for index in range(len(method.encoder.vision.blocks)):
-        other = f"{prefix}blocks.{index}"
-        state |= read.modules(f"{ours}.blocks.{index}", other, TIMM_BLOCK_NAMES)
-        if space_time.time is not None:
-            own = f"space_time.time.{index}"
-            state |= read.module(f"{own}.norm", f"{other}.norm3")
-            state |= read.module(f"{own}.attention.qkv", f"{other}.timeattn.qkv")
-            state |= read.module(f"{own}.attention.out", f"{other}.timeattn.proj")
+    for index in range(len(space_time.time or ())):
+        own, other = f"space_time.time.{index}", f"{prefix}blocks.{index}"
+        state |= read.module(f"{own}.norm", f"{other}.norm3")
+        state |= read.module(f"{own}.attention.qkv", f"{other}.timeattn.qkv")
+        state |= read.module(f"{own}.attention.out", f"{other}.timeattn.proj")
     return state
 
 

@@ -21,8 +21,7 @@ from eaglenet.core.errors import DatasetError
 from eaglenet.core.extras import missing_extra
 from eaglenet.core.files import atomic_folder
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.encoders.hub import is_hub_id, split_revision
-from eaglenet.encoders.hub_guard import guard_downloads
+from eaglenet.encoders.hub import guard_downloads, is_hub_id, split_revision
 from eaglenet.research.data.records import clean_captions
 from eaglenet.video.containers import VIDEO_SUFFIXES
 

@@ -66,7 +66,7 @@ def build_method(experiment: Experiment) -> Method:
 def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer | None]:
     """Build an encoder and its tokenizer (None for stored features)."""
     if choice.kind == PRETRAINED:
-        from eaglenet.encoders.loading import load_pretrained
+        from eaglenet.encoders.base import load_pretrained
 
         if is_packaged(choice.source):
             model = load(choice.source)
@@ -103,7 +103,7 @@ def build_tokenizer(source: str) -> Tokenizer:
         from eaglenet.research.data.demo.dataset import demo_tokenizer_folder
 
         source = str(demo_tokenizer_folder())
-    from eaglenet.encoders.loading import read_tokenizer
+    from eaglenet.encoders.tokenizers import read_tokenizer
 
     tokenizer = read_tokenizer(Path(source))
     if tokenizer is None:

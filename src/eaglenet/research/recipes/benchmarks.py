@@ -147,7 +147,7 @@ def _method_settings(method: str, dataset: str) -> Settings:
 
 def released_setup(method: str, dataset: str, tower: str) -> Setup:
     """The paper's protocol in the settings of CLIP4Clip's code, in which the paper ran methods."""
-    from eaglenet.methods.eaglenet_config import RELEASED_FRAMES, EagleNetConfig
+    from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNetConfig
 
     paper = paper_setup(method, dataset, tower)
     size = tower.removeprefix("clip-")

@@ -19,12 +19,10 @@ from eaglenet.core.settings import override, split_assignment, to_plain
 from eaglenet.encoders.compact import CompactConfig, CompactEncoder
 from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings, read_backend
 from eaglenet.methods.base import METHODS
-from eaglenet.methods.clip4clip_config import CLIP4ClipConfig
+from eaglenet.methods.configs import CLIP4ClipConfig, WordFrameConfig
 from eaglenet.methods.wordframe import WordFrame
-from eaglenet.methods.wordframe_config import WordFrameConfig
 from eaglenet.models.files import HEAD
-from eaglenet.models.folder import load, save
-from eaglenet.models.head import save_head
+from eaglenet.models.folder import load, save, save_head
 from eaglenet.research.data.frame_folder import FrameItem
 from eaglenet.research.small.banks import PairBank, join_banks, open_bank, open_pictures
 from eaglenet.research.small.config import PairTrainingConfig

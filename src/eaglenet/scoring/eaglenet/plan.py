@@ -14,8 +14,12 @@ from torch import Tensor
 
 from eaglenet.core.errors import UsageError
 from eaglenet.layers.frame_pooling import FramePooling
-from eaglenet.layers.graph_attention import PlainAttention, Relation, RelationalAttention
-from eaglenet.layers.text_frame_graph import TextFrameGraph
+from eaglenet.layers.text_frame_graph import (
+    PlainAttention,
+    Relation,
+    RelationalAttention,
+    TextFrameGraph,
+)
 from eaglenet.methods.eaglenet import EagleNet
 
 

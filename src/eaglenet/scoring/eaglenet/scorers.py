@@ -12,9 +12,8 @@ from torch import Tensor
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring.eaglenet import factorised
-from eaglenet.scoring.eaglenet.factorised import PreparedVideos
+from eaglenet.scoring.eaglenet.factorised import PreparedVideos, RadiusSubspace
 from eaglenet.scoring.eaglenet.plan import Plan, plan_of
-from eaglenet.scoring.eaglenet.subspace import RadiusSubspace
 from eaglenet.scoring.scorer import FAST_FORMS, Precision, Scorer, fixed_precision
 
 KERNEL_TILE_BYTES = 2 * 2**30

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 
 from eaglenet.methods.wordframe import WordFrame
 from eaglenet.models.files import PACKAGED
-from eaglenet.models.folder import load
-from eaglenet.models.head import with_head
+from eaglenet.models.folder import load, with_head
 from eaglenet.research.data.frame_folder import FrameItem
 from eaglenet.research.small.run import save_level_head, typical_sentences
 

@@ -1,0 +1,297 @@
+"""Gated embedding units, and their collaborative form in which experts gate each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from eaglenet.core.types import Expert
+from eaglenet.layers.masking import MaskedBatchNorm, Padding, visible
+
+UNTIMED = 1
+"""The position of tokens whose time is unknown."""
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """One sequence per video; ``aggregates`` are the indices of the experts' summaries in it."""
+
+    tokens: Float[Tensor, "videos length dim"]
+    mask: Bool[Tensor, "videos length"]
+    aggregates: Int[Tensor, "experts"]
+    present: Bool[Tensor, "videos experts"]
+
+
+def at_most(expert: Expert, limit: int, *, is_random: bool) -> Expert:
+    """Select at most ``limit`` tokens per video, in order: at random or evenly spaced."""
+    count = expert.mask.shape[1]
+    if not limit or count <= limit:
+        return expert
+    if is_random:
+        keys = torch.rand(expert.mask.shape, device=expert.mask.device)
+    else:
+        # Evenly: the tokens whose index in the video crosses the next of `limit` equal steps.
+        order = expert.mask.cumsum(dim=1) - 1
+        total = expert.mask.sum(dim=1, keepdim=True).clamp_min(1)
+        step = torch.div(order * limit, total, rounding_mode="floor")
+        before = torch.div((order - 1) * limit, total, rounding_mode="floor")
+        is_first = (step != before) | (order == 0) | (total <= limit)
+        keys = torch.where(is_first, 0.0, 1.0) + torch.arange(count, device=order.device) * 1e-6
+    keys = keys.masked_fill(~expert.mask, float("inf"))
+    indices = keys.argsort(dim=1)[:, :limit].sort(dim=1).values
+    seconds = None if expert.seconds is None else expert.seconds.gather(1, indices)
+    values = expert.values.take_along_dim(indices[..., None], dim=1)
+    return Expert(values, expert.mask.gather(1, indices), seconds)
+
+
+class ExpertTokens(nn.Module):
+    r"""[CLS], then for each expert its summary and its tokens.
+
+    .. math:: \mathrm{LN}(r_e(x) + P[\mathrm{position}] + T[e]), \qquad
+        r_e(x) = \mathrm{unit}(W_e x + b_e)
+
+    A summary is r_e of the maximum over the expert's tokens. Positions: 0 for CLS and summaries, 1
+    where the time is unknown, else clamp(floor(seconds + 2)).
+
+    Args:
+        padding: the summary of a missing expert starts from its type alone; with ``official`` from
+            r_e(0) too, the unit bias, as in the authors' code.
+    """
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        dim: int,
+        *,
+        num_positions: int = 32,
+        max_tokens: int = 30,
+        dropout: float = 0.1,
+        padding: Padding = "masked",
+    ) -> None:
+        super().__init__()
+        self.max_tokens = max_tokens
+        self.padding: Padding = padding
+        self.maps = nn.ModuleDict({name: nn.Linear(width, dim) for name, width in widths.items()})
+        self.positions = nn.Parameter(0.02 * torch.randn(num_positions, dim))
+        self.types = nn.Parameter(0.02 * torch.randn(1 + len(widths), dim))
+        self.norm = nn.LayerNorm(dim, eps=1e-12)
+        self.dropout = nn.Dropout(dropout)
+
+    def project(
+        self, name: str, values: Float[Tensor, "*rows width"]
+    ) -> Float[Tensor, "*rows dim"]:
+        """r_e."""
+        return F.normalize(self.maps[name](values), dim=-1)
+
+    def position_rows(self, expert: Expert) -> Int[Tensor, "videos tokens"]:
+        """Row of the position table for each token."""
+        if expert.seconds is None:
+            return torch.full_like(expert.mask, UNTIMED, dtype=torch.int64)
+        positions = (expert.seconds + 2).floor().clamp(0, len(self.positions) - 1).long()
+        return positions.masked_fill(~expert.mask | (expert.seconds < 0), UNTIMED)
+
+    def forward(self, experts: Mapping[str, Expert]) -> TokenSequence:
+        first = next(iter(experts.values()))
+        count = len(first.mask)
+        parts = [(self.types[0] + self.positions[0]).expand(count, 1, -1)]
+        masks = [first.mask.new_ones(count, 1)]
+        aggregates, length = [], 1
+        for number, (name, whole) in enumerate(experts.items(), start=1):
+            expert = at_most(whole, self.max_tokens, is_random=self.training)
+            type_vector = self.types[number]
+            summary = self._summary(name, whole) + self.positions[0] + type_vector
+            positions = self.positions[self.position_rows(expert)]
+            tokens = self.project(name, expert.values) + positions + type_vector
+            parts += [summary[:, None], tokens]
+            masks += [whole.present[:, None], expert.mask]
+            aggregates.append(length)
+            length += 1 + tokens.shape[1]
+        return TokenSequence(
+            tokens=self.dropout(self.norm(torch.cat(parts, dim=1))),
+            mask=torch.cat(masks, dim=1),
+            aggregates=torch.tensor(aggregates, device=first.mask.device),
+            present=torch.stack([expert.present for expert in experts.values()], dim=1),
+        )
+
+    def _summary(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
+        lowest = torch.finfo(expert.values.dtype).min
+        largest = expert.values.masked_fill(~expert.mask[..., None], lowest).amax(dim=1)
+        largest = largest.masked_fill(~expert.present[:, None], 0.0)
+        summary = self.project(name, largest)
+        return summary * visible(expert.present, self.padding)[:, None].to(summary.dtype)
+
+
+class Vlad(nn.Module):
+    r"""Soft assignment to centres and the sum of residuals.
+
+    .. math:: \alpha_i = \mathrm{softmax}(\mathrm{BN}(C^\top x_i)), \qquad
+        V_k = \mathrm{unit}\Big(\sum_i \alpha_{ik} (x_i - c_k)\Big)
+
+    The result is the unit vector of all V_k, so that the product of two of them is the mean cosine
+    of their centres. Ghost centres take part in the assignment and are dropped.
+
+    Args:
+        num_sides: batch normalisations; 2 where texts and videos share the centres (T2VLAD).
+
+    Paper: padded tokens are left out; the released codes of CE and T2VLAD aggregate them.
+    """
+
+    def __init__(
+        self, dim: int, num_centres: int, *, num_ghosts: int = 0, num_sides: int = 1
+    ) -> None:
+        super().__init__()
+        self.num_centres = num_centres
+        self.assign = nn.Parameter(torch.randn(dim, num_centres + num_ghosts) / dim**0.5)
+        self.centres = nn.Parameter(torch.randn(num_centres, dim) / dim**0.5)
+        self.norms = nn.ModuleList(
+            MaskedBatchNorm(num_centres + num_ghosts) for _ in range(num_sides)
+        )
+
+    @property
+    def width(self) -> int:
+        return self.centres.numel()
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "sets tokens dim"],
+        mask: Bool[Tensor, "sets tokens"],
+        *,
+        side: int = 0,
+        learn_assignment: bool = True,
+    ) -> Float[Tensor, "sets width"]:
+        """``learn_assignment=False`` keeps gradients from the assignment (T2VLAD's videos)."""
+        assign = self.assign if learn_assignment else self.assign.detach()
+        shares = self.norms[side](tokens @ assign, mask).softmax(dim=-1)[..., : self.num_centres]
+        shares = shares.masked_fill(~mask[..., None], 0.0)
+        tokens = tokens.masked_fill(~mask[..., None], 0.0)
+        sums = torch.einsum("ntk,ntd->nkd", shares, tokens)
+        residuals = sums - shares.sum(dim=1)[..., None] * self.centres
+        return F.normalize(F.normalize(residuals, dim=-1).flatten(1), dim=-1)
+
+
+class GatedEmbedding(nn.Module):
+    r"""A linear map whose output gates itself (MEE; used by CE, MMT and T2VLAD).
+
+    .. math:: u = W x + c, \qquad \mathrm{out} = \mathrm{unit}(u \circ \sigma(\mathrm{BN}(W' u)))
+
+    Paper: the second map has no bias; the batch normalisation after it would take it away.
+    """
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(in_dim, dim)
+        self.gate = nn.Linear(dim, dim, bias=False)
+        self.norm = MaskedBatchNorm(dim)
+
+    def forward(
+        self, values: Float[Tensor, "rows in_dim"], mask: Bool[Tensor, "rows"] | None = None
+    ) -> Float[Tensor, "rows dim"]:
+        """``mask`` marks the real rows; the others do not enter the statistics."""
+        embedded = self.embed(values)
+        return F.normalize(embedded * torch.sigmoid(self.norm(self.gate(embedded), mask)), dim=-1)
+
+
+class PairNetwork(nn.Module):
+    """g(x, y): influence of expert y on expert x; three maps with Mish between them (CE).
+
+    Args:
+        bias: of the last map. Without missing experts the batch normalisation after it takes a
+            bias away; the official code has one, and missing experts that do not get it.
+    """
+
+    def __init__(self, dim: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(2 * dim, dim, bias=False)
+        self.first_norm = MaskedBatchNorm(dim)
+        self.second = nn.Linear(dim, dim, bias=False)
+        self.second_norm = MaskedBatchNorm(dim)
+        self.last = nn.Linear(dim, dim, bias=bias)
+
+    def forward(
+        self,
+        left: Float[Tensor, "*rows dim"],
+        right: Float[Tensor, "*rows dim"],
+        mask: Bool[Tensor, "*rows"],
+    ) -> Float[Tensor, "*rows dim"]:
+        hidden = self.first(torch.cat([left, right], dim=-1))
+        hidden = F.mish(self.first_norm(hidden, mask))
+        hidden = F.mish(self.second_norm(self.second(hidden), mask))
+        result: Tensor = self.last(hidden)
+        return result
+
+
+class CollaborativeGate(nn.Module):
+    r"""Every expert is gated by all experts of its video (CE, eq. 4 and 5).
+
+    .. math:: m_e = \frac{\sum_j a_e a_j g(x_e, x_j)}{\sum_j a_e a_j}, \qquad
+        v_e = \mathrm{unit}(x_e \circ \sigma(\mathrm{BN}_1(m_e) + \mathrm{BN}_2(W_e x_e)))
+
+    Args:
+        sequential: as in the official code, which overwrites expert after expert: an expert sees
+            the gated vectors of those before it, and every call of g has statistics of its own.
+        padding: with ``official`` missing experts run through the network and enter its
+            statistics, as in the authors' code; with ``masked`` they do not.
+
+    No biases before a batch normalisation, which would take them away.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_experts: int,
+        *,
+        sequential: bool = False,
+        padding: Padding = "masked",
+    ) -> None:
+        super().__init__()
+        self.sequential = sequential
+        self.padding: Padding = padding
+        # A single expert is never missing, so that its bias would have no effect.
+        self.pair = PairNetwork(dim, bias=padding == "official" and num_experts > 1)
+        self.maps = nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(num_experts))
+        self.pair_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
+        self.own_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
+
+    def forward(
+        self,
+        experts: Float[Tensor, "videos experts dim"],
+        present: Bool[Tensor, "videos experts"],
+    ) -> Float[Tensor, "videos experts dim"]:
+        """Gated unit vectors; with ``padding="masked"`` zeros where an expert is missing."""
+        states = list(experts.unbind(dim=1))
+        gated: list[Tensor] = []
+        for index in range(len(states)):
+            messages = self._messages(index, states, present)
+            mask = visible(present[:, index], self.padding)
+            gate = self.pair_norms[index](messages, mask) + self.own_norms[index](
+                self.maps[index](states[index]), mask
+            )
+            vector = F.normalize(states[index] * torch.sigmoid(gate), dim=-1)
+            gated.append(vector * mask[:, None].to(vector.dtype))
+            if self.sequential:
+                states[index] = gated[-1]
+        return torch.stack(gated, dim=1)
+
+    def _messages(
+        self, index: int, states: list[Tensor], present: Bool[Tensor, "videos experts"]
+    ) -> Float[Tensor, "videos dim"]:
+        """m_e: mean influence of all experts of a video on expert ``index``."""
+        pairs = present & present[:, index : index + 1]
+        mask = visible(pairs, self.padding)
+        if self.sequential:
+            parts = [
+                self.pair(states[index], other, mask[:, number])
+                for number, other in enumerate(states)
+            ]
+            messages = torch.stack(parts, dim=1)
+        else:
+            others = torch.stack(states, dim=1)
+            messages = self.pair(states[index][:, None].expand_as(others), others, mask)
+        weights = pairs.to(messages.dtype)
+        total = (messages * weights[..., None]).sum(dim=1)
+        return total / weights.sum(dim=1, keepdim=True).clamp_min(1.0)

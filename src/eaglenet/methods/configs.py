@@ -1,0 +1,96 @@
+"""Settings shared by all methods, and those of the methods that compact models use.
+
+Does not import torch: compact models are opened without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.settings import check_choices
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Base of the settings of a method: plain values, saved beside the weights.
+
+    num_frames: frames per video.
+    """
+
+    num_frames: int = 12
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        self.require_positive("num_frames")
+
+    def require_positive(self, *names: str) -> None:
+        """Raise ``ConfigError`` for a number below 1."""
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+
+
+@dataclass(frozen=True)
+class CLIP4ClipConfig(MethodConfig):
+    """Settings of CLIP4Clip.
+
+    head: ``mean`` (meanP, no parameters), ``lstm`` (seqLSTM), ``transformer`` (seqTransf) or
+        ``tight`` (tightTransf, a cross encoder over every pair).
+    num_positions: frames that a transformer head can take (``tight`` needs one more for the text).
+    pairs_at_once: pairs per batch of the cross encoder; limits memory, does not change scores.
+    score_bias: keep a constant in the scores of ``tight``, for converted official checkpoints.
+    stem: ``2d``, CLIP's own map of a patch, or ``3d``: patches are seen with the frames before and
+        after, inside CLIP's vision tower (its authors found it no better, and freeze nothing then:
+        ``training.freeze=none``).
+    """
+
+    head: Literal["mean", "lstm", "transformer", "tight"] = "mean"
+    num_layers: int = 4
+    num_heads: int | None = None
+    num_positions: int = 77
+    dropout: float = 0.1
+    pairs_at_once: int = 4096
+    score_bias: bool = False
+    stem: Literal["2d", "3d"] = "2d"
+
+
+@dataclass(frozen=True)
+class WordFrameConfig(MethodConfig):
+    """Settings of WordFrame; the switches are its ablation.
+
+    coarse: the cosine of text and mean frame is part of the score, and the rest starts at 0.
+        Off: the interaction alone, from the start; for untrained towers.
+    changes: add to each frame a map of the difference between its neighbours.
+    num_layers: blocks of self-attention over frames before words are matched; 0: none.
+    weighted: a small network weighs the words; off: all words weigh the same.
+    both_ways: frames are matched to words too, as in DRL. Off: a frame that matches no word does
+        not lower the score.
+    interaction: match words with frames; off: the coarse part and the bank alone.
+    bank, bank_weight: size of the hubness bank of training texts (0: none), and its weight.
+    token_shift: the last two visual blocks of a CLIP tower exchange tokens with neighbour frames.
+    """
+
+    coarse: bool = True
+    changes: bool = True
+    num_layers: int = 1
+    num_heads: int | None = None
+    num_positions: int = 77
+    weighted: bool = True
+    both_ways: bool = False
+    interaction: bool = True
+    bank: int = 1024
+    bank_weight: float = 0.75
+    token_shift: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_layers < 0:
+            raise ConfigError(f"num_layers is {self.num_layers}; it must be 0 or more")
+        if self.bank < 0 or self.bank_weight < 0:
+            raise ConfigError(
+                f"bank is {self.bank}, bank_weight {self.bank_weight}; both must be 0 or more"
+            )
+        if not self.interaction and not self.coarse:
+            raise ConfigError("interaction and coarse are both off: the score would be empty")
