@@ -69,7 +69,7 @@ def test_the_splits_are_those_of_the_index_and_padding_is_masked(folder: Path) -
     green = torch.tensor(COLOURS["green"])
     assert (clips.frames[0, 1, :, 5, 7].int() - green).abs().max() < 4
     assert int(clips.frames[0, 2].max()) == 0
-    batch = source.pairs.pairs([9, 2])
+    batch = source.pairs([9, 2])
     assert batch.video_ids.tolist() == [4, 1]
 
 

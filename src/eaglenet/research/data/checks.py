@@ -13,15 +13,7 @@ from eaglenet.core.errors import DatasetError, UsageError, VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data.annotation_files import finder_for
-from eaglenet.research.data.records import DATASETS, Split, VideoRecord
-
-
-@dataclass(frozen=True)
-class VideoProblem:
-    """A video that cannot be used, and why."""
-
-    video_id: str
-    reason: str
+from eaglenet.research.data.records import DATASETS, Split, VideoProblem, VideoRecord
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ def report_split(
         num_found=len(split) - len(split.missing),
         missing=tuple(video.video_id for video in split.missing),
         undecodable=undecodable,
-        left_out=tuple(VideoProblem(entry.video_id, entry.reason) for entry in split.left_out),
+        left_out=split.left_out,
         ambiguous=ambiguous,
         longest_caption=max(len(text) for text in split.texts),
     )

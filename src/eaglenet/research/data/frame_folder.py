@@ -29,17 +29,17 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.core.types import Clips, PairBatch, Tokens
-from eaglenet.research.data.checks import CheckReport, SplitReport, VideoProblem
+from eaglenet.core.types import Clips
+from eaglenet.research.data.checks import CheckReport, SplitReport
 from eaglenet.research.data.records import (
-    LeftOut,
     RetrievalProtocol,
     Split,
+    VideoProblem,
     VideoRecord,
     check_split_name,
     make_split,
 )
-from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
+from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source, clip_source
 from eaglenet.video.images import encode_jpeg
 
 INDEX_FILE = "index.jsonl"
@@ -277,7 +277,9 @@ def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, li
             "for the test split is named with data.options.test_root"
         )
     kept = [item for item in listed if _captions(item, kind)]
-    without = [LeftOut(item.id, f"no caption of {kind}") for item in listed if item not in kept]
+    without = [
+        VideoProblem(item.id, f"no caption of {kind}") for item in listed if item not in kept
+    ]
     protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}", PROTOCOL)
     videos = [VideoRecord(item.id, _captions(item, kind)) for item in kept]
     return make_split(FRAMES, split, protocol, videos, without), kept
@@ -327,33 +329,13 @@ class FramePictures:
         return Clips(pictures, mask, seconds.contiguous())
 
 
-class PicturePairs:
-    """Pairs of sentences and pictures that lie in memory."""
-
-    def __init__(self, tokens: Tokens, pictures: FramePictures, video_of_text: Tensor) -> None:
-        self.tokens, self.pictures, self.video_of_text = tokens, pictures, video_of_text
-
-    def pairs(self, indices: Any) -> PairBatch:
-        chosen = torch.as_tensor(indices, dtype=torch.int64)
-        owners = self.video_of_text[chosen]
-        return PairBatch(self.tokens[chosen], self.pictures.clips(owners), owners)
-
-
 def open_pictures(data: DataChoice, split: str, opening: Opening) -> Source:
     """A split whose pictures are read into memory at the model's size."""
     folder, records, items = load_items(data, split)
     frames, _ = folder.read_frames(items, data.frames.size, threads=max(data.workers, 1))
     pictures = FramePictures(frames, [item.frames for item in items], data.frames.num_frames)
     tokens = opening.reader.tokenize(records.texts, data.max_words)
-    return Source(
-        pairs=PicturePairs(tokens, pictures, records.video_of_text),
-        texts=lambda rows: tokens[rows],
-        videos=pictures.clips,
-        sentences=records.texts,
-        video_ids=records.video_ids,
-        protocol=records.protocol,
-        missing=tuple(entry.video_id for entry in records.left_out),
-    )
+    return clip_source(records, tokens, pictures.clips)
 
 
 def look_at_pictures(data: DataChoice, split: str) -> Findings:
@@ -402,9 +384,7 @@ def check_frames(
                 undecodable=tuple(
                     VideoProblem(item.id, broken[item.id]) for item in items if item.id in broken
                 ),
-                left_out=tuple(
-                    VideoProblem(entry.video_id, entry.reason) for entry in records.left_out
-                ),
+                left_out=records.left_out,
                 longest_caption=max(len(text) for text in records.texts),
             )
         )

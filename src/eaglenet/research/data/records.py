@@ -36,8 +36,8 @@ class VideoRecord:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A video or caption that the annotations name and the split does not hold, and why."""
+class VideoProblem:
+    """A video that a split leaves out or that cannot be decoded, and the reason."""
 
     video_id: str
     reason: str
@@ -79,7 +79,7 @@ class Split:
     name: str
     protocol: RetrievalProtocol
     videos: tuple[VideoRecord, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[VideoProblem, ...] = ()
 
     def __post_init__(self) -> None:
         title = f"{self.dataset} {self.name}"
@@ -132,7 +132,9 @@ class Split:
         wanted = set(video_ids)
         kept = tuple(video for video in self.videos if video.video_id in wanted)
         dropped = tuple(
-            LeftOut(video.video_id, reason) for video in self.videos if video.video_id not in wanted
+            VideoProblem(video.video_id, reason)
+            for video in self.videos
+            if video.video_id not in wanted
         )
         num_texts = sum(len(video.captions) for video in kept)
         protocol = self.protocol.sized(num_texts, len(kept), self.num_listed)
@@ -217,7 +219,7 @@ def make_split(
     name: str,
     protocol: RetrievalProtocol,
     videos: Sequence[VideoRecord],
-    left_out: Sequence[LeftOut] = (),
+    left_out: Sequence[VideoProblem] = (),
 ) -> Split:
     """A split whose protocol name carries its sizes; what was left out is logged with counts."""
     num_texts = sum(len(video.captions) for video in videos)
@@ -230,25 +232,6 @@ def make_split(
             )
     sized = protocol.sized(num_texts, len(videos), num_listed)
     return Split(dataset, name, sized, tuple(videos), tuple(left_out))
-
-
-def gather_records(
-    video_ids: Iterable[str],
-    captions: Mapping[str, Sequence[str]],
-    find: Callable[[str], Path | None],
-    *,
-    window: tuple[float, float] | None = None,
-) -> tuple[list[VideoRecord], list[LeftOut]]:
-    """Records in the order of ``video_ids``; an id without captions is left out, never padded."""
-    videos = []
-    left_out = []
-    for video_id in video_ids:
-        texts = captions.get(video_id)
-        if texts:
-            videos.append(VideoRecord(video_id, tuple(texts), find(video_id), window))
-        else:
-            left_out.append(LeftOut(video_id, "no caption in the annotations"))
-    return videos, left_out
 
 
 def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, ...], int]:

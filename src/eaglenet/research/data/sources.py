@@ -27,7 +27,6 @@ from eaglenet.core.types import (
     Tokens,
     VideoFeatures,
 )
-from eaglenet.research.data.batches import CachedPairs, PairSource
 from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
 from eaglenet.research.data.records import DATASETS, DatasetSpec, Split
 
@@ -84,22 +83,24 @@ class DataChoice:
 class Source:
     """Texts and videos of a split, fetched by index."""
 
-    pairs: PairSource
     texts: Callable[[Tensor], Tokens | TextFeatures]
     videos: Callable[[Tensor], Clips | VideoFeatures]
+    video_of_text: Tensor
     sentences: Sequence[str]
     video_ids: Sequence[str]
     protocol: Any
     missing: tuple[str, ...] = ()
     """Ids that the split lists and whose video was not found."""
 
-    @property
-    def video_of_text(self) -> Tensor:
-        return self.pairs.video_of_text
+    def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
+        """Texts of these indices with their videos, on the device of ``video_of_text``."""
+        rows = torch.as_tensor(indices, dtype=torch.int64, device=self.video_of_text.device)
+        owners = self.video_of_text[rows]
+        return PairBatch(self.texts(rows), self.videos(owners), owners)
 
     @property
     def num_texts(self) -> int:
-        return len(self.pairs.video_of_text)
+        return len(self.video_of_text)
 
     @property
     def num_videos(self) -> int:
@@ -186,29 +187,16 @@ def add_source(spec: SourceSpec) -> SourceSpec:
     return SOURCES.add(spec.name, spec)
 
 
-class MemoryPairs:
-    """Pairs whose frames and tokens all lie in memory."""
-
-    def __init__(self, tokens: Tokens, clips: Clips, video_of_text: Tensor) -> None:
-        self.tokens = tokens
-        self.clips = clips
-        self.video_of_text = video_of_text
-
-    def pairs(self, indices: Any) -> PairBatch:
-        chosen = torch.as_tensor(indices, dtype=torch.int64)
-        owners = self.video_of_text[chosen]
-        return PairBatch(self.tokens[chosen], self.clips[owners], owners)
-
-
-def memory_source(records: Split, tokens: Tokens, clips: Clips) -> Source:
-    """A small split held whole in memory."""
+def clip_source(records: Split, tokens: Tokens, clips: Callable[[Tensor], Clips]) -> Source:
+    """Source over tokens in memory and clips that ``clips`` fetches by index."""
     return Source(
-        pairs=MemoryPairs(tokens, clips, records.video_of_text),
         texts=lambda rows: tokens[rows],
-        videos=lambda rows: clips[rows],
+        videos=clips,
+        video_of_text=records.video_of_text,
         sentences=records.texts,
         video_ids=records.video_ids,
         protocol=records.protocol,
+        missing=tuple(entry.video_id for entry in records.left_out),
     )
 
 
@@ -250,9 +238,7 @@ def open_videos(data: DataChoice, split: str, opening: Opening) -> Source:
     frames = FrameCache.build(
         records, data.frames, folder, workers=data.workers, progress=opening.progress
     )
-    return cached_source(
-        CachedPairs(records, frames, opening.reader.tokenize, max_words=data.max_words)
-    )
+    return cached_source(records, frames, opening.reader.tokenize, data.max_words)
 
 
 def look_at_videos(data: DataChoice, split: str) -> Findings:
@@ -274,15 +260,27 @@ def load_records(data: DataChoice, split: str) -> Split:
     return spec.load(data.folder(), split, **data.options)
 
 
-def cached_source(pairs: CachedPairs) -> Source:
-    """Cached frames and sentences tokenised once."""
-    tokens = pairs.tokenizer(pairs.split.texts, max_length=pairs.max_words)
-    return Source(
-        pairs=pairs,
-        texts=lambda rows: tokens[rows],
-        videos=pairs.cache.clips,
-        sentences=pairs.split.texts,
-        video_ids=pairs.split.video_ids,
-        protocol=pairs.split.protocol,
-        missing=tuple(entry.video_id for entry in pairs.split.left_out),
-    )
+def cached_source(
+    split: Split, cache: FrameCache, tokenize: Callable[..., Tokens], max_words: int = 32
+) -> Source:
+    """Source over cached frames; videos that the cache had to skip leave the split."""
+    is_cached = cache.bound_to(split).available
+    if not is_cached.any():
+        raise DatasetError(
+            f"{cache.folder}: none of the {len(split)} videos of {split.dataset} {split.name} "
+            "is in the cache; build it for this split"
+        )
+    if not is_cached.all():
+        usable = [
+            video.video_id for video, here in zip(split.videos, is_cached, strict=True) if here
+        ]
+        logger.warning(
+            "%s %s: %d of %d videos are in the frame cache",
+            split.dataset,
+            split.name,
+            len(usable),
+            len(split),
+        )
+        split = split.only(usable, "not in the frame cache")
+    tokens = tokenize(split.texts, max_length=max_words)
+    return clip_source(split, tokens, cache.bound_to(split).clips)

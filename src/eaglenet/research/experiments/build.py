@@ -275,7 +275,7 @@ def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -
     if not SOURCES[experiment.data.dataset].is_features:
         return None
     source = load_source(experiment.data, "train", method, cache=Path(), device=device)
-    return lambda pairs: source.pairs.pairs(torch.arange(pairs) % source.num_texts)
+    return lambda pairs: source.pairs(torch.arange(pairs) % source.num_texts)
 
 
 def splits_of(experiment: Experiment) -> tuple[str, str]:

@@ -16,7 +16,6 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
 from eaglenet.models.files import WEIGHTS, local_folder
 from eaglenet.models.folder import load
-from eaglenet.research.data.batches import FeaturePairs
 from eaglenet.research.data.experts import ExpertSplit, load_expert_folder
 from eaglenet.research.data.features import (
     INDEX_FILE,
@@ -77,9 +76,9 @@ def default_split(data: DataChoice) -> str:
 def feature_source(split: FeatureSplit) -> Source:
     """A source over stored features, on their own device."""
     return Source(
-        pairs=FeaturePairs(split),
         texts=split.text_batch,
         videos=split.video_batch,
+        video_of_text=split.video_of_text,
         sentences=split.captions,
         video_ids=split.video_ids,
         protocol=split.protocol,

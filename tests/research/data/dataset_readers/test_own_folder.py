@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.research.data.datasets.own_folder import load
+from eaglenet.research.data.own_folder import load
 
 
 def write_jsonl(path: Path, *rows: object) -> Path:

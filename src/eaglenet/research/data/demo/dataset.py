@@ -45,7 +45,7 @@ from eaglenet.research.data.sources import (
     Source,
     SourceSpec,
     add_source,
-    memory_source,
+    clip_source,
 )
 
 __all__ = [
@@ -219,7 +219,8 @@ def open_demo(data: DataChoice, split: str, opening: Opening) -> Source:
     """A split rendered in memory, without files."""
     world = demo_split(split, **check_options("demo", demo_split, data.options))
     clips = render_clips(world, data.frames)
-    return memory_source(world, opening.reader.tokenize(world.texts, data.max_words), clips)
+    tokens = opening.reader.tokenize(world.texts, data.max_words)
+    return clip_source(world, tokens, lambda rows: clips[rows])
 
 
 add_source(SourceSpec("demo", "The demo world, in memory", open=open_demo, needs_folder=False))

@@ -19,9 +19,9 @@ from eaglenet.research.data.annotation_files import (
 )
 from eaglenet.research.data.records import (
     DatasetSpec,
-    LeftOut,
     RetrievalProtocol,
     Split,
+    VideoProblem,
     VideoRecord,
     check_id,
     check_split_name,
@@ -181,7 +181,7 @@ def window_of(row: dict[str, Any], where: str) -> tuple[float, float] | None:
 
 def merge(
     entries: Sequence[Entry], folder: Path, finder: VideoFinder
-) -> tuple[dict[str, VideoRecord], dict[str, str], list[LeftOut]]:
+) -> tuple[dict[str, VideoRecord], dict[str, str], list[VideoProblem]]:
     """Lines of one video (and one window of it) joined; splits by id; videos without captions."""
     videos: dict[str, VideoRecord] = {}
     splits: dict[str, str] = {}
@@ -213,7 +213,7 @@ def merge(
         raise DatasetError(f"{absent!r} names no split while other lines do; name one in each line")
     if num_empty:
         logger.warning("skipped %d empty captions under %s", num_empty, folder)
-    left_out = [LeftOut(key, "no caption") for key in listed if key not in videos]
+    left_out = [VideoProblem(key, "no caption") for key in listed if key not in videos]
     return videos, splits, left_out
 
 
