@@ -26,11 +26,22 @@ from eaglenet.models.files import HEAD
 from eaglenet.models.folder import load, save
 from eaglenet.models.head import save_head
 from eaglenet.research.data.frame_folder import FrameItem
-from eaglenet.research.small.banks import PairBank, join_banks, open_bank, open_pictures
-from eaglenet.research.small.config import PairTrainingConfig
-from eaglenet.research.small.evaluation import evaluate_all, recall_sum
+from eaglenet.research.small.banks import (
+    PairBank,
+    evaluate_all,
+    join_banks,
+    open_bank,
+    open_pictures,
+    recall_sum,
+)
 from eaglenet.research.small.start import keep_pieces, start_from
-from eaglenet.research.small.trainer import BEST, PairTrainer, Weights, greedy_soup
+from eaglenet.research.small.trainer import (
+    BEST,
+    PairTrainer,
+    PairTrainingConfig,
+    Weights,
+    greedy_soup,
+)
 
 # The head of towers that were made of pairs: captions of training level videos near to any.
 

@@ -30,6 +30,7 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import save
 from eaglenet.research.data.batches import PairSampler
 from eaglenet.research.data.sources import Source
+from eaglenet.research.environment import peak_memory
 from eaglenet.research.evaluation.evaluate import EvaluationResult
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.training.checkpoint import (
@@ -54,7 +55,6 @@ from eaglenet.research.training.distributed import (
 )
 from eaglenet.research.training.epochs import epoch_batches, evaluate_source, pair_samplers
 from eaglenet.research.training.loggers import open_boards
-from eaglenet.research.training.memory import peak_memory
 from eaglenet.research.training.optimizer import (
     build_optimizer,
     freeze_parameters,

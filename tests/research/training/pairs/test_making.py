@@ -21,12 +21,12 @@ from eaglenet.encoders.compact import (
     leave_out_patches,
 )
 from eaglenet.research.small.banks import PairBank, join_banks
-from eaglenet.research.small.config import PairTrainingConfig
 from eaglenet.research.small.losses import agreement_loss, distillation_loss
 from eaglenet.research.small.run import Making, PairExperiment
 from eaglenet.research.small.trainer import (
     BEST,
     PairTrainer,
+    PairTrainingConfig,
     Unlabelled,
     greedy_soup,
     mean_of_weights,
