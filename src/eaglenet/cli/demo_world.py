@@ -18,7 +18,8 @@ from eaglenet.core.progress import Progress, report_progress
 if TYPE_CHECKING:
     from eaglenet.core.types import Hit
     from eaglenet.methods.base import Method
-    from eaglenet.research.data.demo.dataset import DemoSplit, Scene
+    from eaglenet.research.data.demo.dataset import DemoSplit
+    from eaglenet.research.data.demo.world import Scene
 
 
 MAX_WORDS = 32

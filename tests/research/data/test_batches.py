@@ -12,7 +12,7 @@ import torch
 from eaglenet.core.errors import DatasetError
 from eaglenet.core.types import FrameSpec, PairBatch, TextFeatures, Tokens, VideoFeatures
 from eaglenet.research.data.batches import prefetch
-from eaglenet.research.data.features import FeatureSplit
+from eaglenet.research.data.features import FeatureSplit, PackedTokens
 from eaglenet.research.data.frame_cache import FrameCache
 from eaglenet.research.data.records import RetrievalProtocol, Split, VideoRecord, make_split
 from eaglenet.research.data.sources import cached_source
@@ -51,17 +51,18 @@ def brightness(batch: PairBatch) -> list[int]:
 
 def test_feature_pairs_match_texts_with_their_videos() -> None:
     split = FeatureSplit(
-        packed_frames=torch.arange(6.0)[:, None].expand(6, 4).half(),
+        frames=PackedTokens(
+            torch.arange(6.0)[:, None].expand(6, 4).half(),
+            torch.tensor([0, 1, 3]),
+            torch.tensor([1, 2, 3]),
+        ),
         packed_sentences=torch.arange(5.0)[:, None].expand(5, 7).half(),
         sentence_scales=None,
-        frame_start=torch.tensor([0, 1, 3]),
-        frame_count=torch.tensor([1, 2, 3]),
         text_row=torch.arange(5),
         video_of_text=torch.tensor([0, 1, 1, 2, 2]),
         video_ids=("a", "b", "c"),
         captions=("1", "2", "3", "4", "5"),
         protocol=RetrievalProtocol("toy", "toy"),
-        max_frames=3,
     )
     batch = feature_source(split).pairs([4, 0, 3])
     assert isinstance(batch.texts, TextFeatures)

@@ -6,6 +6,7 @@ import hashlib
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,11 +19,11 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
-    """The same items in the same order, made ahead in a thread; its errors are raised here."""
+    """Yield the items in order, fetched ahead in a thread; its errors are raised here."""
     ready: queue.Queue[tuple[Item | None, BaseException | None, bool]] = queue.Queue(depth)
     stopped = threading.Event()
 
-    def give(item: Item | None, error: BaseException | None, is_last: bool) -> None:
+    def put(item: Item | None, error: BaseException | None, is_last: bool) -> None:
         while not stopped.is_set():
             try:
                 ready.put((item, error, is_last), timeout=0.1)
@@ -33,12 +34,12 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
     def work() -> None:
         try:
             for item in items:
-                give(item, None, False)
+                put(item, None, False)
                 if stopped.is_set():
                     return
-            give(None, None, True)
+            put(None, None, True)
         except BaseException as error:
-            give(None, error, True)
+            put(None, error, True)
 
     thread = threading.Thread(target=work, name="prefetch", daemon=True)
     thread.start()
@@ -55,47 +56,36 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
         thread.join(timeout=5)
 
 
-# Which pairs make a batch: a sampler that a killed run can take up again at the same pair.
-
-
+@dataclass
 class PairSampler:
     """Batches of text indices; the video of each text comes with it.
 
     The order of an epoch depends on the seed and the epoch alone, never on what was drawn before,
-    so any position can be entered directly. With several processes every rank draws the same
+    so a resumed run can start at any position. With several processes every rank draws the same
     batch and takes its own slice: joined in rank order they are the single-process batch.
 
     Args:
         video_of_text: the video each text belongs to.
         batch_size: pairs of the whole batch, over all ranks.
-        one_caption: an epoch sees each video once, with a caption drawn anew each epoch, instead
-            of each caption once, when two captions of a video may meet in a batch.
+        one_caption: an epoch sees each video once, with a random caption; otherwise each
+            caption once, and two captions of a video may meet in a batch.
         neighbours: videos 2k and 2k + 1 always come next to each other, with an even batch size in
             one batch: for data whose hard negatives are neighbours. Needs ``one_caption``.
         epoch_pairs: pairs that an epoch draws, in several passes over the data or a part of one;
             0: one pass.
     """
 
-    def __init__(
-        self,
-        video_of_text: Int[Tensor, "texts"],
-        batch_size: int,
-        seed: int,
-        *,
-        one_caption: bool = False,
-        neighbours: bool = False,
-        epoch_pairs: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
-        self.video_of_text = video_of_text.cpu()
-        self.batch_size = batch_size
-        self.seed = seed
-        self.one_caption = one_caption
-        self.neighbours = neighbours
-        self.epoch_pairs = epoch_pairs
-        self.rank = rank
-        self.world = world
+    video_of_text: Int[Tensor, "texts"]
+    batch_size: int
+    seed: int
+    one_caption: bool = False
+    neighbours: bool = False
+    epoch_pairs: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        self.video_of_text = self.video_of_text.cpu()
         self._num_videos = int(torch.bincount(self.video_of_text).count_nonzero())
         self._check()
 
@@ -144,7 +134,7 @@ class PairSampler:
         return [batch[self.rank * share :][:share] for batch in batches]
 
     def check_identity(self, earlier: Mapping[str, Any]) -> None:
-        """Refuse the identity of other data or settings: the order would silently be another."""
+        """Refuse the identity of other data or settings, whose order differs."""
         for key, value in self.identity().items():
             if earlier.get(key) != value:
                 raise CheckpointError(
@@ -153,7 +143,7 @@ class PairSampler:
                 )
 
     def identity(self) -> dict[str, Any]:
-        """All that the order of an epoch depends on."""
+        """Everything that the order of an epoch depends on."""
         owners = self.video_of_text.to(torch.int64).numpy().tobytes()
         length = {"epoch_pairs": self.epoch_pairs} if self.epoch_pairs else {}
         return {
@@ -167,7 +157,7 @@ class PairSampler:
         }
 
     def _order(self, epoch: int, number: int) -> Int[Tensor, "drawn"]:
-        """The pairs of one pass over the data, which is the ``number``-th of the epoch."""
+        """Pairs of the ``number``-th pass over the data in an epoch."""
         repeat = f":{number}" if number else ""
         digest = hashlib.sha256(f"pairs:{self.seed}:{epoch}{repeat}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
@@ -179,10 +169,10 @@ class PairSampler:
             run = owners[by_video]
             first = torch.ones_like(run, dtype=torch.bool)
             first[1:] = run[1:] != run[:-1]
-            chosen = order[by_video[first]]
+            captions = order[by_video[first]]
             if self.neighbours:
-                couples = torch.randperm((len(chosen) + 1) // 2, generator=generator)
-                places = (2 * couples[:, None] + torch.arange(2)).flatten()
-                return chosen[places[places < len(chosen)]]
-            order = chosen[torch.randperm(len(chosen), generator=generator)]
+                couples = torch.randperm((len(captions) + 1) // 2, generator=generator)
+                rows = (2 * couples[:, None] + torch.arange(2)).flatten()
+                return captions[rows[rows < len(captions)]]
+            order = captions[torch.randperm(len(captions), generator=generator)]
         return order

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.research.data.annotation_files import (
     VideoFinder,
+    captions_by_video,
     captions_of_entries,
     find_file,
     finder_for,
@@ -41,7 +42,6 @@ from eaglenet.research.data.records import (
     check_split_name,
     clean_captions,
     make_split,
-    report_empty_captions,
     training_ids,
 )
 from eaglenet.research.data.sources import add_dataset
@@ -275,27 +275,6 @@ def read_vatex(files: DatasetFiles, split: str) -> Contents:
     path = files.find("ref_captions.json")
     captions = captions_by_video("vatex", path, read_json(path))
     return VATEX, *files.records(read_list(files.find(f"{split}_list.txt")), captions)
-
-
-def captions_by_video(dataset: str, path: Path, content: Any) -> dict[str, tuple[str, ...]]:
-    """Check {video_id: captions}; a caption is text or a list of words."""
-    if not isinstance(content, dict):
-        raise DatasetError(f"{path}: expected an object of video id -> captions")
-    captions = {}
-    num_empty = 0
-    for video_id, texts in content.items():
-        where = f"{path}: video {video_id!r}"
-        if not isinstance(video_id, str) or not isinstance(texts, list | tuple):
-            raise DatasetError(f"{where} needs a text id with a list of captions")
-        joined = (" ".join(text) if _is_word_list(text) else text for text in texts)
-        captions[video_id], empty = clean_captions(joined, where)
-        num_empty += empty
-    report_empty_captions(dataset, num_empty, path)
-    return captions
-
-
-def _is_word_list(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
 
 
 DIDEMO = RetrievalProtocol(

@@ -36,10 +36,8 @@ from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, 
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.epochs import pair_samplers
 from eaglenet.research.training.optimizer import (
-    build_optimizer,
     freeze_parameters,
     halve_towers,
-    parameter_groups,
 )
 from eaglenet.research.training.step import StepOptions, training_losses
 
@@ -94,15 +92,7 @@ def estimate_run(
         halve_towers(method)
     if training.checkpointing:
         method.encoder.set_gradient_checkpointing(training.checkpointed_blocks or True)
-    groups = parameter_groups(
-        method,
-        lr_encoder=training.lr_encoder,
-        lr_head=training.lr_head,
-        weight_decay=training.weight_decay,
-        optimizer=training.optimizer,
-        decay=training.decay,
-    )
-    optimizer = build_optimizer(groups, training.optimizer, beta=training.second_beta)
+    optimizer = training.make_optimizer(method)
     options = StepOptions(
         training.precision, positives=training.positives, num_frames=method.frame_spec.num_frames
     )

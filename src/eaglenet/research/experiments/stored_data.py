@@ -26,8 +26,8 @@ from eaglenet.research.data.experts import ExpertSplit, add_experts, load_expert
 from eaglenet.research.data.features import (
     INDEX_FILE,
     FeatureSplit,
+    differing_origins,
     load_feature_folder,
-    made_otherwise,
     read_index,
     save_feature_folder,
 )
@@ -35,8 +35,8 @@ from eaglenet.research.data.frame_folder import (
     FRAMES,
     OPTIONS,
     load_items,
-    look_at_pictures,
-    open_pictures,
+    look_at_frames,
+    open_clips,
 )
 from eaglenet.research.data.records import check_split_name, hold_out_ids
 from eaglenet.research.data.role_graphs import over_tokens, role_graphs
@@ -197,16 +197,6 @@ def open_features(data: DataChoice, split: str, opening: Opening) -> Source:
     return feature_source(features.to(opening.device))
 
 
-def open_whole(folder: Path, reader: Reader) -> Source:
-    """Open all videos of a features folder."""
-    return feature_source(read_features(folder, reader))
-
-
-def default_split(data: DataChoice) -> str:
-    """The held-out videos, unless the data has a folder of test videos."""
-    return "test" if "test_root" in data.options else "val"
-
-
 def feature_source(split: FeatureSplit) -> Source:
     """A source over stored features, on their own device."""
     return Source(
@@ -294,7 +284,7 @@ def feature_notes(data: DataChoice, features: FeatureSplit) -> list[str]:
     index = read_index(root)
     ids, video_ids = index["video_ids"], features.video_ids
     held_out = hold_out_ids(ids, data.val_videos)
-    notes = made_otherwise(index, features.metadata)
+    notes = differing_origins(index, features.metadata)
     for name, seen in (("trained on", set(ids) - held_out), ("selected on", held_out)):
         count = len(seen.intersection(video_ids))
         if count:
@@ -324,8 +314,9 @@ add_source(
         FEATURES,
         "Stored features of any dataset",
         open=open_features,
-        whole=open_whole,
-        default_split=default_split,
+        whole=lambda folder, reader: feature_source(read_features(folder, reader)),
+        # The held-out videos, unless the data has a folder of test videos.
+        default_split=lambda data: "test" if "test_root" in data.options else "val",
         is_features=True,
     )
 )
@@ -337,7 +328,7 @@ TOWERS = "small"
 def open_frames(data: DataChoice, split: str, opening: Opening) -> Source:
     """Open frames for towers, or their features for a head on frozen towers."""
     if not ENCODERS[opening.reader.encoder.family].reads_features:
-        return open_pictures(data, split, opening)
+        return open_clips(data, split, opening)
     return feature_source(open_frame_features(data, split, opening).to(opening.device))
 
 
@@ -362,7 +353,7 @@ def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) 
     spec = replace(data.frames, size=size, resize=resize)
     towers.frame_spec = spec
     words = min(data.max_words, towers.encoder.context_length or data.max_words)
-    source = open_pictures(
+    source = open_clips(
         replace(data, frames=spec, max_words=words),
         split,
         Opening(towers, opening.cache, opening.device, opening.progress),
@@ -400,18 +391,13 @@ def weights_of(towers: str) -> str:
     return towers
 
 
-def choose_on_validation(data: DataChoice) -> str:
-    """Validation; the test split of frames is scored on request only."""
-    return "val"
-
-
 add_source(
     SourceSpec(
         FRAMES,
         "Folders of frames with captions (`eaglenet data frames`)",
         open=open_frames,
-        look=look_at_pictures,
-        default_split=choose_on_validation,
+        look=look_at_frames,
+        default_split=lambda data: "val",  # the test split is scored on request only
         keeps_frames=True,
         gives_features=True,
     )

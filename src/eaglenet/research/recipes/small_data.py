@@ -255,8 +255,8 @@ EXPERT_CONFIG: MethodSettings = {
 
 
 def expert_setup(method: str, dataset: str, tower: str) -> Setup:
-    from eaglenet.research.data.demo.dataset import vocabulary
     from eaglenet.research.data.demo.experts import FRAMES_EXPERT, TOKENS, WIDTHS, WORDS
+    from eaglenet.research.data.demo.world import vocabulary
 
     experts = ExpertConfig(
         WIDTHS, FRAMES_EXPERT, text_dim=24, words_dim=WORDS["glove"], dim=EXPERT_DIM

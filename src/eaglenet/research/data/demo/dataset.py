@@ -19,15 +19,13 @@ from eaglenet.core.files import atomic_write, read_json, write_json, write_text
 from eaglenet.core.platform import num_cores
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import Clips, FrameSpec
-from eaglenet.research.data.demo.rendering import FRAME_SIZE, nearest_colour, render, render_batch
+from eaglenet.research.data.demo.rendering import FRAME_SIZE, render, render_batch
 from eaglenet.research.data.demo.world import (
     FRAMES_PER_SECOND,
     NUM_FRAMES,
     SPLITS,
     DemoWorld,
-    Event,
     Scene,
-    vocabulary,
 )
 from eaglenet.research.data.records import (
     DATASETS,
@@ -47,21 +45,6 @@ from eaglenet.research.data.sources import (
     add_source,
     clip_source,
 )
-
-__all__ = [
-    "DemoSplit",
-    "DemoWorld",
-    "Event",
-    "Scene",
-    "demo_split",
-    "demo_tokenizer_folder",
-    "nearest_colour",
-    "render",
-    "render_batch",
-    "render_clips",
-    "render_world",
-    "vocabulary",
-]
 
 logger = logging.getLogger(__name__)
 
