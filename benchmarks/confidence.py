@@ -22,13 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import environment, save_result
-from eaglenet.core.files import read_json
-from eaglenet.indexing.hubness import model_hubness_bank
-from eaglenet.models.files import local_folder
-from eaglenet.models.folder import load
-from eaglenet.research.data.sources import DataChoice, Opening
-from eaglenet.research.evaluation.calibration import (
+from calibration import (
     Gallery,
     cross_fit,
     draw_trials,
@@ -37,6 +31,12 @@ from eaglenet.research.evaluation.calibration import (
     roc_auc,
     score_texts,
 )
+from common import environment, save_result
+from eaglenet.core.files import read_json
+from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.models.files import local_folder
+from eaglenet.models.folder import load
+from eaglenet.research.data.sources import DataChoice, Opening
 from eaglenet.research.experiments.stored_data import open_frames
 from eaglenet.research.training.epochs import index_chunks
 from eaglenet.search.torch_model import model_identity

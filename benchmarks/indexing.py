@@ -46,12 +46,12 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.clip4clip import CLIP4ClipConfig
 from eaglenet.models.folder import load
-from eaglenet.research.small.run import FRAMES_A_CLIP
+from eaglenet.research.small.run import FRAMES_PER_CLIP
 from eaglenet.video.containers import pyav
 from eaglenet.video.sampling import shared_step
 from repeating import repeat_piece
 
-CLIP_SECONDS, OVERLAP, NUM_FRAMES, BATCH = 10.0, 2.0, FRAMES_A_CLIP, 48
+CLIP_SECONDS, OVERLAP, NUM_FRAMES, BATCH = 10.0, 2.0, FRAMES_PER_CLIP, 48
 SIZES = {"240p": (320, 240), "720p": (1280, 720), "1080p": (1920, 1080)}
 PIECE = 32
 """Seconds that are made; longer films repeat them. So many that a clip and the next never show the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import inspect
 import io
 import json
 import pickle
@@ -135,11 +134,10 @@ def test_checkpoints_of_training(tmp_path: Path) -> None:
 
 
 def dataset_readers(tmp_path: Path, files: Any) -> list[tuple[Path, Callable[[], Any]]]:
-    from eaglenet.research.data import datasets
-    from eaglenet.research.data.datasets import own_folder
+    from eaglenet.research.data import DATASETS, own_folder
 
-    names = [name for name in datasets.__all__ if name != "own_folder"]
-    made = {name: getattr(files, name)(tmp_path / name) for name in names}
+    names = [name for name in DATASETS if name not in ("demo", "folder")]
+    made = {name: getattr(files, name.replace("-", "_"))(tmp_path / name) for name in names}
     own = tmp_path / "own"
     own.mkdir()
     (own / "captions.csv").write_text('path,caption\na.mp4,"one, two"\nb.mp4,three\n')
@@ -149,19 +147,18 @@ def dataset_readers(tmp_path: Path, files: Any) -> list[tuple[Path, Callable[[],
     for name, root in made.items():
         for path in sorted(root.rglob("*")):
             if path.suffix in (".json", ".jsonl", ".csv", ".tsv", ".txt", ".pkl"):
-                module: Any = getattr(datasets, name)
-                readers.append((path, lambda module=module, root=root: _all(module, root)))
+                spec: Any = DATASETS[name]
+                readers.append((path, lambda spec=spec, root=root: _all(spec, root)))
     for name in ("captions.csv", "data.jsonl"):
         path = own / name
         readers.append((path, lambda path=path: own_folder.load(path, "all")))
     return readers
 
 
-def _all(module: Any, root: Path) -> None:
-    takes_hold_out = "hold_out" in inspect.signature(module.load).parameters
-    options = {"hold_out": 1} if takes_hold_out else {}
+def _all(spec: Any, root: Path) -> None:
+    options = {"hold_out": 1} if "hold_out" in spec.options else {}
     for split in ("train", "test"):
-        module.load(root, split, **options)
+        spec.load(root, split, **options)
 
 
 def mutate_by_name(path: Path) -> Any:

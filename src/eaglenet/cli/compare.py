@@ -137,7 +137,7 @@ def print_checks(
     checks: Mapping[str, ExperimentCheck | str], refused: list[str], seeds: int, as_json: bool
 ) -> None:
     """Print what every row would train, and its estimated cost, for `--dry-run`."""
-    from eaglenet.research.experiments.estimate import Estimate
+    from eaglenet.research.experiments.build import Estimate
 
     if as_json:
         plain = {

@@ -18,7 +18,8 @@ from eaglenet.core.progress import Progress, report_progress
 if TYPE_CHECKING:
     from eaglenet.core.types import Hit
     from eaglenet.methods.base import Method
-    from eaglenet.research.data.demo.dataset import DemoSplit, Scene
+    from eaglenet.research.data.demo.dataset import DemoSplit
+    from eaglenet.research.data.demo.world import Scene
 
 
 MAX_WORDS = 32
@@ -125,7 +126,6 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
     """Every sentence against every clip, from the decoded files."""
     import torch
 
-    from eaglenet.research.data.batches import CachedPairs
     from eaglenet.research.data.frame_cache import FrameCache
     from eaglenet.research.data.sources import cached_source
     from eaglenet.research.training.distributed import World
@@ -133,8 +133,8 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
 
     folder = output / "frames" / f"{len(world)}-clips"
     cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)
-    pairs = CachedPairs(world, cache, method.tokenize, max_words=MAX_WORDS)
-    return evaluate_source(method, cached_source(pairs), World(device=torch.device("cpu")))
+    source = cached_source(world, cache, method.tokenize, MAX_WORDS)
+    return evaluate_source(method, source, World(device=torch.device("cpu")))
 
 
 def _index(

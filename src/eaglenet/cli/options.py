@@ -60,7 +60,7 @@ def find_recipe(
 ) -> Recipe:
     """The recipe of a method, or of a row of the paper's tables, with the given axes."""
     from eaglenet.research.recipes import Recipe, paper_recipe
-    from eaglenet.research.recipes.paper_rows import ROW_NAME
+    from eaglenet.research.recipes.recipe import ROW_NAME
 
     axes = {"data": data, "tower": tower, "protocol": protocol, "variants": tuple(variants or ())}
     recipe = paper_recipe(name) if ROW_NAME.fullmatch(name) else Recipe(name)

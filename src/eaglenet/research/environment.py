@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from eaglenet.core.platform import read_proc
+from eaglenet.core.platform import PROC, read_proc
 from eaglenet.version import __version__
 
 RECORDED = ("torch", "numpy", "safetensors", "tokenizers", "av", "triton")
@@ -77,3 +78,23 @@ def _processor_name() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Start measuring: the peak is what is held now."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        # "5" resets the peak resident size of this process (Linux); elsewhere nothing is measured.
+        with contextlib.suppress(OSError):
+            (PROC / "self/clear_refs").write_text("5")
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes: the GPU allocator's peak, or the process's peak resident size; None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    for line in (read_proc("self/status") or "").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None

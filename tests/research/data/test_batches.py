@@ -11,10 +11,12 @@ import torch
 
 from eaglenet.core.errors import DatasetError
 from eaglenet.core.types import FrameSpec, PairBatch, TextFeatures, Tokens, VideoFeatures
-from eaglenet.research.data.batches import CachedPairs, FeaturePairs, prefetch
-from eaglenet.research.data.features import FeatureSplit
+from eaglenet.research.data.batches import prefetch
+from eaglenet.research.data.features import FeatureSplit, PackedTokens
 from eaglenet.research.data.frame_cache import FrameCache
 from eaglenet.research.data.records import RetrievalProtocol, Split, VideoRecord, make_split
+from eaglenet.research.data.sources import cached_source
+from eaglenet.research.experiments.stored_data import feature_source
 from eaglenet.video.decoding import decode, write_video
 
 SPEC = FrameSpec(num_frames=3, size=32)
@@ -49,19 +51,20 @@ def brightness(batch: PairBatch) -> list[int]:
 
 def test_feature_pairs_match_texts_with_their_videos() -> None:
     split = FeatureSplit(
-        packed_frames=torch.arange(6.0)[:, None].expand(6, 4).half(),
+        frames=PackedTokens(
+            torch.arange(6.0)[:, None].expand(6, 4).half(),
+            torch.tensor([0, 1, 3]),
+            torch.tensor([1, 2, 3]),
+        ),
         packed_sentences=torch.arange(5.0)[:, None].expand(5, 7).half(),
         sentence_scales=None,
-        frame_start=torch.tensor([0, 1, 3]),
-        frame_count=torch.tensor([1, 2, 3]),
         text_row=torch.arange(5),
         video_of_text=torch.tensor([0, 1, 1, 2, 2]),
         video_ids=("a", "b", "c"),
         captions=("1", "2", "3", "4", "5"),
         protocol=RetrievalProtocol("toy", "toy"),
-        max_frames=3,
     )
-    batch = FeaturePairs(split).pairs([4, 0, 3])
+    batch = feature_source(split).pairs([4, 0, 3])
     assert isinstance(batch.texts, TextFeatures)
     assert isinstance(batch.videos, VideoFeatures)
     assert batch.texts.sentence[:, 0].tolist() == [4.0, 0.0, 3.0]
@@ -74,7 +77,7 @@ def test_cached_pairs_are_the_decoded_files_and_their_captions(
 ) -> None:
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
     indices = [7, 0, 1, 10]
-    cached = CachedPairs(split, cache, tokenizer, max_words=9).pairs(indices)
+    cached = cached_source(split, cache, tokenizer, max_words=9).pairs(indices)
     decoded = [decode(split.videos[video].path, SPEC) for video in (3, 0, 0, 5)]
     assert torch.equal(cached.videos.frames, torch.stack([video.frames for video in decoded]))
     assert torch.equal(cached.videos.mask, torch.stack([video.mask for video in decoded]))
@@ -89,11 +92,11 @@ def test_videos_that_the_cache_skipped_leave_the_pairs_and_are_counted(
 ) -> None:
     split.videos[2].path.write_bytes(b"broken")
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
-    source = CachedPairs(split, cache, tokenizer)
+    source = cached_source(split, cache, tokenizer)
     assert len(source.video_of_text) == 2 * (NUM_VIDEOS - 1)
-    assert [entry.video_id for entry in source.split.left_out] == ["v2"]
+    assert source.missing == ("v2",)
     assert "5 of 6 videos are in the frame cache" in caplog.text
-    assert source.split.protocol.name == "toy (10 texts x 5 of 6 videos)"
+    assert source.protocol.name == "toy (10 texts x 5 of 6 videos)"
     batch = source.pairs(torch.arange(10))
     assert brightness(batch) == [0, 0, 1, 1, 3, 3, 4, 4, 5, 5]
 
@@ -102,7 +105,7 @@ def test_a_cache_of_other_videos_is_an_error(split: Split, tmp_path: Path) -> No
     part = split.only(["v0"])
     cache = FrameCache.build(part, SPEC, tmp_path / "cache")
     with pytest.raises(DatasetError, match="none of the 5 videos"):
-        CachedPairs(split.only(split.video_ids[1:]), cache, tokenizer)
+        cached_source(split.only(split.video_ids[1:]), cache, tokenizer)
 
 
 def test_prefetching_keeps_order_and_raises_errors_where_they_are_read() -> None:

@@ -14,8 +14,8 @@ from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.core.types import FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.research.data.features import (
     FeatureSplit,
+    differing_origins,
     load_feature_folder,
-    made_otherwise,
     save_feature_folder,
 )
 
@@ -80,7 +80,7 @@ def test_selected_videos_bring_all_their_texts(folder: Path) -> None:
     assert part.video_of_text.tolist() == [0, 0, 0, 0, 1, 1, 1]
     torch.testing.assert_close(part.texts.sentence, split.texts[[7, 8, 9, 10, 0, 1, 2]].sentence)
     torch.testing.assert_close(part.videos.frames, split.videos[[4, 0]].frames)
-    assert part.packed_frames is split.packed_frames
+    assert part.frames.values is split.frames.values
     assert part.protocol.name.endswith("(7 texts x 2 videos)")
     with pytest.raises(DatasetError, match="twice"):
         split.select([1, 1])
@@ -99,17 +99,6 @@ def test_held_out_videos_are_disjoint_and_do_not_depend_on_order(folder: Path) -
     for wrong in (0, 5):
         with pytest.raises(UsageError, match="cannot hold out"):
             split.hold_out(wrong)
-
-
-def test_fractions_give_disjoint_parts(folder: Path) -> None:
-    split = load_feature_folder(folder)
-    parts = split.split([0.6, 0.2, 0.2], seed=1)
-    assert [part.num_videos for part in parts] == [3, 1, 1]
-    assert len({video_id for part in parts for video_id in part.video_ids}) == 5
-    with pytest.raises(UsageError, match="too few"):
-        split.split([0.9, 0.05])
-    with pytest.raises(UsageError, match="sum to at most 1"):
-        split.split([0.9, 0.2])
 
 
 def save(folder: Path, split: FeatureSplit, **changes: object) -> Path:
@@ -143,9 +132,9 @@ def test_saved_features_come_back_equal(folder: Path, tmp_path: Path) -> None:
 def test_features_of_other_frames_or_models_are_told_apart(folder: Path, tmp_path: Path) -> None:
     saved = load_feature_folder(save(tmp_path / "saved", load_feature_folder(folder))).metadata
     for one, other in ((saved, saved), ({}, saved), (saved, {})):
-        assert made_otherwise(one, other) == []
+        assert differing_origins(one, other) == []
     spec = {**saved["frame_spec"], "size": 336}
-    by_model, by_frames = made_otherwise({"model": "other", "frame_spec": spec}, saved)
+    by_model, by_frames = differing_origins({"model": "other", "frame_spec": spec}, saved)
     assert "model clip, those of the training other" in by_model
     assert "336" in by_frames
 

@@ -162,14 +162,14 @@ def test_a_changed_file_or_window_is_decoded_again(
 
 def test_other_frames_datasets_or_encodings_are_refused(split: Split, tmp_path: Path) -> None:
     FrameCache.build(split, SPEC, tmp_path)
-    with pytest.raises(DatasetError, match=r"made with frame_spec .* asked for"):
+    with pytest.raises(DatasetError, match=r"built with frame_spec .*, not"):
         FrameCache.build(split, FrameSpec(num_frames=3, size=16), tmp_path)
     with pytest.raises(DatasetError, match="frame_spec"):
         FrameCache.open(tmp_path, split, FrameSpec())
-    with pytest.raises(DatasetError, match="encoding raw, asked for jpeg"):
+    with pytest.raises(DatasetError, match="encoding raw, not jpeg"):
         FrameCache.build(split, SPEC, tmp_path, encoding="jpeg")
     foreign = make_split("other", "train", RetrievalProtocol("toy", "toy"), split.videos)
-    with pytest.raises(DatasetError, match="dataset toy, asked for other"):
+    with pytest.raises(DatasetError, match="dataset toy, not other"):
         FrameCache.build(foreign, SPEC, tmp_path)
     with pytest.raises(DatasetError, match="holds no frame cache"):
         FrameCache.open(tmp_path / "nowhere")

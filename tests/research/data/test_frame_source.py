@@ -16,7 +16,7 @@ import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures
-from eaglenet.research.data.frame_folder import check_frames, chosen_frames, load_items
+from eaglenet.research.data.frame_folder import check_frames, load_items, sample_frames
 from eaglenet.research.data.sources import SOURCES, DataChoice, Opening, Source
 from eaglenet.research.experiments.build import build_method, default_split
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
@@ -55,7 +55,7 @@ def opened(folder: Path, split: str, num_frames: int = 3) -> Source:
 def test_frames_are_all_or_the_middles_of_equal_parts(
     count: int, most: int, expected: list[int]
 ) -> None:
-    assert chosen_frames(count, most).tolist() == expected
+    assert sample_frames(count, most).tolist() == expected
 
 
 def test_the_splits_are_those_of_the_index_and_padding_is_masked(folder: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_splits_are_those_of_the_index_and_padding_is_masked(folder: Path) -
     green = torch.tensor(COLOURS["green"])
     assert (clips.frames[0, 1, :, 5, 7].int() - green).abs().max() < 4
     assert int(clips.frames[0, 2].max()) == 0
-    batch = source.pairs.pairs([9, 2])
+    batch = source.pairs([9, 2])
     assert batch.video_ids.tolist() == [4, 1]
 
 

@@ -11,9 +11,9 @@ import torch
 from eaglenet.core.errors import DatasetError, UnknownNameError, UsageError
 from eaglenet.research.data.records import (
     DATASETS,
-    LeftOut,
     RetrievalProtocol,
     Split,
+    VideoProblem,
     VideoRecord,
     clean_captions,
     hold_out_ids,
@@ -49,7 +49,7 @@ def test_a_gallery_with_missing_videos_says_so_in_its_protocol(
 ) -> None:
     present = small_split().present()
     assert present.protocol.name == "toy (5 texts x 2 of 3 videos)"
-    assert present.left_out == (LeftOut("b", "no file found"),)
+    assert present.left_out == (VideoProblem("b", "no file found"),)
     assert "2 of 3 videos present" in caplog.text
 
 
@@ -67,7 +67,7 @@ def test_a_split_without_any_file_is_an_error() -> None:
 def test_left_out_videos_are_logged_with_counts_and_reasons(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    split = small_split(left_out=[LeftOut("d", "no caption"), LeftOut("e", "no caption")])
+    split = small_split(left_out=[VideoProblem("d", "no caption"), VideoProblem("e", "no caption")])
     assert "left out 2 videos (no caption), first 'd'" in caplog.text
     assert split.protocol.name == "toy (6 texts x 3 of 5 videos)"
 

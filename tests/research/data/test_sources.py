@@ -19,7 +19,7 @@ from eaglenet.research.data import (
     add_source,
 )
 from eaglenet.research.data.records import DATASETS, Split, make_split
-from eaglenet.research.data.sources import DataChoice, Opening, Source, SourceSpec, memory_source
+from eaglenet.research.data.sources import DataChoice, Opening, Source, SourceSpec, clip_source
 from eaglenet.research.experiments.build import build_method, check_data, default_split, load_source
 from eaglenet.research.recipes import Recipe
 
@@ -38,7 +38,7 @@ def open_colours(data: DataChoice, split: str, opening: Opening) -> Source:
     )
     tokens = opening.reader.tokenize(list(COLOURS), data.max_words)
     made = make_split("colours", split, RetrievalProtocol("colours", "all of them"), records)
-    return memory_source(made, tokens, clips)
+    return clip_source(made, tokens, lambda rows: clips[rows])
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def test_a_source_is_opened_by_its_name_with_the_models_tokens(colours: str) -> 
     check_data(experiment.data)
     method = build_method(experiment)
     source = load_source(experiment.data, "train", method, cache=Path(), device=torch.device("cpu"))
-    batch = source.pairs.pairs([2, 0])
+    batch = source.pairs([2, 0])
     assert source.describe()["videos_found"] == 3
     assert batch.videos[0:1].frames[0, 0, :, 0, 0].tolist() == [0, 0, 255]
     assert default_split(experiment.data) == "test"
 
 
 def test_an_unknown_source_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean 'features'.*demo.*msrvtt"):
+    with pytest.raises(UnknownNameError, match=r"did you mean 'features'.*msrvtt.*demo"):
         check_data(DataChoice("feature"))
 
 
@@ -73,7 +73,7 @@ def test_the_special_ones_are_rows_like_the_others(name: str) -> None:
 
 
 def test_a_source_without_its_folder_says_which_option_names_it() -> None:
-    with pytest.raises(DatasetError, match=r"the dataset msrvtt lies is not given.*--root"):
+    with pytest.raises(DatasetError, match=r"the folder of the dataset msrvtt is not set.*--root"):
         check_data(DataChoice("msrvtt"))
     check_data(DataChoice("demo"))
 

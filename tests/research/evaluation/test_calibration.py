@@ -1,9 +1,16 @@
 """Fitting and measuring confidences, on scores whose law is known."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from eaglenet.research.evaluation.calibration import (
+from eaglenet.search.confidence import FEATURES
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from calibration import (
     Gallery,
     Trials,
     calibration_error,
@@ -14,7 +21,6 @@ from eaglenet.research.evaluation.calibration import (
     measure,
     roc_auc,
 )
-from eaglenet.search.confidence import FEATURES
 
 
 def make_trials(count: int = 20_000) -> tuple[Trials, np.ndarray]:

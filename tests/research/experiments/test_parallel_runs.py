@@ -19,8 +19,8 @@ from eaglenet.research.experiments.campaign import (
     campaign_table,
     run_campaign,
 )
-from eaglenet.research.experiments.timing import time_scoring
 from eaglenet.research.experiments.trials import Trial
+from eaglenet.research.recipes.comparison import time_scoring
 from tiny import tiny_experiment
 
 

@@ -7,7 +7,7 @@ import pytest
 from eaglenet.core.errors import UnknownNameError
 from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.research.recipes import paper_recipe, paper_recipes
-from eaglenet.research.recipes.paper_rows import METHODS_OF_LABELS, TABLE_NUMBERS
+from eaglenet.research.recipes.recipe import METHODS_OF_LABELS, TABLE_NUMBERS
 
 
 def test_every_row_builds_its_method_on_its_dataset() -> None:

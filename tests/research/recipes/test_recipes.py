@@ -33,10 +33,8 @@ from eaglenet.research.recipes.benchmarks import METHOD_TRAINING
 from eaglenet.research.recipes.recipe import INSIDE_CLIP, INSIDE_TOWERS
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
-    build_optimizer,
     freeze_parameters,
     halve_towers,
-    parameter_groups,
 )
 from eaglenet.research.training.step import StepOptions, training_losses
 
@@ -206,15 +204,7 @@ def take_step(experiment: Experiment) -> None:
     freeze_parameters(method, training.freeze)
     if training.precision == "fp16_weights":
         halve_towers(method)
-    groups = parameter_groups(
-        method,
-        lr_encoder=training.lr_encoder,
-        lr_head=training.lr_head,
-        weight_decay=training.weight_decay,
-        optimizer=training.optimizer,
-        decay=training.decay,
-    )
-    optimizer = build_optimizer(groups, training.optimizer, beta=training.second_beta)
+    optimizer = training.make_optimizer(method)
     options = StepOptions(
         training.precision, training.accumulate, training.accumulation, augment=training.augment
     )

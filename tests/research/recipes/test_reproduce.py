@@ -38,7 +38,7 @@ from eaglenet.research.experiments import build
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.recipes import TABLES, paper_recipes
 from eaglenet.research.recipes.authors import EXPERT_ROWS
-from eaglenet.research.recipes.paper_rows import METHODS_OF_LABELS
+from eaglenet.research.recipes.recipe import METHODS_OF_LABELS
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[2] / "docs" / "how-to" / "reproduce.md").read_text("utf-8")

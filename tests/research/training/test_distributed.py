@@ -45,7 +45,7 @@ def gradients_of(
     rows = torch.arange(0, 24, 2)
     totals = []
     for step in range(steps):
-        batch = source.pairs.pairs((rows + step).chunk(world.size)[world.rank])
+        batch = source.pairs((rows + step).chunk(world.size)[world.rank])
         batch = PairBatch(
             batch.texts.to("cpu", torch.float64),
             batch.videos.to("cpu", torch.float64),

@@ -1,6 +1,8 @@
 """Annotations to records, records to batches. Importing this package registers the datasets."""
 
-from eaglenet.research.data import datasets, demo
+import eaglenet.research.data.benchmark_datasets
+import eaglenet.research.data.demo.dataset
+import eaglenet.research.data.own_folder  # noqa: F401
 from eaglenet.research.data.records import (
     DATASETS,
     DatasetSpec,
@@ -21,6 +23,4 @@ __all__ = [
     "VideoRecord",
     "add_dataset",
     "add_source",
-    "datasets",
-    "demo",
 ]

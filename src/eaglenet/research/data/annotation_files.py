@@ -1,4 +1,4 @@
-"""Reading annotation files of others: each failure names the file and the place in it."""
+"""Readers of untrusted annotation files; errors name the file and the line or entry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eaglenet.core.errors import DatasetError
 from eaglenet.research.data.records import check_id, clean_captions, report_empty_captions
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
-# DiDeMo has files that end in .null, TGIF's are .gif; people's folders have neither.
+# DiDeMo has files that end in .null, TGIF has .gif.
 LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null", ".gif"}
 
 
@@ -31,7 +31,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 file (a byte-order mark is dropped); other bytes are an error with their place."""
+    """Read a UTF-8 file without its byte-order mark; errors name the position of other bytes."""
     content = read_bytes(path)
     try:
         return content.decode("utf-8-sig")
@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not blank."""
+    """Read (line number, object) of every line that is not blank."""
     rows = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
@@ -72,7 +72,7 @@ def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
 
 
 def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
-    """(line number, row) of a CSV with a header; ``columns`` must be there."""
+    """Read (line number, row) of a CSV with a header, which must name ``columns``."""
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     rows = []
     try:
@@ -96,7 +96,7 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
 
 
 def read_columns(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """(line number, row) of a file without a header, whose columns are parted by tabs."""
+    """Read (line number, row) of a file without a header, with columns separated by tabs."""
     rows = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         cells = line.rstrip("\r").split("\t")
@@ -104,15 +104,15 @@ def read_columns(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, 
             continue
         if len(cells) != len(names):
             raise DatasetError(
-                f"{path}: line {number} has {len(cells)} columns, expected {len(names)} parted by "
-                f"tabs: {', '.join(names)}"
+                f"{path}: line {number} has {len(cells)} columns, expected {len(names)} separated "
+                f"by tabs: {', '.join(names)}"
             )
         rows.append((number, dict(zip(names, cells, strict=True))))
     return rows
 
 
 def read_list(path: Path) -> list[str]:
-    """One entry a line, blank lines skipped; an entry twice is an error."""
+    """Read one entry per line, without blank lines; refuses an entry that is listed twice."""
     entries = [line.strip() for line in read_text(path).split("\n") if line.strip()]
     refuse_duplicates(entries, path)
     if not entries:
@@ -124,17 +124,19 @@ def refuse_duplicates(entries: Sequence[str], path: Path) -> None:
     seen: set[str] = set()
     for entry in entries:
         if entry in seen:
-            raise DatasetError(f"{path}: {entry!r} is listed more than once; keep one line of it")
+            raise DatasetError(
+                f"{path}: {entry!r} is listed more than once; remove the other lines"
+            )
         seen.add(entry)
 
 
 def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
-    """The first of ``names`` in ``root`` or its ``folders``; says where it looked if none."""
+    """Path of the first of ``names`` in ``root`` or its ``folders``; errors list the folders."""
     if not root.is_dir():
         raise DatasetError(f"{root} is not a folder; give the one that holds the annotation files")
-    tried = [root, *(root / folder for folder in ("annotations", "data", *folders))]
-    tried += [root / "annotations" / folder for folder in folders]
-    for candidate in tried:
+    candidates = [root, *(root / folder for folder in ("annotations", "data", *folders))]
+    candidates += [root / "annotations" / folder for folder in folders]
+    for candidate in candidates:
         for name in names:
             if (candidate / name).is_file():
                 return candidate / name
@@ -143,10 +145,10 @@ def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> 
 
 
 class VideoFinder:
-    """File of a video id, whatever its extension. The folders are walked once, here.
+    """Index of video files by id, with any extension. The folders are walked once.
 
-    Links to folders are followed, loops are not. Where several files fit an id, the earlier folder
-    wins, then the first path in sorted order; :meth:`ambiguous` lists such ids.
+    Links to folders are followed, loops are not. Where several files match an id, the earlier
+    folder wins, then the first path in sorted order; :meth:`ambiguous` lists such ids.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
@@ -172,7 +174,7 @@ class VideoFinder:
                     yield Path(inside, name)
 
     def candidates(self, video_id: str) -> list[Path]:
-        """Every file that fits: whole name first, then the id as a stem, then without extension."""
+        """Files that match an id, those whose whole name is the id first."""
         paths = self.by_stem.get(video_id) or self.by_stem.get(stem_of(video_id)) or []
         exact = [path for path in paths if path.name == video_id]
         return exact + [path for path in paths if path.name != video_id]
@@ -182,9 +184,9 @@ class VideoFinder:
         return paths[0] if paths else None
 
     def ambiguous(self, video_ids: Iterable[str]) -> dict[str, list[Path]]:
-        """Ids that more than one file fits, with the files; the first one is used."""
-        found = {video_id: self.candidates(video_id) for video_id in video_ids}
-        return {video_id: paths for video_id, paths in found.items() if len(paths) > 1}
+        """Ids that several files match, with the files; the first one is used."""
+        files = {video_id: self.candidates(video_id) for video_id in video_ids}
+        return {video_id: paths for video_id, paths in files.items() if len(paths) > 1}
 
 
 def stem_of(name: str) -> str:
@@ -199,7 +201,7 @@ def is_gif(path: Path) -> bool:
 
 
 def is_video_name(name: str) -> bool:
-    """Known extension, or none at all; hidden files are not videos."""
+    """Tell whether a file name has a video extension or none; hidden files are not videos."""
     if name.startswith("."):
         return False
     _, dot, suffix = name.rpartition(".")
@@ -207,13 +209,10 @@ def is_video_name(name: str) -> bool:
 
 
 def finder_for(root: Path, video_folders: Sequence[Path | str] | Path | str = ()) -> VideoFinder:
-    """Given folders (or the one given) first, then everything under ``root``."""
-    # The letters of one path are a sequence too, and its first one is the whole disk.
+    """Finder in ``video_folders`` first, then in everything below ``root``."""
+    # A single path is a sequence of characters too, the first of which is the root of the disk.
     folders = [video_folders] if isinstance(video_folders, Path | str) else video_folders
     return VideoFinder([*(Path(folder).expanduser() for folder in folders), root])
-
-
-# Annotations that are a list of entries, each a video and one caption of it.
 
 
 def captions_of_entries(
@@ -225,9 +224,9 @@ def captions_of_entries(
     caption: str,
     title: str,
 ) -> dict[str, list[str]]:
-    """The captions of each video, in file order, from numbered entries.
+    """Captions by video, in file order, from numbered entries with one caption each.
 
-    ``title`` is what an entry is called in errors, ``video`` and ``caption`` are the keys. Empty
+    ``video`` and ``caption`` are the keys of an entry, ``title`` is its name in errors. Empty
     captions are counted and left out.
     """
     captions: dict[str, list[str]] = {}
@@ -239,9 +238,30 @@ def captions_of_entries(
         except (TypeError, KeyError):
             raise DatasetError(f"{where} needs the keys {video!r} and {caption!r}") from None
         check_id(video_id, where)
-        kept, empty = clean_captions([text], where)
-        if kept:
-            captions.setdefault(video_id, []).extend(kept)
+        texts, empty = clean_captions([text], where)
+        if texts:
+            captions.setdefault(video_id, []).extend(texts)
         num_empty += empty
     report_empty_captions(dataset, num_empty, path)
     return captions
+
+
+def captions_by_video(dataset: str, path: Path, content: Any) -> dict[str, tuple[str, ...]]:
+    """Check {video_id: captions}; a caption is text or a list of words."""
+    if not isinstance(content, dict):
+        raise DatasetError(f"{path}: expected an object of video id -> captions")
+    captions = {}
+    num_empty = 0
+    for video_id, texts in content.items():
+        where = f"{path}: video {video_id!r}"
+        if not isinstance(video_id, str) or not isinstance(texts, list | tuple):
+            raise DatasetError(f"{where} needs a text id with a list of captions")
+        joined = (" ".join(text) if _is_word_list(text) else text for text in texts)
+        captions[video_id], empty = clean_captions(joined, where)
+        num_empty += empty
+    report_empty_captions(dataset, num_empty, path)
+    return captions
+
+
+def _is_word_list(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)

@@ -1,102 +1,29 @@
-"""Where the pairs of a batch come from: stored features or cached frames."""
+"""Batches of pairs: which pairs each one holds, and fetching ahead of their use."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from eaglenet.core.errors import CheckpointError, ConfigError, DatasetError
-from eaglenet.core.types import PairBatch, Tokens
-from eaglenet.research.data.features import FeatureSplit
-from eaglenet.research.data.frame_cache import FrameCache
-from eaglenet.research.data.records import Split
+from eaglenet.core.errors import CheckpointError, ConfigError
 
-__all__ = [
-    "CachedPairs",
-    "FeaturePairs",
-    "PairSource",
-    "prefetch",
-]
-
-logger = logging.getLogger(__name__)
-
-Tokenize = Callable[..., Tokens]
-"""``tokenize(texts, max_length=...)``."""
 Item = TypeVar("Item")
 
 
-class PairSource(Protocol):
-    """Gives the pairs of text indices ``0 .. len(video_of_text) - 1``."""
-
-    video_of_text: Int[Tensor, "texts"]
-
-    def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch: ...
-
-
-class FeaturePairs:
-    """Pairs of stored features, gathered on the device that holds them."""
-
-    def __init__(self, split: FeatureSplit) -> None:
-        self.split = split
-        self.video_of_text = split.video_of_text
-
-    def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
-        chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.split.device)
-        owners = self.split.video_of_text[chosen]
-        return PairBatch(self.split.text_batch(chosen), self.split.video_batch(owners), owners)
-
-
-class CachedPairs:
-    """Pairs of cached frames. Videos that the cache had to skip are left out of ``split`` here."""
-
-    def __init__(
-        self, split: Split, cache: FrameCache, tokenizer: Tokenize, *, max_words: int = 32
-    ) -> None:
-        self.cache = cache.bound_to(split)
-        present = self.cache.available
-        if not present.any():
-            raise DatasetError(
-                f"{cache.folder}: none of the {len(split)} videos of {split.dataset} {split.name} "
-                "is in the cache; build it for this split"
-            )
-        usable = [video.video_id for video, here in zip(split.videos, present, strict=True) if here]
-        if len(usable) < len(split):
-            logger.warning(
-                "%s %s: %d of %d videos are in the frame cache",
-                split.dataset,
-                split.name,
-                len(usable),
-                len(split),
-            )
-            split = split.only(usable, "not in the frame cache")
-            self.cache = self.cache.bound_to(split)
-        self.split = split
-        self.tokenizer = tokenizer
-        self.max_words = max_words
-        self.video_of_text = split.video_of_text
-
-    def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
-        chosen = torch.as_tensor(indices, dtype=torch.int64)
-        owners = self.video_of_text[chosen]
-        texts = [self.split.texts[index] for index in chosen.tolist()]
-        tokens = self.tokenizer(texts, max_length=self.max_words)
-        return PairBatch(tokens, self.cache.clips(owners), owners)
-
-
 def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
-    """The same items in the same order, made ahead in a thread; its errors are raised here."""
+    """Yield the items in order, fetched ahead in a thread; its errors are raised here."""
     ready: queue.Queue[tuple[Item | None, BaseException | None, bool]] = queue.Queue(depth)
     stopped = threading.Event()
 
-    def give(item: Item | None, error: BaseException | None, is_last: bool) -> None:
+    def put(item: Item | None, error: BaseException | None, is_last: bool) -> None:
         while not stopped.is_set():
             try:
                 ready.put((item, error, is_last), timeout=0.1)
@@ -107,12 +34,12 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
     def work() -> None:
         try:
             for item in items:
-                give(item, None, False)
+                put(item, None, False)
                 if stopped.is_set():
                     return
-            give(None, None, True)
+            put(None, None, True)
         except BaseException as error:
-            give(None, error, True)
+            put(None, error, True)
 
     thread = threading.Thread(target=work, name="prefetch", daemon=True)
     thread.start()
@@ -129,47 +56,36 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
         thread.join(timeout=5)
 
 
-# Which pairs make a batch: a sampler that a killed run can take up again at the same pair.
-
-
+@dataclass
 class PairSampler:
     """Batches of text indices; the video of each text comes with it.
 
     The order of an epoch depends on the seed and the epoch alone, never on what was drawn before,
-    so any position can be entered directly. With several processes every rank draws the same
+    so a resumed run can start at any position. With several processes every rank draws the same
     batch and takes its own slice: joined in rank order they are the single-process batch.
 
     Args:
         video_of_text: the video each text belongs to.
         batch_size: pairs of the whole batch, over all ranks.
-        one_caption: an epoch sees each video once, with a caption drawn anew each epoch, instead
-            of each caption once, when two captions of a video may meet in a batch.
+        one_caption: an epoch sees each video once, with a random caption; otherwise each
+            caption once, and two captions of a video may meet in a batch.
         neighbours: videos 2k and 2k + 1 always come next to each other, with an even batch size in
             one batch: for data whose hard negatives are neighbours. Needs ``one_caption``.
         epoch_pairs: pairs that an epoch draws, in several passes over the data or a part of one;
             0: one pass.
     """
 
-    def __init__(
-        self,
-        video_of_text: Int[Tensor, "texts"],
-        batch_size: int,
-        seed: int,
-        *,
-        one_caption: bool = False,
-        neighbours: bool = False,
-        epoch_pairs: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
-        self.video_of_text = video_of_text.cpu()
-        self.batch_size = batch_size
-        self.seed = seed
-        self.one_caption = one_caption
-        self.neighbours = neighbours
-        self.epoch_pairs = epoch_pairs
-        self.rank = rank
-        self.world = world
+    video_of_text: Int[Tensor, "texts"]
+    batch_size: int
+    seed: int
+    one_caption: bool = False
+    neighbours: bool = False
+    epoch_pairs: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        self.video_of_text = self.video_of_text.cpu()
         self._num_videos = int(torch.bincount(self.video_of_text).count_nonzero())
         self._check()
 
@@ -218,7 +134,7 @@ class PairSampler:
         return [batch[self.rank * share :][:share] for batch in batches]
 
     def check_identity(self, earlier: Mapping[str, Any]) -> None:
-        """Refuse the identity of other data or settings: the order would silently be another."""
+        """Refuse the identity of other data or settings, whose order differs."""
         for key, value in self.identity().items():
             if earlier.get(key) != value:
                 raise CheckpointError(
@@ -227,7 +143,7 @@ class PairSampler:
                 )
 
     def identity(self) -> dict[str, Any]:
-        """All that the order of an epoch depends on."""
+        """Everything that the order of an epoch depends on."""
         owners = self.video_of_text.to(torch.int64).numpy().tobytes()
         length = {"epoch_pairs": self.epoch_pairs} if self.epoch_pairs else {}
         return {
@@ -241,7 +157,7 @@ class PairSampler:
         }
 
     def _order(self, epoch: int, number: int) -> Int[Tensor, "drawn"]:
-        """The pairs of one pass over the data, which is the ``number``-th of the epoch."""
+        """Pairs of the ``number``-th pass over the data in an epoch."""
         repeat = f":{number}" if number else ""
         digest = hashlib.sha256(f"pairs:{self.seed}:{epoch}{repeat}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
@@ -253,10 +169,10 @@ class PairSampler:
             run = owners[by_video]
             first = torch.ones_like(run, dtype=torch.bool)
             first[1:] = run[1:] != run[:-1]
-            chosen = order[by_video[first]]
+            captions = order[by_video[first]]
             if self.neighbours:
-                couples = torch.randperm((len(chosen) + 1) // 2, generator=generator)
-                places = (2 * couples[:, None] + torch.arange(2)).flatten()
-                return chosen[places[places < len(chosen)]]
-            order = chosen[torch.randperm(len(chosen), generator=generator)]
+                couples = torch.randperm((len(captions) + 1) // 2, generator=generator)
+                rows = (2 * couples[:, None] + torch.arange(2)).flatten()
+                return captions[rows[rows < len(captions)]]
+            order = captions[torch.randperm(len(captions), generator=generator)]
         return order

@@ -1,4 +1,4 @@
-"""What is really there: files found, missing and undecodable, and splits that share a video."""
+"""Checks of a dataset: missing and undecodable files, and videos that two splits share."""
 
 from __future__ import annotations
 
@@ -13,20 +13,12 @@ from eaglenet.core.errors import DatasetError, UsageError, VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data.annotation_files import finder_for
-from eaglenet.research.data.records import DATASETS, Split, VideoRecord
-
-
-@dataclass(frozen=True)
-class VideoProblem:
-    """A video that cannot be used, and why."""
-
-    video_id: str
-    reason: str
+from eaglenet.research.data.records import DATASETS, Split, VideoProblem, VideoRecord
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What is at hand of one split."""
+    """Videos of a split that exist, are missing or cannot be decoded."""
 
     name: str
     protocol: str
@@ -50,15 +42,15 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Everything a check found. ``exit_code``: 0 all fine, 3 files are missing, 1 broken."""
+    """Result of a check. ``exit_code``: 0 no problem, 3 missing files, 1 broken annotations."""
 
     dataset: str
     root: str
     splits: tuple[SplitReport, ...]
     overlaps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """'train and test' -> ids that are in both."""
+    """Ids in both splits, by names such as 'train and test'."""
     broken: Mapping[str, str] = field(default_factory=dict)
-    """Split -> why its annotations could not be read."""
+    """Reason why annotations cannot be read, by split."""
     decoded: bool = False
 
     @property
@@ -71,7 +63,7 @@ class CheckReport:
         return 3 if incomplete else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Plain values for ``--json``."""
         content = asdict(self)
         for entry, report in zip(content["splits"], self.splits, strict=True):
             entry["num_usable"] = report.num_usable
@@ -93,9 +85,9 @@ def check_dataset(
     progress: Progress | None = None,
     **options: Any,
 ) -> CheckReport:
-    """Look at every video of every split. Files are opened; with ``decode`` frames are taken too.
+    """Open every video of every split; with ``decode`` also decode its frames.
 
-    One split with broken annotations does not hide the others; when all are broken that is raised.
+    A split with broken annotations is reported; an error is raised when all splits are broken.
     """
     dataset = DATASETS[name]
     root = Path(root)
@@ -117,38 +109,43 @@ def check_dataset(
         raise DatasetError("; ".join(dict.fromkeys(broken.values())))
     problems = look_at_files(loaded, decode, probe_files, spec or FrameSpec(), workers, progress)
     reports = tuple(
-        report_split(split, problems, tuple(finder.ambiguous(split.video_ids))) for split in loaded
-    )
+        report_split(
+            split,
+            {video.video_id: problems[video.path] for video in split.videos
+             if video.path is not None and video.path in problems},
+            [video.video_id for video in split.missing],
+            list(finder.ambiguous(split.video_ids)),
+        )
+        for split in loaded
+    )  # fmt: skip
     return CheckReport(name, str(root), reports, find_overlaps(loaded), broken, decode)
 
 
 def report_split(
-    split: Split, problems: Mapping[Path, str], ambiguous: tuple[str, ...]
+    split: Split, problems: Mapping[str, str], missing: Sequence[str], ambiguous: Sequence[str] = ()
 ) -> SplitReport:
-    undecodable = tuple(
-        VideoProblem(video.video_id, problems[video.path])
-        for video in split.videos
-        if video.path is not None and video.path in problems
-    )
+    """Report on a split: ``problems`` are reasons by video id, ``missing`` ids without a file."""
     return SplitReport(
         name=split.name,
         protocol=split.protocol.name,
         num_videos=split.num_listed,
         num_captions=len(split.texts),
-        num_found=len(split) - len(split.missing),
-        missing=tuple(video.video_id for video in split.missing),
-        undecodable=undecodable,
-        left_out=tuple(VideoProblem(entry.video_id, entry.reason) for entry in split.left_out),
-        ambiguous=ambiguous,
+        num_found=len(split) - len(missing),
+        missing=tuple(missing),
+        undecodable=tuple(
+            VideoProblem(name, problems[name]) for name in split.video_ids if name in problems
+        ),
+        left_out=split.left_out,
+        ambiguous=tuple(ambiguous),
         longest_caption=max(len(text) for text in split.texts),
     )
 
 
 def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
-    """Ids, and files, that two splits share: a score on them would be worthless."""
+    """Videos that two splits share by id or by file, which make scores worthless."""
     overlaps = {}
-    for place, first in enumerate(splits):
-        for second in splits[place + 1 :]:
+    for number, first in enumerate(splits):
+        for second in splits[number + 1 :]:
             ids = set(first.video_ids) & set(second.video_ids)
             files = {video.path for video in first.videos if video.path is not None}
             same_file = {video.video_id for video in second.videos if video.path in files}
@@ -167,7 +164,7 @@ def look_at_files(
     workers: int,
     progress: Progress | None,
 ) -> dict[Path, str]:
-    """Path -> reason, of files that cannot be opened, or with ``decode`` give no frames."""
+    """Reasons by path, for files that cannot be opened or, with ``decode``, decoded."""
     if not (decode or probe_files):
         return {}
     records: dict[Path, VideoRecord] = {}

@@ -1,16 +1,16 @@
-"""Folders of features of many experts: what several pretrained models saw of the same videos.
+"""Folders of expert features: features of the same videos by several pretrained models.
 
-Such a folder is a feature folder (`data.feature_folder`) with more files, so every method that
-reads frames and sentences reads it too. ``index.json`` says more:
+Such a folder is a feature folder (`data.features`) with more files, so every method that reads
+frames and sentences reads it too. ``index.json`` has more entries:
 
-- ``experts``: ``{name: {"dim": width, "model": who made it, "seconds_per_token": number or null}}``
-- ``frames``: the expert whose tokens are ``frame_features.npy``; no video may miss it
-- ``words``: ``{name: {"dim": width, "model": who made it}}``
-- ``graphs``: the name of the words that the graphs point at
+- ``experts``: ``{name: {"dim": width, "model": name, "seconds_per_token": number or null}}``
+- ``frames``: the expert whose tokens are ``frame_features.npy``; every video has it
+- ``words``: ``{name: {"dim": width, "model": name}}``
+- ``graphs``: name of the words that the graphs refer to
 
-and beside it lie, for every other expert, ``expert_NAME.npy`` [all tokens, dim] (videos after each
-other) with ``expert_NAME_counts.npy`` [videos], where 0 says that the video misses the expert;
-``expert_NAME_seconds.npy`` [all tokens], -1 for unknown; for every kind of words ``words_NAME.npy``
+Every other expert has ``expert_NAME.npy`` [all tokens, dim], video after video, and
+``expert_NAME_counts.npy`` [videos], where 0 means that the video lacks the expert;
+``expert_NAME_seconds.npy`` [all tokens], -1 for unknown; every kind of words has ``words_NAME.npy``
 and ``words_NAME_counts.npy`` [texts]; ``token_ids.npy`` and ``token_ids_counts.npy``;
 ``graphs.npz`` (spans, roles, edges); ``teacher_NAME_text.npy`` [texts, width] and
 ``teacher_NAME_video.npy`` [videos, width]. All but the experts' own files are optional.
@@ -27,7 +27,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError, UsageError
@@ -36,65 +35,25 @@ from eaglenet.research.data.features import (
     FRAMES_FILE,
     INDEX_FILE,
     FeatureSplit,
+    PackedTokens,
     load_feature_folder,
     read_array,
     read_index,
 )
 
-# The files of a folder of experts, read one by one with checks that say what is wrong.
-
 GRAPHS_FILE = "graphs.npz"
 IDS = "token_ids"
 
 
-@dataclass(frozen=True)
-class PackedTokens:
-    """Sets of tokens, one after the other: set ``n`` is ``count[n]`` rows from ``start[n]`` on."""
-
-    values: Tensor
-    start: Int[Tensor, "sets"]
-    count: Int[Tensor, "sets"]
-    seconds: Float[Tensor, "rows"] | None = None
-
-    @property
-    def most(self) -> int:
-        """The size of the largest set; at least 1, so that no batch has an empty axis."""
-        return max(int(self.count.max()), 1) if len(self.count) else 1
-
-    def rows_of(self, sets: Int[Tensor, "chosen"]) -> tuple[Tensor, Bool[Tensor, "chosen tokens"]]:
-        """Rows of the packed array for each token of the chosen sets, and which are real."""
-        offsets = torch.arange(self.most, device=self.count.device)
-        mask = offsets[None] < self.count[sets, None]
-        return (self.start[sets, None] + offsets[None]).masked_fill(~mask, 0), mask
-
-    def gather(self, sets: Int[Tensor, "chosen"]) -> Expert:
-        """The chosen sets as float32, padded with masked zeros."""
-        rows, mask = self.rows_of(sets)
-        if len(self.values) == 0:
-            empty = torch.zeros(*mask.shape, self.values.shape[1], device=mask.device)
-            return Expert(empty, mask)
-        values = self.values.index_select(0, rows.flatten()).float().view(*mask.shape, -1)
-        values = values.masked_fill(~mask[..., None], 0.0)
-        if self.seconds is None:
-            return Expert(values, mask)
-        return Expert(values, mask, self.seconds[rows].masked_fill(~mask, -1.0))
-
-    def to(self, device: torch.device | str) -> PackedTokens:
-        seconds = None if self.seconds is None else self.seconds.to(device)
-        return PackedTokens(
-            self.values.to(device), self.start.to(device), self.count.to(device), seconds
-        )
-
-
-def described(index: Mapping[str, Any], key: str, folder: Path) -> dict[str, Mapping[str, Any]]:
-    """A table of names in ``index.json``: each entry says its width."""
+def read_table(index: Mapping[str, Any], key: str, folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Read a table of ``index.json``; each entry has its width as ``dim``."""
     table = index.get(key) or {}
     path = folder / INDEX_FILE
     if not isinstance(table, Mapping):
         raise DatasetError(f"{path}: {key} should be an object of names, is {table!r:.80}")
     for name, entry in table.items():
         if not isinstance(entry, Mapping) or not isinstance(entry.get("dim"), int):
-            raise DatasetError(f"{path}: {key} {name!r} should say its dim, says {entry!r:.80}")
+            raise DatasetError(f"{path}: {key} {name!r} should have a dim, is {entry!r:.80}")
         if not name.replace("_", "").replace("-", "").isalnum():
             raise DatasetError(
                 f"{path}: {key} {name!r}: use letters, digits, - and _; it names a file"
@@ -102,26 +61,26 @@ def described(index: Mapping[str, Any], key: str, folder: Path) -> dict[str, Map
     return dict(table)
 
 
-def check_width(path: Path, found: int, entry: Mapping[str, Any]) -> None:
+def check_width(path: Path, width: int, entry: Mapping[str, Any]) -> None:
     """Refuse an array of another width than ``index.json`` says."""
-    if found != entry["dim"]:
-        raise DatasetError(f"{path}: {found} wide, {INDEX_FILE} says {entry['dim']}")
+    if width != entry["dim"]:
+        raise DatasetError(f"{path}: {width} wide, {INDEX_FILE} says {entry['dim']}")
 
 
 def read_packed(
-    folder: Path, stem: str, sets: int, entry: Mapping[str, Any], *, least: int = 0
+    folder: Path, stem: str, sets: int, entry: Mapping[str, Any], *, minimum: int = 0
 ) -> PackedTokens:
-    """Tokens, their counts and, where there are any, their times."""
+    """Read tokens, their counts and, where they exist, their times."""
     path = folder / f"{stem}.npy"
     values = read_array(path, (np.float16, np.float32))
     check_width(path, values.shape[1], entry)
-    count = read_counts(folder, stem, sets, len(values), least)
+    count = read_counts(folder, stem, sets, len(values), minimum)
     seconds = read_seconds(folder, stem, len(values))
     return PackedTokens(values, count.cumsum(0) - count, count, seconds)
 
 
 def read_seconds(folder: Path, stem: str, rows: int) -> Tensor | None:
-    """When each token was seen; None where the folder does not say."""
+    """Read the time of each token; None where the folder has none."""
     path = folder / f"{stem}_seconds.npy"
     if not path.exists():
         return None
@@ -134,14 +93,14 @@ def read_seconds(folder: Path, stem: str, rows: int) -> Tensor | None:
     return seconds
 
 
-def read_counts(folder: Path, stem: str, sets: int, rows: int, least: int) -> Tensor:
-    """How many rows each set has, ``least`` or more."""
+def read_counts(folder: Path, stem: str, sets: int, rows: int, minimum: int) -> Tensor:
+    """Read the number of rows of each set, ``minimum`` or more."""
     path = folder / f"{stem}_counts.npy"
     count = _load(path)
-    if count.shape != (sets,) or count.dtype.kind not in "iu" or (count < least).any():
+    if count.shape != (sets,) or count.dtype.kind not in "iu" or (count < minimum).any():
         raise DatasetError(
             f"{path}: {count.dtype.name} of shape {count.shape}, expected {sets} whole numbers, "
-            f"{least} or more"
+            f"{minimum} or more"
         )
     if int(count.sum()) != rows:
         raise DatasetError(f"{path}: sums to {int(count.sum())}, {stem}.npy has {rows} rows")
@@ -149,7 +108,7 @@ def read_counts(folder: Path, stem: str, sets: int, rows: int, least: int) -> Te
 
 
 def read_ids(folder: Path, num_texts: int) -> PackedTokens | None:
-    """Token ids of the captions; None where the folder has none."""
+    """Read the token ids of the captions; None where the folder has none."""
     path = folder / f"{IDS}.npy"
     if not path.exists():
         return None
@@ -162,14 +121,14 @@ def read_ids(folder: Path, num_texts: int) -> PackedTokens | None:
 
 
 def read_graphs(
-    folder: Path, num_texts: int, words: Mapping[str, PackedTokens], chosen: str
+    folder: Path, num_texts: int, words: Mapping[str, PackedTokens], name_of_words: str
 ) -> TextGraph | None:
-    """Graphs of the captions; None where the folder has none."""
+    """Read the graphs of the captions; None where the folder has none."""
     path = folder / GRAPHS_FILE
     if not path.exists():
         return None
-    if chosen not in words:
-        raise DatasetError(f"{path}: points at words {chosen!r}, which the folder does not have")
+    if name_of_words not in words:
+        raise DatasetError(f"{path}: refers to words {name_of_words!r}, which the folder lacks")
     content = _load(path)
     missing = [name for name in ("spans", "roles", "edges") if name not in content]
     if missing:
@@ -177,7 +136,7 @@ def read_graphs(
     spans, roles, edges = (torch.from_numpy(content[name]) for name in ("spans", "roles", "edges"))
     nodes = roles.shape[-1]
     expected = {
-        "spans": (num_texts, nodes, words[chosen].most),
+        "spans": (num_texts, nodes, words[name_of_words].max_count),
         "roles": (num_texts, nodes),
         "edges": (num_texts, nodes, nodes),
     }
@@ -188,7 +147,7 @@ def read_graphs(
 
 
 def read_teachers(folder: Path, counts: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
-    """Vectors of all teachers, of texts and of videos."""
+    """Read the vectors of all teachers: of texts, and of videos."""
     sides: list[list[Tensor]] = [[], []]
     for text_path in sorted(folder.glob("teacher_*_text.npy")):
         video_path = text_path.with_name(text_path.name.replace("_text.npy", "_video.npy"))
@@ -216,7 +175,7 @@ def _load(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise DatasetError(f"{path} is missing; {INDEX_FILE} says that it exists") from None
+        raise DatasetError(f"{path} is missing; {INDEX_FILE} lists it") from None
     except (ValueError, EOFError, OSError) as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error
 
@@ -225,18 +184,13 @@ def _load(path: Path) -> Any:
 class ExpertSplit(FeatureSplit):
     """A feature split whose videos come with experts, and whose texts may come with more.
 
-    ``video_row`` says which rows of the folder this split's videos are; ``text_row`` does so of
-    its texts. ``chosen_words`` names the words that :meth:`text_batch` gives.
+    ``selected_words`` is the kind of words that :meth:`text_batch` returns.
     """
 
-    video_row: Int[Tensor, "videos"] = field(
-        default_factory=lambda: torch.zeros(0, dtype=torch.int64)
-    )
     experts: Mapping[str, PackedTokens] = field(default_factory=dict)
     frames_expert: str = ""
-    frame_seconds: Float[Tensor, "rows"] | None = None
     words: Mapping[str, PackedTokens] = field(default_factory=dict)
-    chosen_words: str = ""
+    selected_words: str = ""
     token_ids: PackedTokens | None = None
     graphs: TextGraph | None = None
     text_teachers: Tensor | None = None
@@ -244,25 +198,25 @@ class ExpertSplit(FeatureSplit):
 
     @property
     def expert_widths(self) -> dict[str, int]:
-        """Every expert and its width, the frames among them, in alphabetical order."""
+        """Widths of all experts, the frames among them, in alphabetical order."""
         widths = {name: packed.values.shape[1] for name, packed in self.experts.items()}
         return dict(sorted({**widths, self.frames_expert: self.frame_dim}.items()))
 
     @property
     def words_dim(self) -> int:
-        """Width of the chosen words; of sentences, where the folder has no words."""
-        return self.words[self.chosen_words].values.shape[1] if self.words else self.text_dim
+        """Width of the selected words; of sentences, where the folder has no words."""
+        return self.words[self.selected_words].values.shape[1] if self.words else self.text_dim
 
     def text_batch(self, indices: Sequence[int] | Tensor) -> TextFeatures:
-        """Sentences with whatever else the folder has of texts."""
+        """Sentences, and the words, tokens, graphs and teachers that the folder has."""
         features = super().text_batch(indices)
         rows = self.text_row[self._indices(indices)]
         if self.words:
-            words = self.words[self.chosen_words].gather(rows)
+            words = self.words[self.selected_words].gather(rows)
             features = replace(features, words=words.values, words_mask=words.mask)
         if self.token_ids is not None:
-            places, mask = self.token_ids.rows_of(rows)
-            ids = self.token_ids.values[places, 0].long().masked_fill(~mask, 0)
+            tokens, mask = self.token_ids.rows_of(rows)
+            ids = self.token_ids.values[tokens, 0].long().masked_fill(~mask, 0)
             features = replace(features, tokens=Tokens(ids, mask))
         if self.graphs is not None:
             features = replace(features, graph=self.graphs[rows])
@@ -272,92 +226,69 @@ class ExpertSplit(FeatureSplit):
 
     def video_batch(self, indices: Sequence[int] | Tensor) -> VideoFeatures:
         """Frames, and all experts by name; the frames are one of them."""
-        features = super().video_batch(indices)
-        rows = self.video_row[self._indices(indices)]
+        rows = self._indices(indices)
+        frames = self.frames.gather(rows)
         experts = {name: packed.gather(rows) for name, packed in self.experts.items()}
-        experts[self.frames_expert] = Expert(features.frames, features.mask, self._seconds(indices))
-        if self.video_teachers is not None:
-            features = replace(features, teachers=self.video_teachers[rows].float())
-        return replace(features, experts=dict(sorted(experts.items())))
-
-    def _seconds(self, indices: Sequence[int] | Tensor) -> Tensor | None:
-        if self.frame_seconds is None:
-            return None
-        chosen = self._indices(indices)
-        packed = PackedTokens(
-            self.packed_frames, self.frame_start, self.frame_count, self.frame_seconds
+        experts[self.frames_expert] = frames
+        teachers = None if self.video_teachers is None else self.video_teachers[rows].float()
+        return VideoFeatures(
+            frames.values, frames.mask, experts=dict(sorted(experts.items())), teachers=teachers
         )
-        rows, mask = packed.rows_of(chosen)
-        missing = self.max_frames - rows.shape[1]
-        seconds = self.frame_seconds[rows].masked_fill(~mask, -1.0)
-        return torch.nn.functional.pad(seconds, (0, missing), value=-1.0)
-
-    def to(self, device: torch.device | str) -> ExpertSplit:
-        moved = super().to(device)
-        inner: dict[str, Any] = {
-            "experts": {name: packed.to(device) for name, packed in self.experts.items()},
-            "words": {name: packed.to(device) for name, packed in self.words.items()},
-        }
-        for name in ("token_ids", "graphs"):
-            value = getattr(self, name)
-            inner[name] = None if value is None else value.to(device)
-        return cast(ExpertSplit, replace(moved, **inner))
 
     def select(self, video_indices: Sequence[int] | Tensor) -> ExpertSplit:
-        chosen = torch.as_tensor(video_indices, dtype=torch.int64)
-        part = cast(ExpertSplit, super().select(chosen))
-        return replace(part, video_row=self.video_row[chosen.to(self.device)])
+        rows = self._indices(video_indices)
+        part = cast(ExpertSplit, super().select(video_indices))
+        teachers = None if self.video_teachers is None else self.video_teachers[rows]
+        experts = {name: packed.select(rows) for name, packed in self.experts.items()}
+        return replace(part, experts=experts, video_teachers=teachers)
 
 
 def load_expert_folder(folder: Path | str, *, words: str = "") -> ExpertSplit:
     """Read and check a folder of experts.
 
-    A plain feature folder gives one expert, its frames. ``words`` chooses among several kinds.
+    A plain feature folder has one expert, its frames. ``words`` selects one of several kinds.
     """
     folder = Path(folder)
     index = read_index(folder)
     whole = load_feature_folder(folder)
     counts = (whole.num_videos, whole.num_texts)
-    found = described(index, "experts", folder)
+    table = read_table(index, "experts", folder)
     frames_name = str(index.get("frames") or "frames")
-    if found and frames_name not in found:
+    if table and frames_name not in table:
         raise DatasetError(
             f"{folder / INDEX_FILE}: frames is {frames_name!r}, which is not among the experts "
-            f"{', '.join(found)}"
+            f"{', '.join(table)}"
         )
-    if found:
-        check_width(folder / FRAMES_FILE, whole.frame_dim, found[frames_name])
+    if table:
+        check_width(folder / FRAMES_FILE, whole.frame_dim, table[frames_name])
     experts = {
         name: read_packed(folder, f"expert_{name}", counts[0], entry)
-        for name, entry in sorted(found.items())
+        for name, entry in sorted(table.items())
         if name != frames_name
     }
     kinds = {
-        name: read_packed(folder, f"words_{name}", counts[1], entry, least=1)
-        for name, entry in described(index, "words", folder).items()
+        name: read_packed(folder, f"words_{name}", counts[1], entry, minimum=1)
+        for name, entry in read_table(index, "words", folder).items()
     }
     if words and words not in kinds:
         raise UsageError(
             f"{folder} has no words {words!r}; it has {', '.join(kinds) or 'sentences only'}"
         )
-    chosen = words or next(iter(kinds), "")
+    selected_words = words or next(iter(kinds), "")
     teachers = read_teachers(folder, counts)
+    seconds = read_seconds(folder, f"expert_{frames_name}", len(whole.frames.values))
     return ExpertSplit(
-        **{name: getattr(whole, name) for name in whole.__dataclass_fields__},
-        video_row=torch.arange(counts[0]),
+        **{name: getattr(whole, name) for name in whole.__dataclass_fields__ if name != "frames"},
+        frames=replace(whole.frames, seconds=seconds),
         experts=experts,
         frames_expert=frames_name,
-        frame_seconds=read_seconds(folder, f"expert_{frames_name}", len(whole.packed_frames)),
         words=kinds,
-        chosen_words=chosen,
+        selected_words=selected_words,
         token_ids=read_ids(folder, counts[1]),
-        graphs=read_graphs(folder, counts[1], kinds, str(index.get("graphs") or chosen)),
+        graphs=read_graphs(folder, counts[1], kinds, str(index.get("graphs") or selected_words)),
         text_teachers=teachers[0],
         video_teachers=teachers[1],
     )
-
-
-# Writes what `data.experts` reads: experts, words, ids, graphs and teachers beside features.
 
 
 def add_experts(
@@ -375,9 +306,9 @@ def add_experts(
 ) -> Path:
     """Write experts (and words, ids, graphs) into a feature folder; ``index.json`` comes last.
 
-    ``frames`` is how the folder's own frames are called among the experts, ``frame_seconds`` their
-    times, one after another. ``words``: name -> (values [texts, words, dim], mask). What is wrong
-    is found by reading the folder back.
+    ``frames`` is the name of the folder's own frames among the experts, ``frame_seconds`` their
+    times, one after another. ``words``: (values [texts, words, dim], mask) by name. The folder is
+    read back, which checks it.
     """
     folder = Path(folder)
     index = read_index(folder)

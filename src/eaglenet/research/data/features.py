@@ -1,7 +1,4 @@
-"""Stored features as data: texts and videos that no tower has to encode again.
-
-`data.feature_folder` reads and writes the folders they lie in.
-"""
+"""Stored features: splits of encoded texts and videos, and the folders that hold them."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,32 +16,74 @@ from torch import Tensor
 from eaglenet.core import untrusted
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.core.files import atomic_folder, write_json
-from eaglenet.core.types import FrameSpec, TextFeatures, VideoFeatures
+from eaglenet.core.types import Expert, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.research.data.annotation_files import read_json
-from eaglenet.research.data.records import RetrievalProtocol, stable_order
+from eaglenet.research.data.records import RetrievalProtocol, hold_out_ids
+
+Record = TypeVar("Record", bound="PackedTokens | FeatureSplit")
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """Sets of tokens, one after the other: set ``n`` is ``count[n]`` rows from ``start[n]`` on."""
+
+    values: Tensor
+    start: Int[Tensor, "sets"]
+    count: Int[Tensor, "sets"]
+    seconds: Float[Tensor, "rows"] | None = None
+    max_count: int = 0
+    """Tokens that sets are padded to: by default the largest set, at least 1."""
+
+    def __post_init__(self) -> None:
+        if not self.max_count:
+            largest = int(self.count.max()) if len(self.count) else 1
+            object.__setattr__(self, "max_count", max(largest, 1))
+
+    def rows_of(self, sets: Int[Tensor, "sets"]) -> tuple[Tensor, Bool[Tensor, "sets tokens"]]:
+        """Rows of the tokens of each set, and the mask of those that exist."""
+        offsets = torch.arange(self.max_count, device=self.count.device)
+        mask = offsets[None] < self.count[sets, None]
+        return (self.start[sets, None] + offsets[None]).masked_fill(~mask, 0), mask
+
+    def gather(self, sets: Int[Tensor, "sets"]) -> Expert:
+        """These sets as float32, padded with masked zeros."""
+        rows, mask = self.rows_of(sets)
+        if len(self.values) == 0:
+            empty = torch.zeros(*mask.shape, self.values.shape[1], device=mask.device)
+            return Expert(empty, mask)
+        # index_select over flat rows: several times faster on a CPU than indexing with two axes.
+        values = self.values.index_select(0, rows.flatten()).float()
+        values = values.masked_fill_(~mask.flatten()[:, None], 0.0).view(*mask.shape, -1)
+        if self.seconds is None:
+            return Expert(values, mask)
+        return Expert(values, mask, self.seconds[rows].masked_fill(~mask, -1.0))
+
+    def select(self, sets: Int[Tensor, "sets"]) -> PackedTokens:
+        """These sets alone, padded as before; shares the packed values."""
+        return replace(self, start=self.start[sets], count=self.count[sets])
+
+    def to(self, device: torch.device | str) -> PackedTokens:
+        return _move_fields(self, device)
 
 
 @dataclass(frozen=True)
 class FeatureSplit:
-    """Texts and videos as stored features. Arrays stay packed; batches are gathered on demand.
+    """Stored features of texts and videos. Arrays stay packed; batches are gathered on demand.
 
-    ``packed_frames`` and ``packed_sentences`` are shared by every split cut from one folder;
-    ``frame_start``, ``frame_count`` and ``text_row`` say which of their rows belong to this split.
+    All splits of a folder share the packed arrays. ``text_row`` is the row of each text in
+    ``packed_sentences``; ``frames`` has one set per video.
     """
 
-    packed_frames: Float[Tensor, "rows frame_dim"]
+    frames: PackedTokens
     packed_sentences: Tensor
     sentence_scales: Float[Tensor, "sentence_rows 1"] | None
-    frame_start: Int[Tensor, "videos"]
-    frame_count: Int[Tensor, "videos"]
     text_row: Int[Tensor, "texts"]
     video_of_text: Int[Tensor, "texts"]
     video_ids: tuple[str, ...]
     captions: tuple[str, ...]
     protocol: RetrievalProtocol
-    max_frames: int
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the folder says of itself: model, frame_spec, dataset, split."""
+    """Metadata of the folder: model, frame_spec, dataset, split."""
 
     @property
     def num_texts(self) -> int:
@@ -60,11 +99,15 @@ class FeatureSplit:
 
     @property
     def frame_dim(self) -> int:
-        return self.packed_frames.shape[1]
+        return self.frames.values.shape[1]
+
+    @property
+    def max_frames(self) -> int:
+        return self.frames.max_count
 
     @property
     def device(self) -> torch.device:
-        return self.packed_frames.device
+        return self.frames.values.device
 
     def text_batch(self, indices: Sequence[int] | Tensor) -> TextFeatures:
         """Sentence features of these texts as float32, on this split's device."""
@@ -76,14 +119,8 @@ class FeatureSplit:
 
     def video_batch(self, indices: Sequence[int] | Tensor) -> VideoFeatures:
         """Frame features of these videos as float32, padded with masked zeros."""
-        chosen = self._indices(indices)
-        offsets = torch.arange(self.max_frames, device=self.device)
-        mask: Bool[Tensor, "videos frames"] = offsets[None] < self.frame_count[chosen, None]
-        rows = (self.frame_start[chosen, None] + offsets[None]).masked_fill(~mask, 0)
-        # index_select over flat rows: several times faster on a CPU than indexing with two axes.
-        frames = self.packed_frames.index_select(0, rows.flatten()).float()
-        frames = frames.masked_fill_(~mask.flatten()[:, None], 0.0)
-        return VideoFeatures(frames.view(*mask.shape, self.frame_dim), mask)
+        frames = self.frames.gather(self._indices(indices))
+        return VideoFeatures(frames.values, frames.mask)
 
     @property
     def texts(self) -> TextFeatures:
@@ -97,74 +134,59 @@ class FeatureSplit:
 
     def to(self, device: torch.device | str) -> FeatureSplit:
         """The same split with its packed arrays on a device."""
-        moved = {
-            spec.name: getattr(self, spec.name).to(device)
-            for spec in dataclasses.fields(self)
-            if isinstance(getattr(self, spec.name), Tensor)
-        }
-        return replace(self, **moved)
+        return _move_fields(self, device)
 
     def select(self, video_indices: Sequence[int] | Tensor) -> FeatureSplit:
-        """These videos with all their texts, in the order given; shares the packed arrays."""
-        chosen = torch.as_tensor(video_indices, dtype=torch.int64).cpu()
-        if len(chosen) == 0:
+        """Select videos with all their texts, in this order; shares the packed arrays."""
+        rows = torch.as_tensor(video_indices, dtype=torch.int64).cpu()
+        if len(rows) == 0:
             raise DatasetError("a feature split needs at least one video; none was selected")
-        if len(set(chosen.tolist())) != len(chosen):
+        if len(set(rows.tolist())) != len(rows):
             raise DatasetError("a video was selected twice; give each index once")
         new_index = torch.full((self.num_videos,), -1)
-        new_index[chosen] = torch.arange(len(chosen))
-        moved = new_index[self.video_of_text.cpu()]
+        new_index[rows] = torch.arange(len(rows))
+        owners = new_index[self.video_of_text.cpu()]
         # Stable: the captions of one video keep their order.
-        order = torch.argsort(torch.where(moved < 0, self.num_videos, moved), stable=True)
-        texts = order[: int((moved >= 0).sum())]
-        ids = tuple(self.video_ids[index] for index in chosen.tolist())
+        order = torch.argsort(torch.where(owners < 0, self.num_videos, owners), stable=True)
+        texts = order[: int((owners >= 0).sum())]
+        ids = tuple(self.video_ids[index] for index in rows.tolist())
         return replace(
             self,
-            frame_start=self.frame_start[chosen.to(self.device)],
-            frame_count=self.frame_count[chosen.to(self.device)],
+            frames=self.frames.select(rows.to(self.device)),
             text_row=self.text_row[texts.to(self.device)],
-            video_of_text=moved[texts].to(self.device),
+            video_of_text=owners[texts].to(self.device),
             video_ids=ids,
             captions=tuple(self.captions[index] for index in texts.tolist()),
             protocol=self.protocol.sized(len(texts), len(ids)),
         )
 
     def hold_out(self, num_videos: int, seed: int = 0) -> tuple[FeatureSplit, FeatureSplit]:
-        """(train, validation): ``num_videos`` videos, chosen by a hash of their id, kept apart."""
+        """Split into training and ``num_videos`` validation videos by a hash of their ids."""
         if not 0 < num_videos < self.num_videos:
             raise UsageError(
                 f"cannot hold out {num_videos} of {self.num_videos} videos; "
                 f"give a number from 1 to {self.num_videos - 1}"
             )
-        train, validation = self._cut([self.num_videos - num_videos, num_videos], seed)
+        held_out = hold_out_ids(self.video_ids, num_videos, seed)
+        rows = range(self.num_videos)
+        train = self.select([row for row in rows if self.video_ids[row] not in held_out])
+        validation = self.select([row for row in rows if self.video_ids[row] in held_out])
         return train, validation
-
-    def split(self, fractions: Sequence[float], seed: int = 0) -> list[FeatureSplit]:
-        """Disjoint parts by video; ``fractions`` sum to at most 1 and each gets a video or more."""
-        if not fractions or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
-            raise UsageError(f"fractions must be positive and sum to at most 1, given {fractions}")
-        sizes = [round(fraction * self.num_videos) for fraction in fractions]
-        sizes[0] -= max(0, sum(sizes) - self.num_videos)
-        if min(sizes) < 1:
-            raise UsageError(f"{self.num_videos} videos are too few for the fractions {fractions}")
-        return self._cut(sizes, seed)
-
-    def _cut(self, sizes: Sequence[int], seed: int) -> list[FeatureSplit]:
-        place = {video_id: index for index, video_id in enumerate(self.video_ids)}
-        # From the back, so that the last part (held out) does not depend on the first one's size.
-        order = [place[video_id] for video_id in reversed(stable_order(self.video_ids, seed))]
-        order = order[len(order) - sum(sizes) :]
-        parts = []
-        for size in sizes:
-            parts.append(self.select(sorted(order[:size])))
-            order = order[size:]
-        return parts
 
     def _indices(self, indices: Sequence[int] | Tensor) -> Tensor:
         return torch.as_tensor(indices, dtype=torch.int64, device=self.device)
 
 
-# Folders of pre-extracted features: frames and sentences that no tower has to make again.
+def _move_fields(record: Record, device: torch.device | str) -> Record:
+    values = {spec.name: getattr(record, spec.name) for spec in dataclasses.fields(record)}
+    return replace(record, **_move(values, device))
+
+
+def _move(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _move(part, device) for name, part in value.items()}
+    return value.to(device) if hasattr(value, "to") else value
+
 
 FORMAT = 1
 FRAMES_FILE = "frame_features.npy"
@@ -172,18 +194,18 @@ SENTENCES_FILE = "sentence_features.npy"
 QUANTISED_FILE = "sentence_features_int8.npy"
 SCALES_FILE = "sentence_scales.npy"
 INDEX_FILE = "index.json"
-# Rows looked at together when searching for NaN: bounds the memory, not the result.
+# Rows checked for NaN at once: bounds the memory, not the result.
 CHECK_ROWS = 65536
 METADATA = ("format", "model", "frame_spec", "dataset", "split", "protocol")
-MOST_OF_A_VIDEO = 100_000_000
-"""Frames or captions: eleven days of film at 100 frames a second."""
+MAX_PER_VIDEO = 100_000_000
+"""Frames or captions of a video: eleven days at 100 frames per second."""
 PER_VIDEO = ("video_ids", "frames_per_video", "captions_per_video", "captions")
 
 
 def stored_widths(folder: Path) -> tuple[int, int] | None:
-    """Widths of sentences and frames; None where there is no features folder to read.
+    """Read the widths of sentences and frames; None where there is no readable features folder.
 
-    What is wrong with a folder is said by :func:`load_feature_folder`.
+    :func:`load_feature_folder` reports what is wrong with a folder.
     """
     names = (QUANTISED_FILE, SENTENCES_FILE)
     sentences = next((folder / name for name in names if (folder / name).is_file()), None)
@@ -230,17 +252,14 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
         family, "every stored caption is a query; the gallery is every video"
     )
     return FeatureSplit(
-        packed_frames=frames,
+        frames=PackedTokens(frames, frame_count.cumsum(0) - frame_count, frame_count),
         packed_sentences=sentences,
         sentence_scales=scales,
-        frame_start=frame_count.cumsum(0) - frame_count,
-        frame_count=frame_count,
         text_row=torch.arange(len(sentences)),
         video_of_text=torch.repeat_interleave(torch.arange(len(video_ids)), text_count),
         video_ids=video_ids,
         captions=captions,
         protocol=protocol.sized(len(sentences), len(video_ids)),
-        max_frames=int(frame_count.max()),
         metadata=metadata,
     )
 
@@ -260,10 +279,9 @@ def save_feature_folder(
     protocol: str = "",
     dtype: torch.dtype = torch.float16,
 ) -> Path:
-    """Write features in the form :func:`load_feature_folder` reads; all of it or nothing.
+    """Write a feature folder atomically: sentence and frame vectors, not words or patches.
 
-    Stores sentence and frame vectors, not words or patches. ``video_of_text`` must be grouped by
-    video in order, as :class:`~eaglenet.research.data.records.Split` gives it.
+    ``video_of_text`` must be sorted, as :class:`~eaglenet.research.data.records.Split` has it.
     """
     folder = Path(folder)
     if folder.exists():
@@ -295,19 +313,19 @@ def save_feature_folder(
         np.save(temporary / FRAMES_FILE, frames.numpy())
         np.save(temporary / SENTENCES_FILE, texts.sentence.detach().cpu().to(dtype).numpy())
         write_json(temporary / INDEX_FILE, index, indent=None)
-        # What cannot be read back is not kept: NaN, empty videos, overflow in float16.
+        # Reading back refuses NaN, empty videos and overflow in float16.
         load_feature_folder(temporary)
     return folder
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """``index.json``, checked: the lists agree, ids are unique, counts are positive."""
+    """Read and check ``index.json``: lists agree, ids are unique, counts are positive."""
     if not folder.is_dir():
         raise DatasetError(f"{folder} is not a folder; give one that holds {INDEX_FILE}")
     path = folder / INDEX_FILE
     index = read_json(path)
     if not isinstance(index, dict):
-        raise DatasetError(f"{path}: expected an object, found {type(index).__name__}")
+        raise DatasetError(f"{path}: expected an object, got {type(index).__name__}")
     for key in PER_VIDEO:
         if not isinstance(index.get(key), list):
             raise DatasetError(f"{path}: key {key!r} is missing or not a list")
@@ -320,14 +338,14 @@ def read_index(folder: Path) -> dict[str, Any]:
     if not all(isinstance(video_id, str) and video_id for video_id in ids):
         raise DatasetError(f"{path}: video_ids must be non-empty strings")
     if len(set(ids)) != len(ids):
-        twice = next(video_id for video_id in ids if ids.count(video_id) > 1)
-        raise DatasetError(f"{path}: video id {twice!r} appears more than once")
+        duplicate = next(video_id for video_id in ids if ids.count(video_id) > 1)
+        raise DatasetError(f"{path}: video id {duplicate!r} appears more than once")
     for key in ("frames_per_video", "captions_per_video"):
         for video_id, count in zip(ids, index[key], strict=True):
-            if not isinstance(count, int) or not 1 <= count <= MOST_OF_A_VIDEO:
+            if not isinstance(count, int) or not 1 <= count <= MAX_PER_VIDEO:
                 raise DatasetError(
                     f"{path}: {key} of {video_id!r} is {count!r:.40}, expected 1 or more, and at "
-                    f"most {MOST_OF_A_VIDEO:,}"
+                    f"most {MAX_PER_VIDEO:,}"
                 )
     for video_id, group, count in zip(
         ids, index["captions"], index["captions_per_video"], strict=True
@@ -341,7 +359,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 def read_array(path: Path, dtypes: Sequence[Any]) -> Tensor:
-    """A two-axis array of one of ``dtypes`` with only finite numbers."""
+    """Read a two-axis array of one of ``dtypes``; refuses NaN and infinity."""
     try:
         array = untrusted.read_array(path)
     except FileNotFoundError:
@@ -365,21 +383,21 @@ def read_array(path: Path, dtypes: Sequence[Any]) -> Tensor:
     return torch.from_numpy(array)
 
 
-def check_total(path: Path, found: int, expected: int, key: str) -> None:
-    if found != expected:
+def check_total(path: Path, rows: int, expected: int, key: str) -> None:
+    if rows != expected:
         raise DatasetError(
-            f"{path}: {found} rows stored, but {key} of {INDEX_FILE} sums to {expected}"
+            f"{path}: {rows} rows stored, but {key} of {INDEX_FILE} sums to {expected}"
         )
 
 
-def made_otherwise(trained: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Where two folders say that they were made from other frames or by another model.
+def differing_origins(training: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Notes on features of another model or other frames than those of the training.
 
-    Features of another tower give other scores without any error.
+    Features of another tower change the scores without any error.
     """
     return [
-        f"these features have {key} {given[key]}, those of the training {trained[key]}: "
+        f"these features have {key} {other[key]}, those of the training {training[key]}: "
         "scores will differ"
         for key in ("model", "frame_spec")
-        if key in trained and key in given and trained[key] != given[key]
+        if key in training and key in other and training[key] != other[key]
     ]

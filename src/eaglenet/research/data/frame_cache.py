@@ -1,4 +1,8 @@
-"""Frames decoded once: packed in one file, memory-mapped, resumable after a kill at any moment."""
+"""Cache of decoded frames: a header, one file of packed frames, and a journal of its rows.
+
+The file is memory-mapped. A row counts once its journal line is written, so a build resumes after
+an interruption at any moment.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
@@ -34,8 +39,6 @@ if TYPE_CHECKING:
     from eaglenet.video.decoding import DecodedVideo
 
 
-# How a frame cache lies on disk: a header, packed rows and a journal that makes them count.
-
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
@@ -44,7 +47,7 @@ DATA_FILE = "frames.bin"
 INDEX_FILE = "index.jsonl"
 LOCK_FILE = "lock"
 JPEG_QUALITY = 90
-# Rows are made durable together: a kill costs at most so many decodings, or this much time.
+# Rows are flushed to disk together: an interruption costs at most these rows or seconds.
 COMMIT_ROWS = 16
 COMMIT_SECONDS = 2.0
 
@@ -54,7 +57,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True)
 class FrameRow:
-    """Where a video's frames lie in the data file, and what they show."""
+    """Position of a video's frames in the data file, their mask and times."""
 
     offset: int
     lengths: tuple[int, ...]
@@ -71,7 +74,7 @@ class FrameRow:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a journal holds, and where its last whole row and line end."""
+    """Entries of a journal, and the ends of its last whole row and line."""
 
     rows: dict[str, FrameRow]
     skipped: dict[str, str]
@@ -95,7 +98,7 @@ def pad_frames(
     """Frames, mask and seconds with masked padding up to ``num_frames``."""
     absent = num_frames - len(frames)
     if absent < 0:
-        raise DatasetError(f"{len(frames)} frames decoded where at most {num_frames} were asked")
+        raise DatasetError(f"{len(frames)} frames decoded, expected at most {num_frames}")
     return (
         F.pad(frames, (0, 0, 0, 0, 0, 0, 0, absent)),
         F.pad(mask, (0, absent)),
@@ -113,7 +116,7 @@ class Journal:
         self.encoding = encoding
         self.data: BinaryIO = (folder / DATA_FILE).open("ab")
         self.lines: BinaryIO = (folder / INDEX_FILE).open("ab")
-        # What lies behind the last whole row or line is of an interrupted run.
+        # Bytes after the last whole row or line are from an interrupted run.
         self.data.truncate(contents.data_end)
         self.lines.truncate(contents.lines_end)
         self.offset = contents.data_end
@@ -136,7 +139,7 @@ class Journal:
             "mask": [int(flag) for flag in mask.tolist()],
             "seconds": [round(second, 4) for second in seconds.tolist()],
             "checksum": zlib.crc32(content),
-            # 0 where the file went away meanwhile: another one in its place is decoded anew.
+            # 0 where the file was removed meanwhile: a new file of that name is decoded again.
             "file_bytes": file_size(video.path) or 0,
             "window": video.window,
         }
@@ -227,7 +230,7 @@ def parse_line(line: bytes) -> tuple[str, FrameRow | str] | None:
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:
-    """How the cache's frames were taken; ``None`` where there is no cache yet."""
+    """Header of the cache; ``None`` where there is no cache yet."""
     path = folder / HEADER_FILE
     if not path.exists():
         return None
@@ -255,16 +258,16 @@ def check_header(
     split: Split | None = None,
     encoding: Encoding | None = None,
 ) -> None:
-    """Frames taken otherwise, or of another dataset, would give wrong scores: refused."""
-    wanted: dict[str, Any] = {
+    """Refuse frames sampled in another way or of another dataset: scores would be wrong."""
+    expected: dict[str, Any] = {
         "frame_spec": dataclasses.asdict(spec) if spec else None,
         "dataset": split.dataset if split else None,
         "encoding": encoding,
     }
-    for key, value in wanted.items():
+    for key, value in expected.items():
         if value is not None and header[key] != value:
             raise DatasetError(
-                f"{folder} was made with {key} {header[key]}, asked for {value}; "
+                f"{folder} was built with {key} {header[key]}, not {value}; "
                 "use another folder or the same settings"
             )
 
@@ -281,50 +284,41 @@ def decode_jpeg(content: Bytes) -> Bytes:
         return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
 
 
-# Measured on 93 natural videos at 224 pixels, quality 90: 0.30 bytes a pixel. A guide, no bound.
+# Mean of 93 natural videos at 224 pixels and quality 90; a guide, not a bound.
 JPEG_BYTES_PER_PIXEL = 0.3
 
 
 def estimate_bytes(num_videos: int, spec: FrameSpec, encoding: Encoding = "raw") -> int:
-    """Bytes that the frames of so many videos take: exact for raw, a guide for JPEG."""
+    """Bytes of the frames of ``num_videos`` videos: exact for raw, a guide for JPEG."""
     pixels = num_videos * spec.num_frames * spec.size * spec.size
     return pixels * 3 if encoding == "raw" else round(pixels * JPEG_BYTES_PER_PIXEL)
 
 
 def cache_folder(base: Path, dataset: str, spec: FrameSpec) -> Path:
-    """Where frames of a dataset taken in one way lie below ``base``; all its splits share it.
+    """Folder below ``base`` for the frames of a dataset; its splits share it.
 
-    `eaglenet data cache` and training agree on it, and other frames of the same dataset (a
-    method with another sampling) get a folder of their own.
+    `eaglenet data cache` and training use the same folder. Frames sampled in another way have
+    another one.
     """
     key = hashlib.sha256(repr(spec).encode()).hexdigest()[:8]
     return base / f"{dataset}-{spec.num_frames}x{spec.size}-{key}"
 
 
 def estimate(split: Split, spec: FrameSpec, encoding: Encoding = "raw") -> int:
-    """Bytes that a cache of the split's found videos takes."""
+    """Bytes of a cache of the videos of a split that have a file."""
     return estimate_bytes(len(split) - len(split.missing), spec, encoding)
 
 
+@dataclass(frozen=True)
 class FrameCache:
-    """Frames of a split's videos, read without decoding. Make one with ``build`` or ``open``."""
+    """Frames of the videos of a split; create one with ``build`` or ``open``."""
 
-    def __init__(
-        self,
-        folder: Path,
-        spec: FrameSpec,
-        encoding: Encoding,
-        rows: dict[str, FrameRow],
-        skipped: dict[str, str],
-        split: Split | None = None,
-    ) -> None:
-        self.folder = folder
-        self.spec = spec
-        self.encoding = encoding
-        self.rows = rows
-        self.skipped = skipped
-        self.split = split
-        self._data: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+    folder: Path
+    spec: FrameSpec
+    encoding: Encoding
+    rows: Mapping[str, FrameRow]
+    skipped: Mapping[str, str]
+    split: Split | None = None
 
     @classmethod
     def open(
@@ -337,8 +331,8 @@ class FrameCache:
             raise DatasetError(f"{folder} holds no frame cache; make one with FrameCache.build")
         check_header(folder, header, spec, split)
         contents = read_journal(folder)
-        found = FrameSpec(**header["frame_spec"])
-        return cls(folder, found, header["encoding"], contents.rows, contents.skipped, split)
+        frame_spec = FrameSpec(**header["frame_spec"])
+        return cls(folder, frame_spec, header["encoding"], contents.rows, contents.skipped, split)
 
     @classmethod
     def build(
@@ -352,21 +346,20 @@ class FrameCache:
         retry_skipped: bool = False,
         progress: Progress | None = None,
     ) -> Self:
-        """Decode what is not yet in the folder. Stopped at any moment, it continues where it was.
+        """Decode the videos that the folder lacks; an interrupted build is continued.
 
         Without ``encoding`` an existing cache keeps its own, and a new one is raw.
 
-        A video whose file changed its size, or whose window is another, is decoded again. One
-        that was skipped is tried again when its file has appeared, or with ``retry_skipped``.
+        A video whose file size or window has changed is decoded again. A skipped video is tried
+        again when its file has appeared, or with ``retry_skipped``.
         """
         if spec.num_frames < 1 or spec.size < 1:
             raise UsageError(
-                f"{spec.num_frames} frames of {spec.size} pixels were asked for; expected at least "
-                "1 of both"
+                f"{spec.num_frames} frames of {spec.size} pixels; expected at least 1 of both"
             )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        # A second one (another rank of a run) waits, then finds the work done.
+        # Another process (another rank of a run) waits, then finds the frames decoded.
         with hold_lock(folder / LOCK_FILE, wait=True):
             header = read_header(folder) or write_header(folder, split, spec, encoding or "raw")
             check_header(folder, header, spec, split, encoding)
@@ -398,11 +391,11 @@ class FrameCache:
 
     def bound_to(self, split: Split) -> FrameCache:
         """The same cache, its ``clips`` indexed by the videos of ``split``."""
-        return FrameCache(self.folder, self.spec, self.encoding, self.rows, self.skipped, split)
+        return dataclasses.replace(self, split=split)
 
     @property
     def available(self) -> Tensor:
-        """[videos] bool: which videos of the split have frames here."""
+        """[videos] bool: the videos of the split that have frames here."""
         return torch.tensor([self._row(video) is not None for video in self._split.videos])
 
     def clips(self, indices: Sequence[int] | Tensor) -> Clips:
@@ -417,8 +410,8 @@ class FrameCache:
             rows.append(row)
         shape = (len(rows), self.spec.num_frames, 3, self.spec.size, self.spec.size)
         frames = np.empty(shape, dtype=np.uint8)
-        for place, row in enumerate(rows):
-            self._read(row, frames[place])
+        for number, row in enumerate(rows):
+            self._read(row, frames[number])
         return Clips(
             torch.from_numpy(frames),
             torch.tensor([row.mask for row in rows]),
@@ -426,12 +419,11 @@ class FrameCache:
         )
 
     def verify(self) -> list[str]:
-        """Ids whose bytes no longer have the checksum they were stored with."""
-        data = self._map()
+        """Ids of videos whose bytes do not match their checksum."""
         return [
             video_id
             for video_id, row in self.rows.items()
-            if zlib.crc32(data[row.offset : row.offset + row.num_bytes].tobytes()) != row.checksum
+            if zlib.crc32(self._bytes_of(row).tobytes()) != row.checksum
         ]
 
     @property
@@ -450,29 +442,31 @@ class FrameCache:
         row = self.rows.get(video.video_id)
         return row if row is not None and row.window == video.window else None
 
-    def _map(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    @cached_property
+    def _data(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         if self.num_bytes == 0:
             # An empty file cannot be mapped; it has no rows to read either.
             return np.empty(0, dtype=np.uint8)
-        if self._data is None:
-            self._data = np.memmap(self.folder / DATA_FILE, dtype=np.uint8, mode="r")
-        return self._data
+        return np.memmap(self.folder / DATA_FILE, dtype=np.uint8, mode="r")
+
+    def _bytes_of(self, row: FrameRow) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self._data[row.offset : row.offset + row.num_bytes]
 
     def _read(self, row: FrameRow, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        data = self._map()[row.offset : row.offset + row.num_bytes]
+        data = self._bytes_of(row)
         if self.encoding == "raw":
             target[...] = data.reshape(target.shape)
             return
         start = 0
-        for place, length in enumerate(row.lengths):
-            target[place] = decode_jpeg(data[start : start + length])
+        for number, length in enumerate(row.lengths):
+            target[number] = decode_jpeg(data[start : start + length])
             start += length
 
 
 def needs_decoding(
     video: VideoRecord, row: FrameRow | None, skipped: dict[str, str], retry_skipped: bool
 ) -> bool:
-    """No row of this window yet, or its file has changed; a skipped one only when worth a try."""
+    """Tell whether a video has no row of its window, has changed, or was skipped for no file."""
     size = file_size(video.path)
     if row is not None and row.window == video.window:
         return size not in (None, row.file_bytes)
@@ -515,7 +509,7 @@ def decode_into(
 def check_space(
     folder: Path, due: Sequence[VideoRecord], spec: FrameSpec, encoding: Encoding
 ) -> None:
-    """Refuse to start what the disk cannot hold."""
+    """Refuse videos whose frames exceed the free disk space."""
     num_videos = sum(file_size(video.path) is not None for video in due)
     needed = estimate_bytes(num_videos, spec, encoding)
     free = shutil.disk_usage(folder).free

@@ -1,14 +1,14 @@
 """Folders of frames with captions: small JPEGs of images or videos, packed for fast training.
 
-A folder holds ``index.jsonl``, one item a line, and ``frames-0000.tar``, ``frames-0001.tar`` ...
-with one JPEG a frame, named ``ID/000.jpg``, in the order of the index. An item is a video with its
-frames in time order, or an image, which is an item of one frame. A line of the index reads::
+A folder holds ``index.jsonl``, one item per line, and ``frames-0000.tar``, ``frames-0001.tar`` ...
+with one JPEG per frame, named ``ID/000.jpg``, in the order of the index. An item is a video with
+its frames in time order, or an image, which is an item of one frame. A line of the index reads::
 
     {"id": "video7", "split": "train", "source": "msrvtt", "frames": 3,
      "captions": {"people": ["a man is singing", ...], "machine": [...], "labels": [...]}}
 
-``people`` wrote their captions, ``machine`` captions come from a captioner, and ``labels`` are
-names of objects that a training run joins to phrases.
+``people`` are captions that people wrote, ``machine`` captions come from a captioner, and
+``labels`` are names of objects, which training joins to phrases.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.core.types import Clips, PairBatch, Tokens
-from eaglenet.research.data.checks import CheckReport, SplitReport, VideoProblem
+from eaglenet.core.types import Clips
+from eaglenet.research.data.checks import CheckReport, report_split
 from eaglenet.research.data.records import (
-    LeftOut,
     RetrievalProtocol,
     Split,
+    VideoProblem,
     VideoRecord,
     check_split_name,
     make_split,
 )
-from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
+from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source, clip_source
 from eaglenet.video.images import encode_jpeg
 
 INDEX_FILE = "index.jsonl"
@@ -59,7 +59,7 @@ class FrameItem:
     captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        """As the index writes it."""
+        """The item as a line of the index."""
         return json.dumps(
             {
                 "id": self.id,
@@ -94,12 +94,12 @@ class FrameItem:
             )
         for kind, texts in captions.items():
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                raise DatasetError(f"{where}: captions of {kind} should be a list of sentences")
+                raise DatasetError(f"{where}: captions of {kind} should be a list of texts")
         return cls(plain["id"], plain["split"], plain["source"], plain["frames"], captions)
 
 
 class FrameFolderWriter:
-    """Writes items one by one; the index comes last, so that a half-written folder has none."""
+    """Writes items one by one; the index is written last, so an unfinished folder has none."""
 
     def __init__(self, folder: Path, size: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ class FrameFolderWriter:
             raise DatasetError(f"{folder} holds frames already; choose an empty folder")
         self.folder, self.size = folder, size
         self._lines: list[str] = []
-        self._known: set[str] = set()
+        self._ids: set[str] = set()
         self._shard: tarfile.TarFile | None = None
         self._bytes = 0
         self._number = 0
@@ -115,10 +115,10 @@ class FrameFolderWriter:
     def add(self, item: FrameItem, frames: Sequence[bytes]) -> None:
         """``frames``: the JPEG of each frame, of this folder's size."""
         if len(frames) != item.frames:
-            raise DatasetError(f"{item.id}: {item.frames} frames named, {len(frames)} given")
-        if item.id in self._known:
-            raise DatasetError(f"{item.id} appears twice; give every item its own id")
-        self._known.add(item.id)
+            raise DatasetError(f"{item.id}: expected {item.frames} frames, got {len(frames)}")
+        if item.id in self._ids:
+            raise DatasetError(f"{item.id} appears twice; give each item an id of its own")
+        self._ids.add(item.id)
         if self._shard is None or self._bytes > SHARD_BYTES:
             self._next_shard()
         assert self._shard is not None
@@ -163,9 +163,9 @@ class FrameFolder:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 items.append(FrameItem.from_line(line, f"{path}, line {number}"))
-        twice = [name for name, count in Counter(item.id for item in items).items() if count > 1]
-        if twice:
-            raise DatasetError(f"{path}: {twice[0]} appears {len(twice)} times")
+        name, count = Counter(item.id for item in items).most_common(1)[0] if items else ("", 0)
+        if count > 1:
+            raise DatasetError(f"{path}: {name} appears {count} times")
         return cls(folder, tuple(items))
 
     @property
@@ -174,7 +174,7 @@ class FrameFolder:
         return Counter(item.split for item in self.items)
 
     def read_jpegs(self) -> Iterator[tuple[str, bytes]]:
-        """Every frame as ``(name, JPEG)``, in order."""
+        """Yield ``(name, JPEG)`` of every frame, in order."""
         for shard in sorted(self.folder.glob("frames-*.tar")):
             try:
                 with tarfile.open(shard) as tar:
@@ -188,117 +188,117 @@ class FrameFolder:
                 ) from error
 
     def read_frames(
-        self, keep: Iterable[FrameItem], size: int, *, threads: int = 8
+        self, items: Iterable[FrameItem], size: int, *, threads: int = 8
     ) -> tuple[UInt8[Tensor, "frames 3 size size"], Int[Tensor, "items"]]:
-        """All frames of ``keep`` (in the folder's order) and where each item's frames start."""
-        wanted = {item.id for item in keep}
-        kept = [item for item in self.items if item.id in wanted]
-        starts = np.cumsum([0] + [item.frames for item in kept])
+        """Frames of ``items``, in the order of the folder, and the first row of each item."""
+        ids = {item.id for item in items}
+        selected = [item for item in self.items if item.id in ids]
+        starts = np.cumsum([0] + [item.frames for item in selected])
         frames = np.empty((int(starts[-1]), size, size, 3), np.uint8)
-        place = {item.id: int(start) for item, start in zip(kept, starts[:-1], strict=True)}
-        seen = 0
+        first_rows = {item.id: int(start) for item, start in zip(selected, starts, strict=False)}
+        count = 0
 
         def put(row: int, data: bytes) -> None:
             frames[row] = decode_jpeg(data, size)
 
         with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(lambda job: put(*job), self._rows(place)):
-                seen += 1
-        if seen != len(frames):
+            for _ in pool.map(lambda job: put(*job), self._rows(first_rows)):
+                count += 1
+        if count != len(frames):
             raise DatasetError(
-                f"{self.folder}: the index names {len(frames)} frames, the shards hold {seen}; "
+                f"{self.folder}: the index names {len(frames)} frames, the shards hold {count}; "
                 "a shard is missing: copy the folder again"
             )
-        # Channels last in memory is what the decoder gives; training wants them first.
+        # Channels stay last in memory, as decoded; only the axes move.
         pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
         return pixels, torch.from_numpy(starts)
 
-    def _rows(self, place: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
+    def _rows(self, first_rows: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
         for name, data in self.read_jpegs():
             item, _, frame = name.rpartition("/")
-            if item in place:
-                yield place[item] + int(frame.removesuffix(".jpg")), data
+            if item in first_rows:
+                yield first_rows[item] + int(frame.removesuffix(".jpg")), data
 
 
 def decode_jpeg(data: bytes, size: int) -> Any:
-    """Uint8 [size, size, 3]."""
+    """Decode to uint8 [size, size, 3]."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-        picture = image.convert("RGB")
-        if picture.size != (size, size):
-            picture = picture.resize((size, size), Image.Resampling.BICUBIC)
-        return np.asarray(picture)
+        rgb = image.convert("RGB")
+        if rgb.size != (size, size):
+            rgb = rgb.resize((size, size), Image.Resampling.BICUBIC)
+        return np.asarray(rgb)
 
 
 def shrink_to_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
-    """Stretch an image file to ``size`` x ``size``; ``half`` 0 or 1 takes its left or right."""
+    """Stretch an image file to ``size`` x ``size``; ``half`` 0 or 1 selects its left or right."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP")) as image:
-        picture = image.convert("RGB")
-    middle = picture.width // 2
+        rgb = image.convert("RGB")
+    middle = rgb.width // 2
     box = None
     if half is not None:
-        box = (0, 0, middle, picture.height) if half == 0 else (middle, 0, *picture.size)
-    picture = picture.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
-    return encode_jpeg(picture, quality=JPEG_QUALITY)
+        box = (0, 0, middle, rgb.height) if half == 0 else (middle, 0, *rgb.size)
+    rgb = rgb.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+    return encode_jpeg(rgb, quality=JPEG_QUALITY)
 
-
-# A folder of frames (`data.frame_folder`) as a dataset of videos to train and evaluate on.
 
 FRAMES = "frames"
 SPLITS: Mapping[str, str] = {"train": "train", "val": "validation", "test": "test"}
-"""Our names of splits -> those of the index."""
+"""Names of splits in the index, by split."""
 OPTIONS = {"captions", "test_root", "towers"}
 PROTOCOL = "every caption is a query; the gallery is every item of the split"
 
 
 def load_items(data: DataChoice, split: str) -> tuple[FrameFolder, Split, list[FrameItem]]:
-    """The folder, its split as records, and the items of those records in the same order."""
+    """Load a split: the folder, the records, and their items in the same order."""
     check_split_name(FRAMES, split, tuple(SPLITS))
     data.refuse_options(OPTIONS)
     kind = str(data.options.get("captions", CAPTION_KINDS[0]))
     if kind not in CAPTION_KINDS:
         raise UsageError(f"data.options.captions={kind}: give one of {', '.join(CAPTION_KINDS)}")
-    other = str(data.options.get("test_root") or "") if split == "test" else ""
-    folder = FrameFolder.open(data.folder(other or None))
+    test_root = str(data.options.get("test_root") or "") if split == "test" else ""
+    folder = FrameFolder.open(data.folder(test_root or None))
     records, items = split_records(folder, split, kind)
     return folder, records, items
 
 
 def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, list[FrameItem]]:
-    """The items of a split that have captions of ``kind``; the others are left out and told."""
-    listed = [item for item in folder.items if item.split == SPLITS[split]]
-    if not listed:
-        has = ", ".join(f"{name} ({count})" for name, count in sorted(folder.splits.items()))
+    """Items of a split with captions of ``kind``; the others are left out and reported."""
+    items = [item for item in folder.items if item.split == SPLITS[split]]
+    if not items:
+        contents = ", ".join(f"{name} ({count})" for name, count in sorted(folder.splits.items()))
         raise DatasetError(
-            f"{folder.folder}: no item of split {SPLITS[split]!r}; it has {has}. Another folder "
-            "for the test split is named with data.options.test_root"
+            f"{folder.folder}: no item of split {SPLITS[split]!r}; it has {contents}. Name "
+            "another folder for the test split with --set data.options.test_root=FOLDER"
         )
-    kept = [item for item in listed if _captions(item, kind)]
-    without = [LeftOut(item.id, f"no caption of {kind}") for item in listed if item not in kept]
+    usable = [item for item in items if _captions(item, kind)]
+    without = [
+        VideoProblem(item.id, f"no caption of {kind}") for item in items if item not in usable
+    ]
     protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}", PROTOCOL)
-    videos = [VideoRecord(item.id, _captions(item, kind)) for item in kept]
-    return make_split(FRAMES, split, protocol, videos, without), kept
+    videos = [VideoRecord(item.id, _captions(item, kind)) for item in usable]
+    return make_split(FRAMES, split, protocol, videos, without), usable
 
 
 def _captions(item: FrameItem, kind: str) -> tuple[str, ...]:
     return tuple(text.strip() for text in item.captions.get(kind, ()) if text.strip())
 
 
-def chosen_frames(count: int, most: int) -> Int[Tensor, "frames"]:
-    """Which of ``count`` frames are shown: all, or the middles of ``most`` equal parts."""
-    if count <= most:
+def sample_frames(count: int, limit: int) -> Int[Tensor, "frames"]:
+    """Indices of all ``count`` frames, or of the middles of ``limit`` equal parts."""
+    if count <= limit:
         return torch.arange(count)
-    return (2 * torch.arange(most) + 1) * count // (2 * most)
+    return (2 * torch.arange(limit) + 1) * count // (2 * limit)
 
 
-class FramePictures:
-    """The pictures of a split in memory, given as clips.
+class FrameClips:
+    """Frames of a split in memory, fetched as clips.
 
-    An item with fewer pictures than a model takes is padded with frames that its mask leaves out,
-    whatever ``FrameSpec.short`` says of videos: a picture shown twice would count twice.
+    An item with fewer frames than a model takes is padded with masked frames, whatever
+    ``FrameSpec.short`` says of videos: a repeated frame would count twice.
     """
 
     def __init__(
@@ -311,53 +311,33 @@ class FramePictures:
         self.rows = torch.zeros(len(counts), num_frames, dtype=torch.int64)
         self.mask = torch.zeros(len(counts), num_frames, dtype=torch.bool)
         start = 0
-        for place, count in enumerate(counts):
-            chosen = chosen_frames(count, num_frames)
-            self.rows[place, : len(chosen)] = start + chosen
-            self.mask[place, : len(chosen)] = True
+        for item, count in enumerate(counts):
+            indices = sample_frames(count, num_frames)
+            self.rows[item, : len(indices)] = start + indices
+            self.mask[item, : len(indices)] = True
             start += count
 
-    def clips(self, rows: Tensor) -> Clips:
-        """The clips of these items; the pictures' numbers stand for times, which are unknown."""
-        chosen = rows.cpu()
-        mask = self.mask[chosen]
-        pictures = self.frames[self.rows[chosen].flatten()]
-        pictures = pictures.unflatten(0, mask.shape).masked_fill(~mask[..., None, None, None], 0)
+    def clips(self, items: Tensor) -> Clips:
+        """Clips of these items; times are unknown, so frames are numbered instead."""
+        items = items.cpu()
+        mask = self.mask[items]
+        frames = self.frames[self.rows[items].flatten()].unflatten(0, mask.shape)
+        frames = frames.masked_fill(~mask[..., None, None, None], 0)
         seconds = torch.arange(mask.shape[1], dtype=torch.float32).expand(mask.shape)
-        return Clips(pictures, mask, seconds.contiguous())
+        return Clips(frames, mask, seconds.contiguous())
 
 
-class PicturePairs:
-    """Pairs of sentences and pictures that lie in memory."""
-
-    def __init__(self, tokens: Tokens, pictures: FramePictures, video_of_text: Tensor) -> None:
-        self.tokens, self.pictures, self.video_of_text = tokens, pictures, video_of_text
-
-    def pairs(self, indices: Any) -> PairBatch:
-        chosen = torch.as_tensor(indices, dtype=torch.int64)
-        owners = self.video_of_text[chosen]
-        return PairBatch(self.tokens[chosen], self.pictures.clips(owners), owners)
-
-
-def open_pictures(data: DataChoice, split: str, opening: Opening) -> Source:
-    """A split whose pictures are read into memory at the model's size."""
+def open_clips(data: DataChoice, split: str, opening: Opening) -> Source:
+    """Open a split; its frames are read into memory at the model's size."""
     folder, records, items = load_items(data, split)
     frames, _ = folder.read_frames(items, data.frames.size, threads=max(data.workers, 1))
-    pictures = FramePictures(frames, [item.frames for item in items], data.frames.num_frames)
+    clips = FrameClips(frames, [item.frames for item in items], data.frames.num_frames)
     tokens = opening.reader.tokenize(records.texts, data.max_words)
-    return Source(
-        pairs=PicturePairs(tokens, pictures, records.video_of_text),
-        texts=lambda rows: tokens[rows],
-        videos=pictures.clips,
-        sentences=records.texts,
-        video_ids=records.video_ids,
-        protocol=records.protocol,
-        missing=tuple(entry.video_id for entry in records.left_out),
-    )
+    return clip_source(records, tokens, clips.clips)
 
 
-def look_at_pictures(data: DataChoice, split: str) -> Findings:
-    """What the index says; no picture is read."""
+def look_at_frames(data: DataChoice, split: str) -> Findings:
+    """Count the items of the index; no frame is read."""
     _, records, _ = load_items(data, split)
     description = {
         "protocol": records.protocol.name,
@@ -375,61 +355,45 @@ def check_frames(
     captions: str = CAPTION_KINDS[0],
     decode: bool = False,
 ) -> CheckReport:
-    """Compare the index with the shards; with ``decode`` every picture is decoded too.
+    """Compare the index with the shards; with ``decode`` also decode every frame.
 
-    Looked at are the splits that the folder has, or those asked for.
+    Checks ``splits``, or all splits of the folder.
     """
     folder = FrameFolder.open(root)
-    known = {ours: theirs for ours, theirs in SPLITS.items() if folder.splits.get(theirs)}
-    names = tuple(splits or known)
+    names = tuple(splits or [name for name in SPLITS if folder.splits.get(SPLITS[name])])
     if not names:
-        has = ", ".join(sorted(folder.splits)) or "none"
-        raise DatasetError(f"{root}: its splits are {has}; expected {', '.join(SPLITS.values())}")
-    found, broken = _look_at_shards(folder, _decoded if decode else None)
+        contents = ", ".join(sorted(folder.splits)) or "none"
+        raise DatasetError(
+            f"{root}: its splits are {contents}; expected {', '.join(SPLITS.values())}"
+        )
+    counts, broken = _read_shards(folder, _decoding_error if decode else None)
     reports = []
     for name in names:
         check_split_name(FRAMES, name, tuple(SPLITS))
         records, items = split_records(folder, name, captions)
-        missing = [item.id for item in items if found.get(item.id, 0) < item.frames]
-        reports.append(
-            SplitReport(
-                name=name,
-                protocol=records.protocol.name,
-                num_videos=records.num_listed,
-                num_captions=len(records.texts),
-                num_found=len(items) - len(missing),
-                missing=tuple(missing),
-                undecodable=tuple(
-                    VideoProblem(item.id, broken[item.id]) for item in items if item.id in broken
-                ),
-                left_out=tuple(
-                    VideoProblem(entry.video_id, entry.reason) for entry in records.left_out
-                ),
-                longest_caption=max(len(text) for text in records.texts),
-            )
-        )
+        missing = [item.id for item in items if counts.get(item.id, 0) < item.frames]
+        reports.append(report_split(records, broken, missing))
     return CheckReport(FRAMES, str(root), tuple(reports), decoded=decode)
 
 
-def _look_at_shards(
-    folder: FrameFolder, look: Callable[[bytes], str | None] | None
+def _read_shards(
+    folder: FrameFolder, check: Callable[[bytes], str | None] | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Pictures of each item, and of those that cannot be read why."""
-    found: dict[str, int] = {}
+    """Number of frames by item, and reasons why frames of an item cannot be read."""
+    counts: dict[str, int] = {}
     broken: dict[str, str] = {}
-    pictures: Iterable[tuple[str, bytes]] = folder.read_jpegs()
-    for name, data in pictures:
+    for name, data in folder.read_jpegs():
         item = name.rpartition("/")[0]
-        found[item] = found.get(item, 0) + 1
-        reason = look(data) if look is not None else None
+        counts[item] = counts.get(item, 0) + 1
+        reason = check(data) if check is not None else None
         if reason is not None:
             broken.setdefault(item, reason)
-    return found, broken
+    return counts, broken
 
 
-def _decoded(data: bytes) -> str | None:
+def _decoding_error(data: bytes) -> str | None:
     try:
         decode_jpeg(data, 16)
     except (OSError, ValueError) as error:
-        return f"a picture cannot be decoded ({error})"
+        return f"a frame cannot be decoded ({error})"
     return None

@@ -1,13 +1,12 @@
-"""Folders of frames made from pictures on disk and files of captions.
+"""Preparation of folders of frames from image files and captions files.
 
-Pictures may lie anywhere below a folder. What a picture belongs to (its item) is the name of the
-file without leading zeros and ending, or the first group of a pattern that its path matches; items
-with several pictures are videos, their frames in the order of the paths.
+Images may be anywhere below a folder. The item of an image is the name of its file without leading
+zeros and extension, or the group of a pattern that its path matches. Items with several images are
+videos; their frames are in the order of the paths.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,24 +16,32 @@ from pathlib import Path
 from eaglenet.core import untrusted
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.progress import Progress, ProgressUpdate
+from eaglenet.research.data.annotation_files import (
+    captions_by_video,
+    captions_of_entries,
+    read_bytes,
+    read_csv,
+    read_json,
+    read_text,
+)
 from eaglenet.research.data.frame_folder import FrameFolderWriter, FrameItem, shrink_to_jpeg
 
-PICTURES = {".jpg", ".jpeg", ".png", ".webp"}
-MAX_PICTURE = 64 * 2**20
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
+MAX_IMAGE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class FramePreparation:
-    """What to take and how.
+    """Images, captions and options of a preparation.
 
-    captions: kind (people, machine or labels) -> file. Read are JSON ``{item: [sentence, ...]}``,
+    captions: files by kind (people, machine or labels): JSON ``{item: [sentence, ...]}``,
         gzipped or not, and MSR-VTT's ``{"sentences": [{"video_id", "caption"}, ...]}``.
-    item: a pattern with one group that finds an item's id in the path of a picture.
-    halves: every picture shows two frames side by side.
-    only, without: files with ids to take or to leave out (a test split), one a line or a CSV with
-        a column ``video_id``.
-    validation: share of the items, or from 1 up their number, that become the validation split.
-    test: all items are the test split of a folder of its own.
+    item: a pattern with one group, the id of the item, that paths of images match.
+    halves: every image shows two frames side by side.
+    only, without: files with ids to take or to leave out (a test split), one per line or a CSV
+        with a column ``video_id``.
+    validation: share of the items, or from 1 up their number, for the validation split.
+    test: all items are the test split, in a folder without other splits.
     """
 
     images: Path
@@ -62,28 +69,28 @@ class FramePreparation:
 def prepare_frames(
     plan: FramePreparation, output: Path, progress: Progress | None = None
 ) -> Mapping[str, int]:
-    """Write a folder of frames; gives what was counted."""
+    """Write a folder of frames; returns counts of items, frames and unreadable images."""
     captions = {kind: read_captions(path) for kind, path in plan.captions.items()}
-    pictures = find_pictures(plan)
-    known = set().union(*captions.values())
+    images = find_images(plan)
+    captioned = set().union(*captions.values())
     left_out = set().union(*(read_ids(path) for path in plan.without), set())
-    wanted = set(pictures) & known - left_out
+    ids = set(images) & captioned - left_out
     if plan.only is not None:
-        wanted &= read_ids(plan.only)
-    if not wanted:
+        ids &= read_ids(plan.only)
+    if not ids:
         raise DatasetError(
-            f"{plan.images}: none of its {len(pictures)} items has a caption in "
+            f"{plan.images}: none of its {len(images)} items has a caption in "
             f"{', '.join(map(str, plan.captions.values()))}; their ids look like "
-            f"{', '.join(sorted(pictures)[:3]) or '(no picture found)'} and "
-            f"{', '.join(sorted(known)[:3])}: --item PATTERN finds an id in a path"
+            f"{', '.join(sorted(images)[:3]) or '(no image found)'} and "
+            f"{', '.join(sorted(captioned)[:3])}: --item PATTERN finds an id in a path"
         )
-    validation = choose_validation(wanted, plan)
+    validation = choose_validation(ids, plan)
     others = "test" if plan.test else "train"
     writer = FrameFolderWriter(output, plan.size)
     counts = {"items": 0, "frames": 0, "validation": len(validation), "unreadable": 0}
-    order = sorted(wanted, key=lambda name: (len(name), name))
+    order = sorted(ids, key=lambda name: (len(name), name))
     for number, name in enumerate(order):
-        frames = list(_frames(pictures[name], plan, counts))
+        frames = list(_frames(images[name], plan, counts))
         if frames:
             item = FrameItem(
                 id=f"{plan.source}-{name}",
@@ -101,14 +108,14 @@ def prepare_frames(
     return counts
 
 
-def find_pictures(plan: FramePreparation) -> dict[str, list[Path]]:
-    """Pictures of each item, in the order of their paths."""
+def find_images(plan: FramePreparation) -> dict[str, list[Path]]:
+    """Images of each item, in the order of their paths."""
     if not plan.images.is_dir():
-        raise DatasetError(f"{plan.images}: no such folder of pictures")
+        raise DatasetError(f"{plan.images}: no such folder of images")
     pattern = re.compile(plan.item) if plan.item else None
-    found: dict[str, list[Path]] = {}
+    items: dict[str, list[Path]] = {}
     for path in sorted(plan.images.rglob("*"), key=_natural):
-        if path.suffix.lower() not in PICTURES:
+        if path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
         name = path.stem.lstrip("0") or "0"
         if pattern is not None:
@@ -116,46 +123,39 @@ def find_pictures(plan: FramePreparation) -> dict[str, list[Path]]:
             if match is None:
                 continue
             name = match.group(1)
-        found.setdefault(name, []).append(path)
-    return found
+        items.setdefault(name, []).append(path)
+    return items
 
 
-def read_captions(path: Path) -> dict[str, tuple[str, ...]]:
-    """Item -> sentences."""
-    try:
-        data = untrusted.read_bytes(path, untrusted.MAX_ANNOTATIONS)
-        if path.suffix == ".gz":
-            data = untrusted.gunzip(data, untrusted.MAX_ANNOTATIONS)
-        plain = untrusted.parse_json(data)
-    except (OSError, ValueError) as error:
-        raise DatasetError(f"{path}: captions cannot be read ({error})") from error
-    if isinstance(plain, dict) and isinstance(plain.get("sentences"), list):
-        table: dict[str, list[str]] = {}
-        for entry in plain["sentences"]:
-            table.setdefault(str(entry["video_id"]), []).append(str(entry["caption"]))
-        return {name: tuple(sentences) for name, sentences in table.items()}
-    if not isinstance(plain, dict):
-        raise DatasetError(f"{path}: expected an object of items with lists of sentences")
-    for name, sentences in plain.items():
-        if not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
-            raise DatasetError(f"{path}: {name!r:.60} should have a list of sentences")
-    return {name: tuple(sentences) for name, sentences in plain.items()}
+def read_captions(path: Path) -> Mapping[str, Sequence[str]]:
+    """Captions by item."""
+    if path.suffix == ".gz":
+        try:
+            content = untrusted.parse_json(
+                untrusted.gunzip(read_bytes(path), untrusted.MAX_ANNOTATIONS)
+            )
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{path}: captions cannot be read ({error})") from error
+    else:
+        content = read_json(path)
+    if isinstance(content, dict) and isinstance(content.get("sentences"), list):
+        entries = enumerate(content["sentences"])
+        return captions_of_entries(
+            "frames", path, entries, video="video_id", caption="caption", title="sentence"
+        )
+    return captions_by_video("frames", path, content)
 
 
 def read_ids(path: Path) -> set[str]:
     """Ids of a list, or of the column ``video_id`` of a CSV."""
-    try:
-        text = untrusted.read_bytes(path, untrusted.MAX_ANNOTATIONS).decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise DatasetError(f"{path}: ids cannot be read ({error})") from error
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     if lines and "video_id" in lines[0].split(","):
-        return {row["video_id"] for row in csv.DictReader(lines)}
-    return {line.strip() for line in lines}
+        return {row["video_id"] for _, row in read_csv(path)}
+    return set(lines)
 
 
 def choose_validation(items: Iterable[str], plan: FramePreparation) -> set[str]:
-    """The same items whoever prepares them: those whose hash comes first."""
+    """Select the validation items by a hash of their ids: the same on every machine."""
     names = sorted(
         items, key=lambda name: hashlib.sha256(f"{plan.source}{name}".encode()).hexdigest()
     )
@@ -168,7 +168,7 @@ def _frames(
 ) -> Iterator[bytes]:
     for path in paths:
         try:
-            data = untrusted.read_bytes(path, MAX_PICTURE)
+            data = untrusted.read_bytes(path, MAX_IMAGE_BYTES)
             parts = (0, 1) if plan.halves else (None,)
             yield from [shrink_to_jpeg(data, plan.size, half=part) for part in parts]
         except (OSError, ValueError):
@@ -176,6 +176,6 @@ def _frames(
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Numbers in names by their value: frame 9 before frame 10."""
+    """Sort key that orders numbers by value: frame 9 before frame 10."""
     parts = re.split(r"(\d+)", path.as_posix())
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -1,8 +1,9 @@
-"""Datasets of a hub whose videos lie inside their tables, unpacked into a folder of one's own data.
+"""Datasets of a hub with videos inside their tables, unpacked for the dataset ``folder``.
 
-Two layouts are known, those of the text-video tasks of MTEB: one table of rows with a video and a
-caption (``mteb/MSR-VTT``), and three tables, ``corpus`` (id, video), ``queries`` (id, text) and
-``qrels`` (query-id, corpus-id, score). Tables are Parquet; a video is a struct of bytes and path.
+Two layouts are supported, those of the text-video tasks of MTEB: one table of rows with a video
+and a caption (``mteb/MSR-VTT``), and three tables, ``corpus`` (id, video), ``queries`` (id, text)
+and ``qrels`` (query-id, corpus-id, score). Tables are Parquet; a video is a struct of bytes and
+path.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Table:
 
 
 def unpack_hub_dataset(name: str, split: str = "test", *, progress: Progress | None = None) -> Path:
-    """Folder with the videos of a split and ``captions.jsonl``, for the dataset ``folder``.
+    """Unpack a split into a folder with its videos and ``captions.jsonl``.
 
     ``name`` is a dataset of the hub (``mteb/MSR-VTT``, optionally ``@REVISION``) or a folder in
     one of its layouts. A dataset is downloaded and unpacked once, into the user's cache.
@@ -68,11 +69,9 @@ def unpack_hub_dataset(name: str, split: str = "test", *, progress: Progress | N
     local = Path(name).expanduser()
     if local.is_dir():
         files = sorted(path.relative_to(local).as_posix() for path in local.rglob("*.parquet"))
-        chosen = choose_files(name, files, split)
-        identity = "-".join(str((local / file).stat().st_mtime_ns) for file in chosen)[-40:]
-        return _unpack(
-            name, split, [local / file for file in chosen], f"local-{identity}", progress
-        )
+        paths = [local / file for file in choose_files(name, files, split)]
+        identity = "-".join(str(path.stat().st_mtime_ns) for path in paths)[-40:]
+        return _unpack(name, split, paths, f"local-{identity}", progress)
     identifier, revision = split_revision(name)
     if not is_hub_id(identifier):
         raise DatasetError(f"{name}: no such folder, and not the id of a dataset (OWNER/NAME)")
@@ -82,19 +81,19 @@ def unpack_hub_dataset(name: str, split: str = "test", *, progress: Progress | N
 
 def choose_files(name: str, files: Sequence[str], split: str) -> list[str]:
     """Parquet files of a split, such as ``data/test-00000-of-00002.parquet``."""
-    named = {file: re.match(r"[A-Za-z]+", Path(file).name) for file in files}
-    splits = {match[0] for match in named.values() if match}
-    chosen = [file for file, match in named.items() if match and match[0] == split]
-    if not chosen:
-        known = f"it has {', '.join(sorted(splits))}" if splits else "it has no Parquet file"
-        raise DatasetError(f"{name} has no split {split!r}: {known}; choose one with --split")
-    return sorted(chosen)
+    matches = {file: re.match(r"[A-Za-z]+", Path(file).name) for file in files}
+    splits = {match[0] for match in matches.values() if match}
+    selected = [file for file, match in matches.items() if match and match[0] == split]
+    if not selected:
+        contents = f"it has {', '.join(sorted(splits))}" if splits else "it has no Parquet file"
+        raise DatasetError(f"{name} has no split {split!r}: {contents}; choose one with --split")
+    return sorted(selected)
 
 
 def download(
     identifier: str, revision: str | None, split: str, progress: Progress | None
 ) -> tuple[str, list[Path]]:
-    """Commit of a dataset, and the files of a split in the hub's cache."""
+    """Download a split; returns the commit of the dataset and the paths of the files."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -102,12 +101,11 @@ def download(
     try:
         info = api.dataset_info(identifier, revision=revision)
         files = [entry.rfilename for entry in info.siblings or () if entry.rfilename]
-        chosen = choose_files(
-            identifier, [file for file in files if file.endswith(".parquet")], split
-        )
+        tables = [file for file in files if file.endswith(".parquet")]
+        selected = choose_files(identifier, tables, split)
         paths = []
-        for number, file in enumerate(chosen):
-            report_progress(progress, "downloads", number, len(chosen))
+        for number, file in enumerate(selected):
+            report_progress(progress, "downloads", number, len(selected))
             with guard_downloads():
                 path = api.hf_hub_download(identifier, file, repo_type="dataset", revision=info.sha)
             paths.append(Path(path))
@@ -133,8 +131,8 @@ def _unpack(
     if not (target / CAPTIONS).is_file():
         tables = read_tables(files)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_folder(target) as fresh:
-            write_folder(name, tables, split, fresh, progress)
+        with atomic_folder(target) as folder:
+            write_folder(name, tables, split, folder, progress)
     return target
 
 
@@ -175,17 +173,19 @@ def write_folder(
 def _write_corpus(
     name: str, tables: Sequence[Table], folder: Path, progress: Progress | None
 ) -> dict[str, list[str]]:
-    """Corpus, queries and which of them belong together."""
+    """Write the videos of a corpus; captions are the queries that its relevance table names."""
     corpus = next((table for table in tables if "video" in table.columns and table.key), None)
     queries = next(
         (table for table in tables if table.caption and table.key and table is not corpus), None
     )
     relevance = next((table for table in tables if {QUERY, DOCUMENT} <= table.columns), None)
     if corpus is None or queries is None or relevance is None:
-        found = "; ".join(f"{table.name}: {', '.join(sorted(table.columns))}" for table in tables)
+        contents = "; ".join(
+            f"{table.name}: {', '.join(sorted(table.columns))}" for table in tables
+        )
         raise DatasetError(
             f"{name}: expected a table with the columns video and caption, or the tables corpus "
-            f"(id, video), queries (id, text) and qrels ({QUERY}, {DOCUMENT}); it has {found}"
+            f"(id, video), queries (id, text) and qrels ({QUERY}, {DOCUMENT}); it has {contents}"
         )
     texts = {str(key): text for key, text in queries.rows(queries.key, queries.caption)}
     captions: dict[str, list[str]] = {}
@@ -230,7 +230,7 @@ def _write_video(folder: Path, number: int, value: Any, where: str) -> str:
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Name the file in what Arrow says of a broken one."""
+    """Name the file in errors of Arrow."""
     try:
         yield
     except (ValueError, OSError, KeyError) as error:  # Arrow's own errors are kinds of these

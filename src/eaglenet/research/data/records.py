@@ -1,4 +1,4 @@
-"""What a dataset is once its files are read: videos, their captions and a protocol."""
+"""Datasets as records: videos, their captions, splits and protocols."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class VideoRecord:
-    """One video: its id, every caption that belongs to it, its file and the part of it meant.
+    """A video: its id, all its captions, its file, and the part of it that counts.
 
-    ``path`` is ``None`` where no file was found; ``window`` is (start, end) in seconds.
+    ``path`` is None where the file is missing; ``window`` is (start, end) in seconds.
     """
 
     video_id: str
@@ -36,8 +36,8 @@ class VideoRecord:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A video or caption that the annotations name and the split does not hold, and why."""
+class VideoProblem:
+    """A video that a split leaves out or that cannot be decoded, and the reason."""
 
     video_id: str
     reason: str
@@ -45,9 +45,9 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class RetrievalProtocol:
-    """Which texts meet which videos. ``name`` is printed with every score.
+    """Texts and videos that are ranked against each other. ``name`` is printed with every score.
 
-    ``family`` is the name without sizes, so that a smaller gallery can be named after it.
+    ``family`` is the name without sizes.
     """
 
     name: str
@@ -57,9 +57,9 @@ class RetrievalProtocol:
     def sized(
         self, num_texts: int, num_videos: int, num_listed: int | None = None
     ) -> RetrievalProtocol:
-        """The same protocol, its name saying how many texts met how many videos.
+        """The protocol with the number of texts and videos in its name.
 
-        ``num_listed`` is how many videos the dataset names; a smaller gallery says so.
+        ``num_listed`` is the number of videos that the dataset lists, named if it is larger.
         """
         family = self.family or self.name
         of = f" of {num_listed:,}" if num_listed not in (None, num_videos) else ""
@@ -69,17 +69,17 @@ class RetrievalProtocol:
 
 @dataclass(frozen=True)
 class Split:
-    """Videos in a fixed order. A video's captions follow each other in ``texts``.
+    """Videos in a fixed order, with their captions.
 
-    Refuses what would become a wrong score later: no videos, one id twice, a video without
-    captions, an empty caption.
+    Refuses what would give a wrong score: no videos, an id twice, a video without captions, an
+    empty caption.
     """
 
     dataset: str
     name: str
     protocol: RetrievalProtocol
     videos: tuple[VideoRecord, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[VideoProblem, ...] = ()
 
     def __post_init__(self) -> None:
         title = f"{self.dataset} {self.name}"
@@ -89,11 +89,11 @@ class Split:
                 f"{title}: the split is empty{why}; check the split file and the captions file"
             )
         counts = Counter(video.video_id for video in self.videos)
-        twice = [name for name, count in counts.items() if count > 1]
-        if twice:
+        duplicates = [name for name, count in counts.items() if count > 1]
+        if duplicates:
             raise DatasetError(
-                f"{title}: {len(twice)} video ids appear more than once, first {twice[0]!r}; "
-                "an id may be listed once (put several captions in one record)"
+                f"{title}: {len(duplicates)} video ids appear more than once, "
+                f"first {duplicates[0]!r}; list each once (a record takes several captions)"
             )
         for video in self.videos:
             if not video.video_id:
@@ -124,44 +124,47 @@ class Split:
     def __len__(self) -> int:
         return len(self.videos)
 
-    def only(self, video_ids: Iterable[str], reason: str = "not chosen") -> Split:
-        """The videos of these ids, in this split's order; the others are recorded as left out.
+    def only(self, video_ids: Iterable[str], reason: str = "not selected") -> Split:
+        """Select videos by id, in the order of this split; the others are recorded as left out.
 
-        The protocol's name then says "n of N videos", so no score hides what was missing.
+        The name of the protocol then says "n of N videos".
         """
-        wanted = set(video_ids)
-        kept = tuple(video for video in self.videos if video.video_id in wanted)
-        dropped = tuple(
-            LeftOut(video.video_id, reason) for video in self.videos if video.video_id not in wanted
+        ids = set(video_ids)
+        videos = tuple(video for video in self.videos if video.video_id in ids)
+        left_out = tuple(
+            VideoProblem(video.video_id, reason)
+            for video in self.videos
+            if video.video_id not in ids
         )
-        num_texts = sum(len(video.captions) for video in kept)
-        protocol = self.protocol.sized(num_texts, len(kept), self.num_listed)
-        return replace(self, videos=kept, protocol=protocol, left_out=self.left_out + dropped)
+        num_texts = sum(len(video.captions) for video in videos)
+        protocol = self.protocol.sized(num_texts, len(videos), self.num_listed)
+        left_out = self.left_out + left_out
+        return replace(self, videos=videos, protocol=protocol, left_out=left_out)
 
     def present(self) -> Split:
-        """The videos whose file was found; a warning counts the others."""
+        """Select the videos that have a file; a warning counts the others."""
         if not self.missing:
             return self
-        found = [video.video_id for video in self.videos if video.path is not None]
+        ids = [video.video_id for video in self.videos if video.path is not None]
         logger.warning(
             "%s %s: %d of %d videos present; %d files were not found, first %r",
             self.dataset,
             self.name,
-            len(found),
+            len(ids),
             len(self),
             len(self.missing),
             self.missing[0].video_id,
         )
-        if not found:
+        if not ids:
             raise DatasetError(
                 f"{self.dataset} {self.name}: none of the {len(self)} video files was found; "
                 "give the folder that holds them as video_folders"
             )
-        return self.only(found, "no file found")
+        return self.only(ids, "no file found")
 
     @property
     def num_listed(self) -> int:
-        """How many videos the split names, left-out ones included."""
+        """Number of videos that the annotations list, including those left out."""
         return len(self.videos) + len({entry.video_id for entry in self.left_out})
 
 
@@ -170,16 +173,16 @@ Loader = Callable[..., Split]
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """What the registry knows of a dataset: ``load(root, split, **options)`` and its splits."""
+    """A registered dataset: its loader ``load(root, split, **options)`` and its splits."""
 
     name: str
     title: str
     load: Loader
     splits: tuple[str, ...] = ("train", "val", "test")
     options: Mapping[str, str] = field(default_factory=dict)
-    """Option name -> one line that says what it does."""
+    """Descriptions of the options, by name."""
     max_words: int = 32
-    """Words of a caption that models read unless they say otherwise."""
+    """Tokens of a caption that a model reads by default."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "load", with_checked_options(self.name, self.load))
@@ -187,12 +190,12 @@ class DatasetSpec:
 
 DATASETS: Registry[DatasetSpec] = Registry("dataset", is_open=True)
 
-# Given to every dataset by those who look for files; one that makes its own has no use for them.
+# Callers pass these to every dataset; a loader that creates its videos does not take them.
 FILE_OPTIONS = ("finder", "video_folders")
 
 
 def with_checked_options(name: str, load: Loader) -> Loader:
-    """``load`` that answers a wrong option with the right ones instead of a traceback."""
+    """Wrap ``load`` to refuse unknown options and values of another type."""
 
     @wraps(load)
     def checked(root: Path | str, split: str, **options: Any) -> Split:
@@ -204,12 +207,12 @@ def with_checked_options(name: str, load: Loader) -> Loader:
 def check_options(
     name: str, load: Callable[..., Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The ``options`` that ``load`` takes; an unknown one, or one of another type, is an error."""
-    taken = [key for key in inspect.signature(load).parameters if key not in ("root", "split")]
-    files = {key: options[key] for key in FILE_OPTIONS if key in options and key in taken}
-    given = {key: value for key, value in options.items() if key not in FILE_OPTIONS}
-    known = [key for key in taken if key not in FILE_OPTIONS]
-    return {**read_options(load, given, name, known), **files}
+    """Return the ``options`` that ``load`` takes; refuse unknown ones and other types."""
+    parameters = [key for key in inspect.signature(load).parameters if key not in ("root", "split")]
+    files = {key: options[key] for key in FILE_OPTIONS if key in options and key in parameters}
+    others = {key: value for key, value in options.items() if key not in FILE_OPTIONS}
+    known = [key for key in parameters if key not in FILE_OPTIONS]
+    return {**read_options(load, others, name, known), **files}
 
 
 def make_split(
@@ -217,9 +220,9 @@ def make_split(
     name: str,
     protocol: RetrievalProtocol,
     videos: Sequence[VideoRecord],
-    left_out: Sequence[LeftOut] = (),
+    left_out: Sequence[VideoProblem] = (),
 ) -> Split:
-    """A split whose protocol name carries its sizes; what was left out is logged with counts."""
+    """Build a split; its protocol names the sizes, and videos left out are logged with counts."""
     num_texts = sum(len(video.captions) for video in videos)
     num_listed = len(videos) + len({entry.video_id for entry in left_out})
     if left_out:
@@ -232,31 +235,12 @@ def make_split(
     return Split(dataset, name, sized, tuple(videos), tuple(left_out))
 
 
-def gather_records(
-    video_ids: Iterable[str],
-    captions: Mapping[str, Sequence[str]],
-    find: Callable[[str], Path | None],
-    *,
-    window: tuple[float, float] | None = None,
-) -> tuple[list[VideoRecord], list[LeftOut]]:
-    """Records in the order of ``video_ids``; an id without captions is left out, never padded."""
-    videos = []
-    left_out = []
-    for video_id in video_ids:
-        texts = captions.get(video_id)
-        if texts:
-            videos.append(VideoRecord(video_id, tuple(texts), find(video_id), window))
-        else:
-            left_out.append(LeftOut(video_id, "no caption in the annotations"))
-    return videos, left_out
-
-
 def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, ...], int]:
-    """Captions without outer space, and how many were empty. Long ones are kept whole.
+    """Strip captions; returns those that are not empty, and the number of empty ones.
 
-    A caption that is not text, or that no UTF-8 can hold, is an error that names ``where``.
+    A caption that is not text or not valid Unicode is an error, which names ``where``.
     """
-    kept = []
+    texts = []
     num_empty = 0
     for caption in captions:
         if not isinstance(caption, str):
@@ -272,26 +256,26 @@ def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, .
             ) from error
         text = caption.strip()
         if text:
-            kept.append(text)
+            texts.append(text)
         else:
             num_empty += 1
-    return tuple(kept), num_empty
+    return tuple(texts), num_empty
 
 
 def report_empty_captions(dataset: str, num_empty: int, file: Path) -> None:
-    """Say how many empty captions were skipped; silence would hide broken annotations."""
+    """Log the number of empty captions, which may come from broken annotations."""
     if num_empty:
         logger.warning("%s: skipped %d empty captions of %s", dataset, num_empty, file)
 
 
 def stable_order(video_ids: Iterable[str], seed: int = 0) -> list[str]:
-    """Ids in an order that depends on each id and the seed alone: the same on every machine.
+    """Sort ids by a hash of each id and the seed: the same order on every machine.
 
-    Adding or losing a video does not move the others against each other.
+    A video more or less does not change the order of the others.
     """
 
     def key(video_id: str) -> tuple[bytes, str]:
-        # File names need not be UTF-8; the system hands their bytes over as surrogates.
+        # File names need not be UTF-8; Python represents other bytes as surrogates.
         content = f"{seed}:{video_id}".encode(errors="surrogateescape")
         return hashlib.sha256(content).digest(), video_id
 
@@ -299,7 +283,7 @@ def stable_order(video_ids: Iterable[str], seed: int = 0) -> list[str]:
 
 
 def hold_out_ids(video_ids: Sequence[str], num_videos: int, seed: int = 0) -> set[str]:
-    """``num_videos`` ids to keep away from training, chosen by a hash of each id."""
+    """Select ``num_videos`` ids to hold out of training, by a hash of each id."""
     if not 0 <= num_videos < len(video_ids):
         raise UsageError(
             f"cannot hold out {num_videos} of {len(video_ids)} videos; "
@@ -309,21 +293,21 @@ def hold_out_ids(video_ids: Sequence[str], num_videos: int, seed: int = 0) -> se
 
 
 def training_ids(dataset: str, split: str, video_ids: Sequence[str], hold_out: int) -> list[str]:
-    """Ids of ``train``, or the ``hold_out`` ids of ``val`` that are taken out of the same list.
+    """Ids of ``train``, or the ``hold_out`` ids of ``val``, from one list of training videos.
 
-    For datasets whose official files have no validation videos beside those that are reported.
+    For datasets without validation videos other than those that the field reports on.
     """
-    held = hold_out_ids(video_ids, hold_out)
-    if split == "val" and not held:
+    held_out = hold_out_ids(video_ids, hold_out)
+    if split == "val" and not held_out:
         raise UsageError(
             f"{dataset}: hold_out=0 leaves no validation videos; name the other splits (--split "
             "train --split test), or select on the test set by name"
         )
-    return [video_id for video_id in video_ids if (video_id in held) == (split == "val")]
+    return [video_id for video_id in video_ids if (video_id in held_out) == (split == "val")]
 
 
 def check_id(video_id: object, where: str) -> None:
-    """Refuse an id that is not text, or that no file name can hold."""
+    """Refuse an id that is not text or cannot be part of a file name."""
     if not isinstance(video_id, str):
         raise DatasetError(
             f"{where}: the video is {type(video_id).__name__}, expected text: {video_id!r:.80}"

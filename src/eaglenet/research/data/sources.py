@@ -1,7 +1,6 @@
-"""One table of data: a name -> a split, ready for batches and for scoring alike.
+"""Sources: named data whose splits serve both training and evaluation.
 
-A row is one :func:`add_source`. Datasets of video files need none of their own: see
-:func:`eaglenet.research.data.sources.add_dataset`.
+:func:`add_source` registers a kind of data, :func:`add_dataset` a dataset of video files.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from eaglenet.core.types import (
     Tokens,
     VideoFeatures,
 )
-from eaglenet.research.data.batches import CachedPairs, PairSource
 from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
 from eaglenet.research.data.records import DATASETS, DatasetSpec, Split
 
@@ -36,15 +34,15 @@ FEW_VIDEOS = 10
 
 @dataclass(frozen=True)
 class DataChoice:
-    """A dataset and how its videos become frames.
+    """A dataset, and the frames and words that are read from it.
 
-    dataset: a row of :data:`SOURCES`: a dataset of videos, ``demo`` (rendered in memory),
+    dataset: a name in :data:`SOURCES`: a dataset of videos, ``demo`` (rendered in memory),
         ``features`` (a folder of them), ...
-    root: the folder with annotations, videos or features. options: what the dataset's loader takes.
-    cache: the folder for decoded frames; empty means beside the run.
-    val_videos: videos held out where a folder of features has no validation part.
-    jitter: frames decoded for training for each one that is shown; with more than 1 a step shows
-        others each time, evenly spaced from a random start to a random end (CLIP-ViP).
+    root: folder with annotations, videos or features. options: options of the dataset's loader.
+    cache: folder for decoded frames; empty: in the run folder.
+    val_videos: videos of a features folder that are held out for validation.
+    jitter: frames decoded for training per frame that a step shows. With more than 1, each step
+        shows others, evenly spaced from a random start to a random end (CLIP-ViP).
     """
 
     dataset: str
@@ -58,19 +56,19 @@ class DataChoice:
     jitter: int = 1
 
     def folder(self, root: str | None = None) -> Path:
-        """The root (or another one), which must be there."""
-        given = self.root if root is None else root
-        if not given:
+        """Path of ``root`` (default: of the dataset), which must exist."""
+        name = self.root if root is None else root
+        if not name:
             raise DatasetError(
-                f"where the dataset {self.dataset} lies is not given; say it with --root FOLDER"
+                f"the folder of the dataset {self.dataset} is not set; name it with --root FOLDER"
             )
-        folder = Path(given).expanduser()
+        folder = Path(name).expanduser()
         if not folder.exists():
-            raise DatasetError(f"--root {given}: no such folder or file")
+            raise DatasetError(f"--root {name}: no such folder or file")
         return folder
 
     def refuse_options(self, known: set[str]) -> None:
-        """Stop at an option that is not ``known``."""
+        """Refuse options that are not ``known``."""
         for name in self.options:
             if name not in known:
                 listed = ", ".join(sorted(known))
@@ -84,29 +82,31 @@ class DataChoice:
 class Source:
     """Texts and videos of a split, fetched by index."""
 
-    pairs: PairSource
     texts: Callable[[Tensor], Tokens | TextFeatures]
     videos: Callable[[Tensor], Clips | VideoFeatures]
+    video_of_text: Tensor
     sentences: Sequence[str]
     video_ids: Sequence[str]
     protocol: Any
     missing: tuple[str, ...] = ()
-    """Ids that the split lists and whose video was not found."""
+    """Ids in the split whose video is missing."""
 
-    @property
-    def video_of_text(self) -> Tensor:
-        return self.pairs.video_of_text
+    def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
+        """Texts of these indices with their videos, on the device of ``video_of_text``."""
+        rows = torch.as_tensor(indices, dtype=torch.int64, device=self.video_of_text.device)
+        owners = self.video_of_text[rows]
+        return PairBatch(self.texts(rows), self.videos(owners), owners)
 
     @property
     def num_texts(self) -> int:
-        return len(self.pairs.video_of_text)
+        return len(self.video_of_text)
 
     @property
     def num_videos(self) -> int:
         return len(self.video_ids)
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of this split."""
+        """Description of the split for the manifest of a run."""
         return {
             "protocol": str(getattr(self.protocol, "name", self.protocol)),
             "texts": self.num_texts,
@@ -118,7 +118,7 @@ class Source:
 
 @runtime_checkable
 class Reader(Protocol):
-    """What a source needs to know of the model that will read it; a method is one."""
+    """Model that reads a source; a method is one."""
 
     @property
     def config(self) -> Any: ...
@@ -131,7 +131,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class Opening:
-    """For whom a split is opened, where its frames are kept and where its tensors lie."""
+    """Context in which a split is opened: model, cache folder of frames, device."""
 
     reader: Reader
     cache: Path
@@ -141,27 +141,23 @@ class Opening:
 
 @dataclass(frozen=True)
 class Findings:
-    """What is found of a split before any video is decoded."""
+    """Contents of a split, known before any video is decoded."""
 
     description: Mapping[str, Any]
     video_of_text: Tensor
 
 
-def always_test(data: DataChoice) -> str:
-    """What is evaluated unless one says otherwise."""
-    return "test"
-
-
 @dataclass(frozen=True)
 class SourceSpec:
-    """A row of the table.
+    """A registered kind of data.
 
-    open: a split, ready for batches.
-    look: what is found of a split without decoding it; None where opening it costs nothing.
-    whole: all of a folder, for a model that was trained elsewhere; None where a split is asked for.
-    is_features: stored features; no sentences to tokenise and no frames to show.
-    gives_features: makes features for a model that reads those.
-    keeps_frames: decoded frames are kept in a folder, which several runs may share.
+    open: opens a split.
+    look: inspects a split without decoding it; None where opening it is cheap.
+    whole: opens all of a folder, for a model trained elsewhere; None where splits are needed.
+    default_split: split that is evaluated by default.
+    is_features: the data is stored features, without sentences to tokenise or frames to decode.
+    gives_features: computes features for a model that reads those.
+    keeps_frames: stores decoded frames in a folder, which several runs may share.
     """
 
     name: str
@@ -169,63 +165,48 @@ class SourceSpec:
     open: Callable[[DataChoice, str, Opening], Source]
     look: Callable[[DataChoice, str], Findings] | None = None
     whole: Callable[[Path, Reader], Source] | None = None
-    default_split: Callable[[DataChoice], str] = always_test
+    default_split: Callable[[DataChoice], str] = lambda data: "test"
     needs_folder: bool = True
     is_features: bool = False
     gives_features: bool = False
     keeps_frames: bool = False
     max_words: int = 32
-    """Words of a sentence that are read where a model does not say otherwise."""
+    """Tokens of a text that a model reads by default."""
 
 
 SOURCES: Registry[SourceSpec] = Registry("dataset", is_open=True)
 
 
 def add_source(spec: SourceSpec) -> SourceSpec:
-    """Make a kind of data known by its name, to training, evaluation and every command."""
+    """Register a kind of data for training, evaluation and every command."""
     return SOURCES.add(spec.name, spec)
 
 
-class MemoryPairs:
-    """Pairs whose frames and tokens all lie in memory."""
-
-    def __init__(self, tokens: Tokens, clips: Clips, video_of_text: Tensor) -> None:
-        self.tokens = tokens
-        self.clips = clips
-        self.video_of_text = video_of_text
-
-    def pairs(self, indices: Any) -> PairBatch:
-        chosen = torch.as_tensor(indices, dtype=torch.int64)
-        owners = self.video_of_text[chosen]
-        return PairBatch(self.tokens[chosen], self.clips[owners], owners)
-
-
-def memory_source(records: Split, tokens: Tokens, clips: Clips) -> Source:
-    """A small split held whole in memory."""
+def clip_source(records: Split, tokens: Tokens, clips: Callable[[Tensor], Clips]) -> Source:
+    """Source over tokens in memory and clips that ``clips`` fetches by index."""
     return Source(
-        pairs=MemoryPairs(tokens, clips, records.video_of_text),
         texts=lambda rows: tokens[rows],
-        videos=lambda rows: clips[rows],
+        videos=clips,
+        video_of_text=records.video_of_text,
         sentences=records.texts,
         video_ids=records.video_ids,
         protocol=records.protocol,
+        missing=tuple(entry.video_id for entry in records.left_out),
     )
 
 
 def few_videos(num_videos: int) -> tuple[str, ...]:
-    """A remark on a split so small that its recalls are high by chance."""
+    """Note on a split so small that its recalls are high by chance."""
     if num_videos >= FEW_VIDEOS:
         return ()
     return (f"{num_videos} videos are too few for recalls to mean much",)
 
 
-# Datasets of video files as data to train and evaluate on: frames are decoded once and kept.
-
 logger = logging.getLogger(__name__)
 
 
 def add_dataset(spec: DatasetSpec) -> DatasetSpec:
-    """Make a dataset of video files known by its name, to training and every command."""
+    """Register a dataset of video files for training and every command."""
     DATASETS.add(spec.name, spec)
     add_source(
         SourceSpec(
@@ -241,7 +222,7 @@ def add_dataset(spec: DatasetSpec) -> DatasetSpec:
 
 
 def open_videos(data: DataChoice, split: str, opening: Opening) -> Source:
-    """Frames of the videos that were found, decoded where they are not in the cache yet."""
+    """Open the videos that have a file; frames that the cache lacks are decoded."""
     records = load_records(data, split).present()
     base = Path(data.cache).expanduser() if data.cache else opening.cache
     folder = cache_folder(base, records.dataset, data.frames)
@@ -250,13 +231,11 @@ def open_videos(data: DataChoice, split: str, opening: Opening) -> Source:
     frames = FrameCache.build(
         records, data.frames, folder, workers=data.workers, progress=opening.progress
     )
-    return cached_source(
-        CachedPairs(records, frames, opening.reader.tokenize, max_words=data.max_words)
-    )
+    return cached_source(records, frames, opening.reader.tokenize, data.max_words)
 
 
 def look_at_videos(data: DataChoice, split: str) -> Findings:
-    """Which files are there."""
+    """Count the videos that have a file."""
     records = load_records(data, split)
     description = {
         "protocol": records.protocol.name,
@@ -268,21 +247,33 @@ def look_at_videos(data: DataChoice, split: str) -> Findings:
 
 
 def load_records(data: DataChoice, split: str) -> Split:
-    """The annotations of a split, with the files that were found."""
+    """Read the annotations of a split and find its files."""
     spec = DATASETS[data.dataset]
     data.refuse_options({*spec.options, "video_folders"})
     return spec.load(data.folder(), split, **data.options)
 
 
-def cached_source(pairs: CachedPairs) -> Source:
-    """Cached frames and sentences tokenised once."""
-    tokens = pairs.tokenizer(pairs.split.texts, max_length=pairs.max_words)
-    return Source(
-        pairs=pairs,
-        texts=lambda rows: tokens[rows],
-        videos=pairs.cache.clips,
-        sentences=pairs.split.texts,
-        video_ids=pairs.split.video_ids,
-        protocol=pairs.split.protocol,
-        missing=tuple(entry.video_id for entry in pairs.split.left_out),
-    )
+def cached_source(
+    split: Split, cache: FrameCache, tokenize: Callable[..., Tokens], max_words: int = 32
+) -> Source:
+    """Source over cached frames; videos that the cache had to skip leave the split."""
+    is_cached = cache.bound_to(split).available
+    if not is_cached.any():
+        raise DatasetError(
+            f"{cache.folder}: none of the {len(split)} videos of {split.dataset} {split.name} "
+            "is in the cache; build it for this split"
+        )
+    if not is_cached.all():
+        usable = [
+            video.video_id for video, here in zip(split.videos, is_cached, strict=True) if here
+        ]
+        logger.warning(
+            "%s %s: %d of %d videos are in the frame cache",
+            split.dataset,
+            split.name,
+            len(usable),
+            len(split),
+        )
+        split = split.only(usable, "not in the frame cache")
+    tokens = tokenize(split.texts, max_length=max_words)
+    return clip_source(split, tokens, cache.bound_to(split).clips)

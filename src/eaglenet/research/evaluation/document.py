@@ -80,11 +80,14 @@ def to_markdown(title: str, blocks: Sequence[Block]) -> str:
 
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; short rows are padded."""
+
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     rule = ["---"] + ["---:"] * (len(header) - 1)
-    return "\n".join([line(header), line(rule), *(line(row) for row in rows)])
+    full = ([*row, *[""] * (len(header) - len(row))] for row in rows)
+    return "\n".join([line(header), line(rule), *(line(row) for row in full)])
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -142,22 +142,16 @@ class EvaluationResult:
             "videos_found": self.num_videos,
             "videos_missing": self.num_missing_videos,
             "missing_videos": list(self.missing_videos),
-            "seconds": {
-                "encode_text": self.timings.encode_text,
-                "encode_video": self.timings.encode_video,
-                "score": self.timings.score,
-            },
+            "seconds": asdict(self.timings),
             "device": self.device,
             "backend": self.backend,
             "precision": self.precision,
             "notes": list(self.notes),
         }
-        if self.noise is not None:
-            record["noise"] = self.noise.to_dict()
-        if self.hubness is not None:
-            record["hubness"] = self.hubness.to_dict()
-        if self.sinkhorn is not None:
-            record["sinkhorn"] = self.sinkhorn.to_dict()
+        for name in ("noise", "hubness", "sinkhorn"):
+            entry = getattr(self, name)
+            if entry is not None:
+                record[name] = entry.to_dict()
         return record
 
     def __str__(self) -> str:
@@ -204,11 +198,11 @@ def evaluate(
     method.to(target_device)
     with evaluating(method), torch.no_grad():
         started = _now(target_device)
-        sentences = _text_batches(method, texts, options.text_batch)
-        text = _encode(method, sentences, target_device, options.precision, process)
+        text_batches = _batches(method, texts, options.text_batch)
+        text = _encode(method, text_batches, target_device, options.precision, process)
         texts_done = _now(target_device)
-        batches = _batches(videos, options.video_batch)
-        video = _encode(method, batches, target_device, options.precision, process)
+        video_batches = _batches(method, videos, options.video_batch)
+        video = _encode(method, video_batches, target_device, options.precision, process)
         videos_done = _now(target_device)
         _check_encoded(text, video, video_of_text)
         settings: dict[str, Any] = {
@@ -236,10 +230,9 @@ def evaluate(
             noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
         hubness = None
         if options.hubness:
-            sentences = _text_batches(
-                method, options.hubness_bank or typical_sentences(), options.text_batch
-            )
-            hubness_text = _encode(method, sentences, target_device, options.precision, None)
+            bank_texts = options.hubness_bank or typical_sentences()
+            bank_batches = _batches(method, bank_texts, options.text_batch)
+            hubness_text = _encode(method, bank_batches, target_device, options.precision, None)
             scores = score_all(
                 method,
                 hubness_text,
@@ -363,35 +356,15 @@ def _restored_buffers(method: Method) -> Iterator[None]:
                 buffer.copy_(copies[name])
 
 
-def _text_batches(method: Method, texts: Any, batch_size: int) -> Iterator[Any]:
-    if isinstance(texts, TensorRecord):
-        yield from _batches(texts, batch_size)
-        return
-    for batch in _grouped(texts, batch_size):
-        yield method.tokenize(batch) if isinstance(batch, list) else batch
-
-
-def _grouped(texts: Iterable[Any], batch_size: int) -> Iterator[Any]:
-    """Strings as lists of at most ``batch_size``; anything else unchanged."""
-    sentences: list[str] = []
-    for item in texts:
-        if not isinstance(item, str):
-            yield item
-            continue
-        sentences.append(item)
-        if len(sentences) == batch_size:
-            yield sentences
-            sentences = []
-    if sentences:
-        yield sentences
-
-
-def _batches(source: Any, batch_size: int) -> Iterator[Any]:
-    if not isinstance(source, TensorRecord):
+def _batches(method: Method, source: Any, batch_size: int) -> Iterator[Any]:
+    """Cut a whole record, or a list of strings, into batches; batches come as they are."""
+    is_text = isinstance(source, Sequence) and bool(source) and isinstance(source[0], str)
+    if not is_text and not isinstance(source, TensorRecord):
         yield from source
         return
     for start in range(0, len(source), batch_size):
-        yield source[start : start + batch_size]
+        batch: Any = source[start : start + batch_size]
+        yield method.tokenize(batch) if is_text else batch
 
 
 def _encode(

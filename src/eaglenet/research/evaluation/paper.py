@@ -39,10 +39,7 @@ class PaperTable:
         return rows[label]
 
     def value(self, label: str, column: str, group: str | None = None) -> float | None:
-        columns: Registry[int] = Registry(f"column of the paper's table {self.name!r}")
-        for position, name in enumerate(self.columns):
-            columns.add(name, position)
-        return self.row(label, group).values[columns[column]]
+        return self.row(label, group).values[self.columns.index(column)]
 
 
 RECALLS = ("R@1", "R@5", "R@10")

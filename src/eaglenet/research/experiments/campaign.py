@@ -19,6 +19,7 @@ from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
 from eaglenet.research.environment import describe_environment
 from eaglenet.research.evaluation import report
+from eaglenet.research.evaluation.document import Block, Heading, Paragraph, Table, to_markdown
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.run_records import (
     TITLES,
@@ -156,10 +157,8 @@ class TrialRow:
 
     def recall_text(self, direction: str, name: str) -> str:
         """A recall as mean +- spread; one seed has no spread."""
-        value = f"{self.mean[direction][name]:.1f}"
-        if len(self.seeds) == 1:
-            return value
-        return f"{value} +- {self.std[direction][name]:.1f}"
+        mean, spread = self.mean[direction][name], self.std[direction][name]
+        return report.format_spread(mean, spread, len(self.seeds))
 
 
 @dataclass(frozen=True)
@@ -331,10 +330,9 @@ def write_report(
         folder / f"{name}.json",
         {"title": title, "split": split, **describe_environment(), "rows": plain_rows(rows, paper)},
     )
-    lines = [f"# {title}", "", markdown_table(*(table or campaign_table(rows))), ""]
     ran = finished_rows(rows)
+    blocks: list[Block] = [Table(*(table or campaign_table(rows)))]
     if ran:
-        lines += ["## Recall against test time", ""]
         points = [
             [
                 row.label,
@@ -344,22 +342,20 @@ def write_report(
             ]
             for row in sorted(ran, key=lambda row: float(row.test_seconds))
         ]
-        header = ["", "whole test s", "of it scoring s", "t2v R@1"]
-        lines += [markdown_table(header, points), ""]
-        lines += [f"Split: {split}. Protocol: {ran[0].protocol}; {ran[0].selection}.", ""]
-        lines += ["## Budget", ""]
-        cells = [[row.label, *_budget_cells(row.budget)] for row in ran]
-        lines += [markdown_table(["", *BUDGET.values()], cells), "", *budget_lines(rows), ""]
-        lines += approximate_lines(rows)
-        lines += ["## Conditions", ""]
-        cells = [
-            [row.label, *as_cells(conditions)]
-            for row, conditions in zip(ran, row_conditions(ran), strict=True)
+        conditions = row_conditions(ran)
+        blocks += [
+            Heading("Recall against test time"),
+            Table(["", "whole test s", "of it scoring s", "t2v R@1"], points),
+            Paragraph(f"Split: {split}. Protocol: {ran[0].protocol}; {ran[0].selection}."),
+            Heading("Budget"),
+            Table(["", *BUDGET.values()], [[row.label, *_budget_cells(row.budget)] for row in ran]),
+            *(Paragraph(line) for line in (*budget_lines(rows), *approximate_lines(rows))),
+            Heading("Conditions"),
+            Table(["", *TITLES.values()], [[row.label, *as_cells(row.conditions)] for row in ran]),
+            *(Paragraph(line) for line in conditions_lines(conditions)),
         ]
-        lines += [markdown_table(["", *TITLES.values()], cells), ""]
-        lines += [*conditions_lines(row_conditions(ran)), ""]
-    lines += [*reasons(rows), *left_out_lines(folder, rows)]
-    write_text(folder / f"{name}.md", "\n".join(lines))
+    blocks += [Paragraph(line) for line in (*reasons(rows), *left_out_lines(folder, rows))]
+    write_text(folder / f"{name}.md", to_markdown(title, blocks))
     if ran:
         runs = [folder / slug(row.label) for row in ran]
         report.write_report(runs, folder / "report", title=title, first_split=split)
@@ -426,12 +422,3 @@ def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
 def _budget_cells(budget: RunBudget) -> list[str]:
     amounts = (getattr(budget, name) for name in BUDGET)
     return ["-" if amount is None else f"{amount:,}" for amount in amounts]
-
-
-def markdown_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; short rows are padded."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    for row in cells:
-        filled = [*row, *[""] * (len(header) - len(row))]
-        lines.append("| " + " | ".join(filled) + " |")
-    return "\n".join(lines)

@@ -11,7 +11,7 @@ from typing import Any
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress
-from eaglenet.core.settings import differences, override, to_plain
+from eaglenet.core.settings import differences, override, split_assignment, to_plain
 from eaglenet.core.types import FrameSpec
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
@@ -158,10 +158,7 @@ def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, l
     """``spec`` with settings ``name=value``, and a note on each that differs from the model's."""
     changed = spec
     for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or name not in {field.name for field in dataclasses.fields(spec)}:
-            names = ", ".join(field.name for field in dataclasses.fields(spec))
-            raise UsageError(f"--frames {setting!r}: write it as NAME=VALUE, NAME one of {names}")
+        name, value = split_assignment(setting, "num_frames=24")
         changed = override(changed, name, value, where="frames")
     lines = differences(to_plain(spec), to_plain(changed))
     return changed, [f"frames differ from those the model was built for: {line}" for line in lines]

@@ -199,3 +199,40 @@ def fit_widths(experiment: Experiment, settings: Collection[str] = ()) -> Experi
     if config.identity and hasattr(method_config, "dim"):
         method_config = dataclasses.replace(method_config, dim=dim)
     return dataclasses.replace(experiment, encoder=encoder, method_config=method_config)
+
+
+Settings = Mapping[str, Any]
+MethodSettings = Mapping[str, Settings]
+"""Method -> the fields that differ from its defaults."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Data, towers and settings that a protocol gives a method.
+
+    dim: width of the features. config: fields of the method's configuration that differ from its
+    defaults.
+    """
+
+    encoder: EncoderChoice
+    data: DataChoice
+    training: TrainingConfig
+    dim: int
+    notes: str
+    config: Settings = field(default_factory=dict)
+
+    def experiment(self, name: str, method: str, changes: Settings) -> Experiment:
+        """The experiment of ``method``; ``changes`` are the fields that its variants set."""
+        kind = METHODS[method].config_class
+        names = {spec.name for spec in dataclasses.fields(kind)}
+        sizes = {"dim": self.dim, "num_frames": self.data.frames.num_frames}
+        fitting = {name: value for name, value in sizes.items() if name in names}
+        return Experiment(
+            name=name,
+            method=method,
+            method_config=kind(**{**fitting, **self.config, **changes}),
+            encoder=self.encoder,
+            data=self.data,
+            training=self.training,
+            notes=self.notes,
+        )

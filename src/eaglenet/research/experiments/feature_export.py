@@ -16,8 +16,7 @@ from eaglenet.models.folder import load
 from eaglenet.research.data.experts import save_teacher
 from eaglenet.research.data.sources import Source
 from eaglenet.research.experiments.evaluation import dataset_source
-from eaglenet.research.experiments.feature_writing import encode_batches, write_features
-from eaglenet.research.experiments.stored_data import read_features
+from eaglenet.research.experiments.stored_data import encode_batches, read_features, write_features
 from eaglenet.research.training.distributed import World, join, leave
 from eaglenet.research.training.epochs import fetched, index_chunks
 

@@ -23,7 +23,7 @@ from eaglenet.core.settings import differences
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.research.data.sources import DataChoice, Source, few_videos
-from eaglenet.research.environment import describe_environment
+from eaglenet.research.environment import describe_environment, reset_peak_memory
 from eaglenet.research.experiments.build import (
     build_method,
     check_data,
@@ -43,7 +43,6 @@ from eaglenet.research.training.distributed import (
     wait_for_main,
 )
 from eaglenet.research.training.loggers import check_boards
-from eaglenet.research.training.memory import reset_peak_memory
 from eaglenet.research.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)

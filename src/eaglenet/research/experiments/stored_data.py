@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from eaglenet.core.errors import ConfigError, UsageError, shell_quote
-from eaglenet.core.files import hold_lock
+from eaglenet.core.files import atomic_folder, hold_lock
+from eaglenet.core.progress import Progress
 from eaglenet.core.run_folder import MODEL
+from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
+from eaglenet.methods.base import Method
 from eaglenet.models.files import WEIGHTS, local_folder
 from eaglenet.models.folder import load
-from eaglenet.research.data.batches import FeaturePairs
-from eaglenet.research.data.experts import ExpertSplit, load_expert_folder
+from eaglenet.research.data.experts import ExpertSplit, add_experts, load_expert_folder
 from eaglenet.research.data.features import (
     INDEX_FILE,
     FeatureSplit,
+    differing_origins,
     load_feature_folder,
-    made_otherwise,
     read_index,
+    save_feature_folder,
 )
 from eaglenet.research.data.frame_folder import (
     FRAMES,
     OPTIONS,
     load_items,
-    look_at_pictures,
-    open_pictures,
+    look_at_frames,
+    open_clips,
 )
 from eaglenet.research.data.records import check_split_name, hold_out_ids
+from eaglenet.research.data.role_graphs import over_tokens, role_graphs
 from eaglenet.research.data.sources import (
     DataChoice,
     Opening,
@@ -41,7 +48,133 @@ from eaglenet.research.data.sources import (
     SourceSpec,
     add_source,
 )
-from eaglenet.research.experiments.feature_writing import write_features
+from eaglenet.research.training.epochs import fetched, index_chunks
+
+WORDS = "words"
+"""Name of the first model's words in a folder of experts; its frames are :data:`FRAMES`."""
+
+
+@torch.inference_mode()
+def write_features(
+    method: Method,
+    source: Source,
+    output: Path,
+    *,
+    model: str,
+    dataset: str,
+    split: str,
+    experts: Mapping[str, tuple[str, Expert]] | None = None,
+    words: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Encode ``source`` with ``method`` and write a features folder atomically.
+
+    model: name of the method. experts: name -> (model, features) of other models. With ``words``
+    (or experts) the words, token ids and graphs of the texts are written too.
+    """
+    text_chunks = index_chunks(source.num_texts, 256)
+    video_chunks = index_chunks(source.num_videos, 32)
+    texts = encode_batches(
+        method.encode_text,
+        fetched(source.texts, text_chunks, "encoding texts", progress),
+        method.device,
+    )
+    videos = encode_batches(
+        method.encode_video,
+        fetched(source.videos, video_chunks, "encoding videos", progress),
+        method.device,
+    )
+    others = dict(experts or {})
+    vectors = _words(method, source, method.device) if others or words else {}
+    with atomic_folder(output) as partial:
+        folder = save_feature_folder(
+            partial / output.name,
+            texts,
+            videos,
+            video_of_text=source.video_of_text,
+            video_ids=source.video_ids,
+            captions=source.sentences,
+            frame_spec=method.frame_spec,
+            model=model,
+            dataset=dataset,
+            split=split,
+            protocol=source.protocol.family,
+        )
+        if others or words:
+            add_experts(
+                folder,
+                {name: features for name, (_, features) in others.items()},
+                models={name: of for name, (of, _) in others.items()}
+                | dict.fromkeys(vectors, model),
+                frames=FRAMES,
+                frames_model=model,
+                words=vectors,
+                token_ids=_token_ids(source),
+                graphs=_graphs(method, source, vectors[WORDS][1]) if vectors else None,
+                graph_words=WORDS,
+            )
+        for path in folder.iterdir():
+            path.replace(partial / path.name)
+        folder.rmdir()
+    return output
+
+
+def encode_batches(
+    encode: Callable[[Any], Any], batches: Iterator[Any], device: torch.device
+) -> Any:
+    """Encode all batches; the features are on the CPU."""
+    features = [encode(batch.to(device)).to("cpu", torch.float32) for batch in batches]
+    return type(features[0]).concatenate(features)
+
+
+def _token_ids(source: Source) -> list[list[int]] | None:
+    """Token ids of the captions, for methods that learn to write them; None for features."""
+    all_ids: list[list[int]] = []
+    for rows in index_chunks(source.num_texts, 256):
+        tokens = source.texts(rows)
+        if not isinstance(tokens, Tokens):
+            return None
+        all_ids += [ids[mask].tolist() for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
+    return all_ids
+
+
+def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
+    """Graphs of the verbs and nouns of the captions, over their tokens."""
+    sentences = [sentence.split() for sentence in source.sentences]
+    vocabulary = sorted({word for sentence in sentences for word in sentence})
+    counts = method.tokenize([*vocabulary, ""]).mask.sum(dim=1)
+    special = int(counts[-1])  # a start and an end, or an end alone
+    num_tokens = {
+        word: max(int(count) - special, 0)
+        for word, count in zip(vocabulary, counts[:-1], strict=True)
+    }
+    longest = max(len(sentence) for sentence in sentences)
+    return over_tokens(
+        role_graphs(sentences, longest),
+        [[num_tokens[word] for word in sentence] for sentence in sentences],
+        int(mask.sum(dim=1).max()),
+        first=1 if special > 1 else 0,
+    )
+
+
+def _words(
+    method: Method, source: Source, device: torch.device
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Word features of the first model; empty where its text tower gives sentences only."""
+    if not method.encoder.abilities.words:
+        return {}
+    batches = [
+        method.encoder.encode_text(source.texts(rows).to(device), words=True).to(
+            "cpu", torch.float16
+        )
+        for rows in index_chunks(source.num_texts, 256)
+    ]
+    # Half precision is what is stored; the words of 80,000 captions are gigabytes.
+    text = TextFeatures.concatenate(batches)
+    if text.words is None or text.words_mask is None:
+        return {}
+    return {WORDS: (text.words, text.words_mask)}
+
 
 FEATURES = "features"
 
@@ -64,22 +197,12 @@ def open_features(data: DataChoice, split: str, opening: Opening) -> Source:
     return feature_source(features.to(opening.device))
 
 
-def open_whole(folder: Path, reader: Reader) -> Source:
-    """Open all videos of a features folder."""
-    return feature_source(read_features(folder, reader))
-
-
-def default_split(data: DataChoice) -> str:
-    """The held-out videos, unless the data has a folder of test videos."""
-    return "test" if "test_root" in data.options else "val"
-
-
 def feature_source(split: FeatureSplit) -> Source:
     """A source over stored features, on their own device."""
     return Source(
-        pairs=FeaturePairs(split),
         texts=split.text_batch,
         videos=split.video_batch,
+        video_of_text=split.video_of_text,
         sentences=split.captions,
         video_ids=split.video_ids,
         protocol=split.protocol,
@@ -161,7 +284,7 @@ def feature_notes(data: DataChoice, features: FeatureSplit) -> list[str]:
     index = read_index(root)
     ids, video_ids = index["video_ids"], features.video_ids
     held_out = hold_out_ids(ids, data.val_videos)
-    notes = made_otherwise(index, features.metadata)
+    notes = differing_origins(index, features.metadata)
     for name, seen in (("trained on", set(ids) - held_out), ("selected on", held_out)):
         count = len(seen.intersection(video_ids))
         if count:
@@ -191,8 +314,9 @@ add_source(
         FEATURES,
         "Stored features of any dataset",
         open=open_features,
-        whole=open_whole,
-        default_split=default_split,
+        whole=lambda folder, reader: feature_source(read_features(folder, reader)),
+        # The held-out videos, unless the data has a folder of test videos.
+        default_split=lambda data: "test" if "test_root" in data.options else "val",
         is_features=True,
     )
 )
@@ -204,7 +328,7 @@ TOWERS = "small"
 def open_frames(data: DataChoice, split: str, opening: Opening) -> Source:
     """Open frames for towers, or their features for a head on frozen towers."""
     if not ENCODERS[opening.reader.encoder.family].reads_features:
-        return open_pictures(data, split, opening)
+        return open_clips(data, split, opening)
     return feature_source(open_frame_features(data, split, opening).to(opening.device))
 
 
@@ -229,7 +353,7 @@ def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) 
     spec = replace(data.frames, size=size, resize=resize)
     towers.frame_spec = spec
     words = min(data.max_words, towers.encoder.context_length or data.max_words)
-    source = open_pictures(
+    source = open_clips(
         replace(data, frames=spec, max_words=words),
         split,
         Opening(towers, opening.cache, opening.device, opening.progress),
@@ -267,18 +391,13 @@ def weights_of(towers: str) -> str:
     return towers
 
 
-def choose_on_validation(data: DataChoice) -> str:
-    """Validation; the test split of frames is scored on request only."""
-    return "val"
-
-
 add_source(
     SourceSpec(
         FRAMES,
         "Folders of frames with captions (`eaglenet data frames`)",
         open=open_frames,
-        look=look_at_pictures,
-        default_split=choose_on_validation,
+        look=look_at_frames,
+        default_split=lambda data: "val",  # the test split is scored on request only
         keeps_frames=True,
         gives_features=True,
     )

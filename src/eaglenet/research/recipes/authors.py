@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eaglenet.research.recipes.setup import Settings
+from eaglenet.research.experiments.experiment import Settings
 
 FIELD_FRAMES: Settings = {"sampling": "whole_rate", "square_pixels": True, "short": "mask"}
 """CLIP4Clip's reader: every int(rate)-th frame; most methods mask what it pads."""

@@ -9,14 +9,13 @@ from typing import Any
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.features import ExpertConfig
 from eaglenet.research.data.sources import DataChoice
-from eaglenet.research.experiments.experiment import EncoderChoice
+from eaglenet.research.experiments.experiment import EncoderChoice, MethodSettings, Settings, Setup
 from eaglenet.research.recipes.authors import (
     ADAPTERS,
     EXPERT_ROWS,
     MASKS_FRAMES,
     ORIGINALS,
 )
-from eaglenet.research.recipes.setup import MethodSettings, Settings, Setup
 from eaglenet.research.training.config import TrainingConfig
 
 

@@ -9,9 +9,8 @@ from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import ExpertConfig, FeatureConfig
 from eaglenet.methods import METHODS
 from eaglenet.research.data.sources import DataChoice
-from eaglenet.research.experiments.experiment import EncoderChoice
+from eaglenet.research.experiments.experiment import EncoderChoice, MethodSettings, Setup
 from eaglenet.research.recipes.benchmarks import EAGLENET
-from eaglenet.research.recipes.setup import MethodSettings, Setup
 from eaglenet.research.training.config import TrainingConfig
 
 # Demo world: small CLIP towers from random weights, minutes on two cores.
@@ -256,8 +255,8 @@ EXPERT_CONFIG: MethodSettings = {
 
 
 def expert_setup(method: str, dataset: str, tower: str) -> Setup:
-    from eaglenet.research.data.demo.dataset import vocabulary
     from eaglenet.research.data.demo.experts import FRAMES_EXPERT, TOKENS, WIDTHS, WORDS
+    from eaglenet.research.data.demo.world import vocabulary
 
     experts = ExpertConfig(
         WIDTHS, FRAMES_EXPERT, text_dim=24, words_dim=WORDS["glove"], dim=EXPERT_DIM

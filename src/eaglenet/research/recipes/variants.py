@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from eaglenet.core.errors import ConfigError, UnknownNameError
 from eaglenet.core.settings import split_assignment
-from eaglenet.research.recipes.setup import Settings
+from eaglenet.research.experiments.experiment import Settings
 
 
 def _components() -> dict[str, Settings]:

@@ -1,27 +1,30 @@
-"""Pictures and sentences of frame folders on the training device, drawn from in batches."""
+"""Frames and texts of frame folders on the training device: random batches, and recalls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError
 from eaglenet.core.types import Tokens
+from eaglenet.encoders.compact import CompactEncoder
 from eaglenet.research.data.frame_folder import FrameFolder, FrameItem
+from eaglenet.research.evaluation.metrics import Metrics, retrieval_metrics
 
 MAX_WORDS = 32
 
 
 @dataclass(frozen=True)
 class PairBank:
-    """Items with their frames and sentences, packed end to end.
+    """Items with their frames and texts, packed end to end.
 
-    ``people`` and ``machine`` give where the sentences of each kind start and end, an item a row.
+    ``people`` and ``machine`` hold the first and last row of the texts of each kind, per item.
     """
 
     items: tuple[FrameItem, ...]
@@ -39,30 +42,30 @@ class PairBank:
 
     @property
     def is_video(self) -> Bool[Tensor, "items"]:
-        """Which items have several frames."""
+        """Mask of the items with several frames."""
         return self.num_frames > 1
 
     def tokens(self, rows: Int[Tensor, "texts"]) -> Tokens:
-        """Token ids of these sentences."""
+        """Tokens of these texts."""
         ids = self.ids[rows]
         return Tokens(ids, ids != 0)
 
     def draw_sentences(
         self, items: Int[Tensor, "chosen"], machine_share: float, generator: torch.Generator
     ) -> Int[Tensor, "chosen"]:
-        """A random sentence of each item: a person's, or with ``machine_share`` a captioner's."""
+        """Draw a text of each item; of a captioner with probability ``machine_share``."""
         draws = torch.rand(2, len(items), generator=generator, device=self.device)
         people, machine = self.people[items], self.machine[items]
         has_people, has_machine = (part[:, 1] > part[:, 0] for part in (people, machine))
         take_machine = has_machine & ((draws[0] < machine_share) | ~has_people)
-        chosen = torch.where(take_machine[:, None], machine, people)
-        count = (chosen[:, 1] - chosen[:, 0]).float()
-        return chosen[:, 0] + (draws[1] * count).long().clamp(max=count.long() - 1)
+        spans = torch.where(take_machine[:, None], machine, people)
+        count = (spans[:, 1] - spans[:, 0]).float()
+        return spans[:, 0] + (draws[1] * count).long().clamp(max=count.long() - 1)
 
     def draw_frames(
         self, items: Int[Tensor, "chosen"], number: int, generator: torch.Generator
     ) -> Int[Tensor, "chosen number"]:
-        """Rows of random frames, one from each of ``number`` equal parts of each item."""
+        """Draw rows of frames, one from each of ``number`` equal parts of each item."""
         draws = torch.rand(len(items), number, generator=generator, device=self.device)
         parts = (torch.arange(number, device=self.device) + draws) / number
         count = self.num_frames[items, None]
@@ -78,22 +81,22 @@ def open_bank(
     device: torch.device | str,
     threads: int = 8,
 ) -> PairBank:
-    """All items of ``split`` that have a sentence, of all folders together."""
+    """Open all items of ``split`` that have a text, of all folders together."""
     pictures, items = [], []
     for path in folders:
         folder = FrameFolder.open(path)
-        kept = [
+        usable = [
             item
             for item in folder.items
             if item.split == split and (item.captions.get("people") or item.captions.get("machine"))
         ]
-        if kept:
-            frames, _ = folder.read_frames(kept, size, threads=threads)
+        if usable:
+            frames, _ = folder.read_frames(usable, size, threads=threads)
             pictures.append(frames.to(device).contiguous())
-            items += kept
+            items += usable
     if not items:
         listed = ", ".join(str(path) for path in folders)
-        raise DatasetError(f"no item of split {split!r} with a sentence in {listed}")
+        raise DatasetError(f"no item of split {split!r} with a text in {listed}")
     sentences: list[str] = []
     spans: dict[str, list[tuple[int, int]]] = {"people": [], "machine": []}
     for item in items:
@@ -115,7 +118,7 @@ def open_bank(
 
 
 def join_banks(first: PairBank, second: PairBank) -> PairBank:
-    """The items of both."""
+    """Join the items of both."""
     frames, sentences = len(first.frames), len(first.sentences)
     return PairBank(
         items=first.items + second.items,
@@ -132,14 +135,14 @@ def join_banks(first: PairBank, second: PairBank) -> PairBank:
 def open_pictures(
     folders: Sequence[Path], *, size: int, device: torch.device | str, threads: int = 8
 ) -> UInt8[Tensor, "frames 3 size size"]:
-    """The training frames of these folders, whatever captions or labels they have."""
+    """Read the training frames of these folders, without captions and labels."""
     parts = []
     for path in folders:
         folder = FrameFolder.open(path)
-        kept = [item for item in folder.items if item.split == "train"]
-        if not kept:
+        train = [item for item in folder.items if item.split == "train"]
+        if not train:
             raise DatasetError(f"no training item in {path}")
-        parts.append(folder.read_frames(kept, size, threads=threads)[0].to(device).contiguous())
+        parts.append(folder.read_frames(train, size, threads=threads)[0].to(device).contiguous())
     return torch.cat(parts)
 
 
@@ -159,7 +162,7 @@ def random_views(
     crop: float,
     generator: torch.Generator,
 ) -> Float[Tensor, "images 3 size size"]:
-    """Random crops, mirrored or not, of random brightness and contrast, in 0..255."""
+    """Random crops of random mirroring, brightness and contrast, in 0..255."""
     count, device = len(frames), frames.device
 
     def draw(low: float, high: float) -> Tensor:
@@ -190,9 +193,54 @@ def random_views(
 def plain_views(
     frames: UInt8[Tensor, "images 3 height width"], size: int
 ) -> Float[Tensor, "images 3 size size"]:
-    """Whole pictures, as a search sees them, in 0..255."""
+    """Whole images, as in a search, in 0..255."""
     if frames.shape[-1] == size:
         return frames.float()
     return torch.nn.functional.interpolate(
         frames.float(), (size, size), mode="bicubic", antialias=True
     ).clamp(0.0, 255.0)
+
+
+MAX_FRAMES = 12
+
+
+@torch.no_grad()
+def item_vectors(encoder: CompactEncoder, bank: PairBank) -> Float[Tensor, "items dim"]:
+    """Unit mean of the unit frames of each item, of at most 12 evenly spaced frames."""
+    vision, size = encoder.vision, encoder.config.vision.image_size
+    parts = [
+        vision(vision.normalise(plain_views(part, size)))[:, 0].float()
+        for part in bank.frames.split(512)
+    ]
+    frames = torch.cat(parts)
+    vectors = []
+    for first, count in zip(bank.first_frame.tolist(), bank.num_frames.tolist(), strict=True):
+        rows = torch.linspace(0, count - 1, min(count, MAX_FRAMES)).round().long()
+        vectors.append(F.normalize(frames[first + rows.to(frames.device)], dim=-1).mean(dim=0))
+    return F.normalize(torch.stack(vectors), dim=-1)
+
+
+@torch.no_grad()
+def evaluate_pairs(encoder: CompactEncoder, bank: PairBank) -> Metrics:
+    """Metrics with every text by people as a query over all items of the bank."""
+    spans = [tuple(span) for span in bank.people.tolist()]
+    rows = torch.cat([torch.arange(start, stop) for start, stop in spans]).to(bank.device)
+    owner = torch.cat(
+        [torch.full((stop - start,), item) for item, (start, stop) in enumerate(spans)]
+    )
+    sentences = torch.cat(
+        [encoder.encode_text(bank.tokens(part)).sentence.float() for part in rows.split(4096)]
+    )
+    scores = F.normalize(sentences, dim=-1) @ item_vectors(encoder, bank).T
+    return retrieval_metrics(scores.cpu(), owner)
+
+
+def evaluate_all(encoder: CompactEncoder, banks: Mapping[str, PairBank]) -> dict[str, Metrics]:
+    """Metrics of each bank, by name."""
+    return {name: evaluate_pairs(encoder, bank) for name, bank in banks.items()}
+
+
+def recall_sum(results: Mapping[str, Metrics]) -> float:
+    """Criterion of runs: text-to-video R@1 + R@5 + R@10, mean over the banks."""
+    sums = [metrics.t2v.recall_sum for metrics in results.values()]
+    return sum(sums) / max(len(sums), 1)

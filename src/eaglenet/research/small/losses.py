@@ -1,4 +1,4 @@
-"""The loss of pairs: softmax over the batch, with a share for sentences of like meaning."""
+"""Losses of two towers: pairs with soft targets, distillation, agreement with earlier vectors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def pair_loss(
     r"""Cross entropy both ways of ``exp(log_scale) cos(p_i, s_j)`` with soft targets.
 
     ``T = (1 - share) S + share softmax(M M^T / temperature)``, where row ``i`` of ``S`` is even
-    over the pairs that have the very words of pair ``i`` (``is_same``; the identity without it)
-    and ``M`` are unit vectors of what the sentences mean; the rows of ``T`` are the targets of
-    both directions.
+    over the pairs with the same text as pair ``i`` (``is_same``; the identity without it) and
+    ``M`` are unit vectors of the meaning of the texts; the rows of ``T`` are the targets of both
+    directions.
     """
     p, s = F.normalize(pictures.float(), dim=-1), F.normalize(sentences.float(), dim=-1)
     logits = log_scale.float().exp().clamp(max=100.0) * (p @ s.T)
@@ -41,22 +41,19 @@ def pair_loss(
     return (1 - share) * hard + share * soft
 
 
-# Losses of towers that see pictures as others see them: a teacher, or they themselves before.
-
-
 def distillation_loss(
     pictures: Float[Tensor, "pairs dim"],
-    taught: Float[Tensor, "pairs dim"],
+    targets: Float[Tensor, "pairs dim"],
     sentences: Float[Tensor, "pairs dim"],
     log_scale: Float[Tensor, ""],
 ) -> Float[Tensor, ""]:
-    r"""Distance of the vectors, and of what the batch's sentences make of them.
+    r"""Distance of the image vectors, and of their similarities to the texts of the batch.
 
     ``mean(1 - cos(p, t)) + KL(softmax(a t s^T) || softmax(a p s^T))``, the divergence over the
-    sentences of a picture and over the pictures of a sentence by halves, ``a = exp(log_scale)``;
-    p: student, t: teacher, s: sentences of the teacher's text tower, which the student keeps.
+    texts of an image and over the images of a text by halves, ``a = exp(log_scale)``; p: student,
+    t: teacher, s: texts by the teacher's text tower, which is the student's too.
     """
-    p, t, s = (F.normalize(part.float(), dim=-1) for part in (pictures, taught, sentences))
+    p, t, s = (F.normalize(part.float(), dim=-1) for part in (pictures, targets, sentences))
     scale = log_scale.detach().float().exp().clamp(max=100.0)
     distance = (1 - (p * t).sum(dim=-1)).mean()
     return distance + _divergence(scale * (p @ s.T), scale * (t @ s.T))
@@ -67,25 +64,25 @@ def agreement_loss(
     sentences: Float[Tensor, "sentences dim"],
     log_scale: Float[Tensor, ""],
     *,
-    seen: Float[Tensor, "pictures dim"],
-    said: Float[Tensor, "sentences dim"],
+    earlier_images: Float[Tensor, "pictures dim"],
+    earlier_texts: Float[Tensor, "sentences dim"],
     scale: Float[Tensor, ""],
 ) -> Float[Tensor, ""]:
-    r"""How far pictures without sentences have moved among the sentences of a batch.
+    r"""Change of the similarities between images without texts and the texts of a batch.
 
-    ``KL(softmax(b v w^T) || softmax(a p s^T))``, over the sentences of a picture and over the
-    pictures of a sentence by halves, ``a = exp(log_scale)``; v (``seen``) and w (``said``) are the
-    unit vectors of the same pictures and sentences before training, b (``scale``) its scale then.
+    ``KL(softmax(b v w^T) || softmax(a p s^T))``, over the texts of an image and over the images of
+    a text by halves, ``a = exp(log_scale)``; v (``earlier_images``) and w (``earlier_texts``) are
+    the unit vectors of the same images and texts before training, b (``scale``) the scale then.
     """
     p, s = F.normalize(pictures.float(), dim=-1), F.normalize(sentences.float(), dim=-1)
     ours = log_scale.float().exp().clamp(max=100.0) * (p @ s.T)
-    return _divergence(ours, scale * (seen.float() @ said.float().T))
+    return _divergence(ours, scale * (earlier_images.float() @ earlier_texts.float().T))
 
 
 def _divergence(
     ours: Float[Tensor, "rows columns"], theirs: Float[Tensor, "rows columns"]
 ) -> Float[Tensor, ""]:
-    """Of softmax(ours) from softmax(theirs): the mean row's and the mean column's, by halves."""
+    """KL divergence of softmax(ours) from softmax(theirs): mean of rows and columns by halves."""
     parts = [
         F.kl_div(
             F.log_softmax(ours, dim=side),

@@ -1,4 +1,4 @@
-"""A run that makes two towers of pairs: folders of frames, weights to start from -> a model."""
+"""Training of the towers of a model such as `small`, from folders of frames and initial weights."""
 
 from __future__ import annotations
 
@@ -24,48 +24,58 @@ from eaglenet.methods.wordframe import WordFrame
 from eaglenet.models.files import HEAD
 from eaglenet.models.folder import load, save, save_head
 from eaglenet.research.data.frame_folder import FrameItem
-from eaglenet.research.small.banks import PairBank, join_banks, open_bank, open_pictures
-from eaglenet.research.small.config import PairTrainingConfig
-from eaglenet.research.small.evaluation import evaluate_all, recall_sum
+from eaglenet.research.small.banks import (
+    PairBank,
+    evaluate_all,
+    join_banks,
+    open_bank,
+    open_pictures,
+    recall_sum,
+)
 from eaglenet.research.small.start import keep_pieces, start_from
-from eaglenet.research.small.trainer import BEST, PairTrainer, Weights, greedy_soup
+from eaglenet.research.small.trainer import (
+    BEST,
+    PairTrainer,
+    PairTrainingConfig,
+    Weights,
+    greedy_soup,
+)
 
-# The head of towers that were made of pairs: captions of training level videos near to any.
-
-TEXTS_AT_ONCE = 100
+TEXT_BATCH = 100
 
 
 def typical_sentences(items: Sequence[FrameItem], number: int) -> list[str]:
-    """Random captions that people wrote of videos, or of pictures where there are no videos."""
+    """Random captions by people, of videos, or of images where there are no videos."""
     videos = [item for item in items if item.frames > 1]
-    written = [sentence for item in videos or items for sentence in item.captions.get("people", [])]
-    chosen = sorted(set(written))
-    return random.Random(0).sample(chosen, min(number, len(chosen)))
+    captions = sorted(
+        {text for item in videos or items for text in item.captions.get("people", [])}
+    )
+    return random.Random(0).sample(captions, min(number, len(captions)))
 
 
 @torch.inference_mode()
-def save_level_head(model: Path, sentences: Sequence[str], weight: float) -> None:
-    """Beside the towers in ``model``: `wordframe` without its interaction, a bank of these.
+def save_hubness_head(model: Path, sentences: Sequence[str], weight: float) -> None:
+    """Save a head with a hubness bank beside the towers: `wordframe` without its interaction.
 
-    Their vectors are kept, and not the sentences; in int8, for twice as many that take the space of
-    half precision level better, and the rounding changes nothing.
+    Stores the vectors of the bank in int8, without the texts: twice as many as in half precision
+    correct hubness better, and the rounding changes nothing.
     """
     towers = load(model)
     config = WordFrameConfig(
         num_layers=0, changes=False, interaction=False, bank=len(sentences), bank_weight=weight
     )
-    # Built as a method is: the level is computed with the temperature of the towers.
+    # Built as a method: hubness offsets use the temperature of the towers.
     head = METHODS["wordframe"].build(config, towers.encoder)
     assert isinstance(head, WordFrame) and head.bank is not None  # noqa: PT018
-    for start in range(0, len(sentences), TEXTS_AT_ONCE):
-        texts = towers.encode_text(sentences[start : start + TEXTS_AT_ONCE])
+    for start in range(0, len(sentences), TEXT_BATCH):
+        texts = towers.encode_text(sentences[start : start + TEXT_BATCH])
         head.bank.add(texts.sentence)
     save_head(head, model / HEAD, storage="int8")
 
 
-FRAMES_A_CLIP = 6
-"""That a search looks at: as good as 12 (the card has both on the test videos), for half of
-the encoding, which is most of the work of indexing."""
+FRAMES_PER_CLIP = 6
+"""Frames per clip in a search: as good as 12 (the model card has both on the test videos) at half
+of the encoding, which is most of the work of indexing."""
 
 
 @dataclass(frozen=True)
@@ -78,24 +88,24 @@ class StartWeights:
 
 @dataclass(frozen=True)
 class PairExperiment:
-    """Everything a run depends on.
+    """All settings of a run.
 
     folders: folders of frames (`eaglenet data frames`), separated by commas.
-    picture_size: side in pixels at which pictures are kept in memory; crops are taken from it.
-    towers: the shape of the model that is made.
-    beginning: the common start of all ingredients, with towers that do not pool their patches.
-    ingredients: runs from there, each `beginning` with these settings changed, separated by
-        spaces ("lr_towers=5e-5 seed=1"); the mean of the weights of those that help each other
-        (:mod:`eaglenet.research.small.trainer`) is the teacher.
-    further, agreeing, finishing: likewise, one after the other, from the mean so far on; the mean
-        of these and of that one is the next. Settings of ``agreeing`` may ask for pictures of
-        ``unlabelled`` beside each batch.
-    unlabelled: folders of frames of which the captions are not read.
-    joined: names of those of ``folders`` whose held-out items are trained on in the last two
-        stages, when all is chosen; what is left to compare by is what the other folders hold out.
-    student: how towers of the wanted shape learn to see as the teacher sees.
-    head_sentences, head_weight: captions that stand for all in the head of the model, which levels
-        videos that are near to any of them, and how much that counts; 0 sentences: no head.
+    picture_size: side in pixels of the frames in memory, from which crops are taken.
+    towers: shape of the resulting model.
+    beginning: first stage, common to all ingredients, with towers that do not pool patches.
+    ingredients: runs that continue it, each ``beginning`` with these settings changed, separated
+        by spaces ("lr_towers=5e-5 seed=1"). The teacher is the mean of the weights that improve
+        each other (:func:`eaglenet.research.small.trainer.greedy_soup`).
+    further, agreeing, finishing: likewise, one stage after another, each from the mean of the
+        previous one, which also enters the next mean. Settings of ``agreeing`` may add images of
+        ``unlabelled`` to each batch.
+    unlabelled: folders of frames whose captions are not read.
+    joined: names of ``folders`` whose validation items are trained on in the last two stages; the
+        validation items of the other folders still compare the runs.
+    student: training of towers of the final shape to imitate the teacher.
+    head_sentences, head_weight: number of captions in the hubness bank of the head, and its
+        weight; 0 captions: no head.
     """
 
     name: str
@@ -115,7 +125,7 @@ class PairExperiment:
     head_weight: float = 0.75
 
     def changed(self, settings: Sequence[str]) -> PairExperiment:
-        """With `section.field=value` settings applied."""
+        """Apply `section.field=value` settings."""
         experiment = self
         for setting in settings:
             path, text = split_assignment(setting, "beginning.steps=4000")
@@ -124,14 +134,14 @@ class PairExperiment:
 
     @property
     def frame_folders(self) -> list[Path]:
-        """The folders of frames, which must be there."""
-        found = _paths(self.folders)
-        if not found:
+        """Paths of the folders of frames; at least one must be set."""
+        folders = _paths(self.folders)
+        if not folders:
             raise DatasetError(
-                "no folder of frames is given; prepare some with `eaglenet data frames` and name "
+                "no folder of frames is set; prepare some with `eaglenet data frames` and name "
                 "them: --set folders=A,B"
             )
-        return found
+        return folders
 
 
 def train_pairs(
@@ -143,7 +153,7 @@ def train_pairs(
 ) -> Path:
     """Train stage by stage, and write the towers as a model folder ``output/model``.
 
-    A run that was interrupted goes on with the stage that it was in.
+    An interrupted run continues with the stage that it was in.
     """
     output = Path(output)
     if device == "auto":
@@ -151,7 +161,7 @@ def train_pairs(
     start = experiment.start
     if not start.vision or not start.text:
         raise ConfigError(
-            "no weights to start from; --set start.vision=FOLDER (DINOv2 ViT-S/14) and "
+            "no initial weights; --set start.vision=FOLDER (DINOv2 ViT-S/14) and "
             "--set start.text=FOLDER (MiniLM-L6 with its tokenizer.json)"
         )
     text_folder = Path(start.text).expanduser()
@@ -164,23 +174,25 @@ def train_pairs(
     def bank(folders: Sequence[Path], split: str) -> PairBank:
         return open_bank(folders, split, tokenizer, size=experiment.picture_size, device=device)
 
-    report(f"reading pictures of {experiment.folders}")
+    report(f"reading frames of {experiment.folders}")
     banks = (bank(experiment.frame_folders, "train"), _validation(experiment.frame_folders, bank))
-    alone = _paths(experiment.unlabelled)
-    pictures = open_pictures(alone, size=experiment.picture_size, device=device) if alone else None
-    making = Making(experiment, output, *banks, report, pictures)
-    making.joined_names()  # a wrong one is told now, not after the stages before
-    encoder = making.student(making.teacher(making.beginning()))
+    unlabelled = _paths(experiment.unlabelled)
+    pictures = None
+    if unlabelled:
+        pictures = open_pictures(unlabelled, size=experiment.picture_size, device=device)
+    stages = Stages(experiment, output, *banks, report, pictures)
+    stages.joined_names()  # refuses a wrong name before the first stage
+    encoder = stages.student(stages.teacher(stages.beginning()))
     save_towers(encoder, backend, output / MODEL)
     sentences = typical_sentences(banks[0].items, experiment.head_sentences)
     if sentences:
-        save_level_head(output / MODEL, sentences, experiment.head_weight)
+        save_hubness_head(output / MODEL, sentences, experiment.head_weight)
     return output / MODEL
 
 
 @dataclass(frozen=True)
-class Making:
-    """The stages of a run; one whose folder has the file ``done`` is read instead of run again."""
+class Stages:
+    """The stages of a run; a stage whose folder has the file ``done`` is read, not run again."""
 
     experiment: PairExperiment
     output: Path
@@ -190,14 +202,14 @@ class Making:
     pictures: UInt8[Tensor, "pictures 3 height width"] | None = None
 
     def beginning(self) -> Weights:
-        """The towers as they come, brought together for a short while."""
+        """Train the initial towers together for a short while."""
         encoder = self._towers(pooled=False)
         start = self.experiment.start
         start_from(encoder, Path(start.vision).expanduser(), Path(start.text).expanduser())
         return self._trained("beginning", encoder, self.experiment.beginning)
 
     def teacher(self, beginning: Weights) -> CompactEncoder:
-        """The towers after the ingredients and the runs that follow them."""
+        """Train the ingredients and the stages after them; returns the mean of the last stage."""
         experiment = self.experiment
         mean = self.mean(self.runs("ingredient", experiment.ingredients, beginning) or [beginning])
         mean = self.round("further", experiment.further, mean)
@@ -206,13 +218,13 @@ class Making:
         return last.round("finishing", experiment.finishing, mean)
 
     def round(self, stage: str, settings: Sequence[str], mean: CompactEncoder) -> CompactEncoder:
-        """The mean of ``mean`` and of the runs from there."""
-        start = _copied(mean)
+        """Mean of ``mean`` and of runs that start from it."""
+        start = _copy_weights(mean)
         runs = self.runs(stage, settings, start)
         return self.mean([start, *runs]) if runs else mean
 
-    def with_joined(self) -> Making:
-        """The same with what the folders named ``joined`` hold out among what is trained on."""
+    def with_joined(self) -> Stages:
+        """The stages with the validation items of the folders ``joined`` in the training data."""
         names, train = self.joined_names(), self.train
         for name in names:
             train = join_banks(train, self.validation[name])
@@ -220,18 +232,18 @@ class Making:
         return replace(self, train=train, validation=rest)
 
     def joined_names(self) -> list[str]:
-        """The folders of ``joined``, all of which hold something out."""
+        """Names in ``joined``; refuses folders without validation items."""
         names = [name.strip() for name in self.experiment.joined.split(",") if name.strip()]
         missing = [name for name in names if name not in self.validation]
         if missing:
-            held = ", ".join(self.validation) or "none"
+            known = ", ".join(self.validation) or "none"
             raise ConfigError(
-                f"joined names {', '.join(missing)}; folders that hold items out: {held}"
+                f"joined={','.join(missing)}: no validation items; folders that have some: {known}"
             )
         return names
 
     def runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
-        """A run from ``start`` for each list of settings."""
+        """Run from ``start`` with each list of settings."""
         results = []
         for number, changes in enumerate(settings):
             config = self.experiment.beginning
@@ -243,7 +255,7 @@ class Making:
         return results
 
     def mean(self, ingredients: Sequence[Weights]) -> CompactEncoder:
-        """Of those ingredients that do better together."""
+        """Mean of the ingredients that score best together."""
         encoder = self._towers(pooled=False).to(self.train.device).eval()
 
         def score(weights: Weights) -> float:
@@ -253,13 +265,13 @@ class Making:
         if len(ingredients) == 1:
             encoder.load_state_dict(ingredients[0])
             return encoder
-        weights, chosen, best = greedy_soup(ingredients, score)
-        self.report(f"the mean of ingredients {sorted(chosen)}: recalls sum up to {best:.1f}")
+        weights, members, best = greedy_soup(ingredients, score)
+        self.report(f"mean of ingredients {sorted(members)}: sum of recalls {best:.1f}")
         encoder.load_state_dict(weights)
         return encoder
 
     def student(self, teacher: CompactEncoder) -> CompactEncoder:
-        """Towers of the wanted shape that begin as the teacher and follow it."""
+        """Train towers of the final shape, from the teacher's weights, to imitate it."""
         encoder = self._towers(pooled=True)
         if encoder.config != teacher.config:
             encoder.load_state_dict(teacher.state_dict())
@@ -284,14 +296,14 @@ class Making:
         folder = self.output / stage
         mark = folder / "done"
         if mark.exists():
-            self.report(f"{stage} is there already")
+            self.report(f"{stage}: finished before")
         else:
 
             def report(line: str) -> None:
                 self.report(f"{stage}: {line}")
 
             if config.unlabelled_items and self.pictures is None:
-                report("no folder is given as `unlabelled`, so there are pairs alone")
+                report("`unlabelled` is not set: training on pairs alone")
             PairTrainer(
                 encoder,
                 self.train,
@@ -309,23 +321,23 @@ class Making:
 
 
 def _paths(names: str) -> list[Path]:
-    """Folders that are written with commas between them."""
+    """Paths in a list separated by commas."""
     return [Path(name.strip()).expanduser() for name in names.split(",") if name.strip()]
 
 
-def _copied(encoder: CompactEncoder) -> Weights:
+def _copy_weights(encoder: CompactEncoder) -> Weights:
     return {name: value.detach().cpu().clone() for name, value in encoder.state_dict().items()}
 
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:
-    """A zero-shot model of these towers: int8 weights, and Latin word pieces alone."""
-    smaller, kept = keep_pieces(backend)
+    """Save a zero-shot model of these towers: int8 weights, and Latin word pieces only."""
+    smaller, ids = keep_pieces(backend)
     config = encoder.config
-    shrunk = CompactEncoder(replace(config, text=replace(config.text, vocabulary_size=len(kept))))
+    shrunk = CompactEncoder(replace(config, text=replace(config.text, vocabulary_size=len(ids))))
     weights = dict(encoder.state_dict())
-    weights["text.embedding.weight"] = weights["text.embedding.weight"][kept]
+    weights["text.embedding.weight"] = weights["text.embedding.weight"][ids]
     shrunk.load_state_dict(weights)
-    method = METHODS["clip4clip"].build(CLIP4ClipConfig(num_frames=FRAMES_A_CLIP), shrunk).eval()
+    method = METHODS["clip4clip"].build(CLIP4ClipConfig(num_frames=FRAMES_PER_CLIP), shrunk).eval()
     settings = TokenizerSettings(context_length=config.text.context_length)
     method.tokenizer = JsonTokenizer(smaller, settings)
     save(method, folder, storage="int8")
@@ -334,17 +346,15 @@ def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: 
 def _validation(
     folders: Sequence[Path], bank: Callable[[Sequence[Path], str], PairBank]
 ) -> Mapping[str, PairBank]:
-    """The validation items of each folder that has any."""
-    found = {}
+    """Validation items of each folder that has any."""
+    banks = {}
     for folder in folders:
         try:
-            found[folder.name] = bank([folder], "validation")
+            banks[folder.name] = bank([folder], "validation")
         except DatasetError:
             continue
-    return found
+    return banks
 
-
-# Recipes that make towers instead of training a method on towers that exist.
 
 _FURTHER = (
     "lr_towers=1e-4 lr_heads=5e-4 warmup_steps=60 word_dropout=0.15 drop_path=0.1 crop=0.3 "
@@ -389,4 +399,4 @@ TOWER_RECIPES: dict[str, PairExperiment] = {
         finishing=(f"{_FINISHING} frames_per_video=3 seed=23", f"{_FINISHING} seed=24"),
     )
 }
-"""Name -> what `eaglenet train` runs; folders and starting weights are set on the command line."""
+"""Recipes of `eaglenet train`; folders and initial weights are set on the command line."""

@@ -1,6 +1,6 @@
-"""Weights to start from: a DINOv2 ViT-S/14 for the pictures, a MiniLM for the words.
+"""Initial weights: DINOv2 ViT-S/14 for images, MiniLM for texts; and a smaller vocabulary.
 
-Both are read in the layout of their makers (``model.safetensors`` as transformers writes it).
+Both are read in their published layout (``model.safetensors`` as transformers writes it).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TEXT_NAMES = {
     "mlp.down": "output.dense",
     "ln_2": "output.LayerNorm",
 }
-"""Ours -> theirs."""
+"""Names in the published files, by our names."""
 
 
 def start_from(encoder: CompactEncoder, vision: Path, text: Path) -> None:
@@ -81,7 +81,7 @@ def _fill_text(encoder: CompactEncoder, weights: Mapping[str, Tensor]) -> None:
     positions = weights["embeddings.position_embeddings.weight"][: config.context_length]
     values = {
         "embedding.weight": weights["embeddings.word_embeddings.weight"],
-        # Sentences are all of the first kind, so its vector is a part of every position.
+        # All texts are of the first token type, so its vector is added to every position.
         "positional_embedding": positions + weights["embeddings.token_type_embeddings.weight"][0],
         "norm.weight": weights["embeddings.LayerNorm.weight"],
         "norm.bias": weights["embeddings.LayerNorm.bias"],
@@ -100,7 +100,7 @@ def _block(
     attention: str,
     names: Mapping[str, str],
 ) -> dict[str, Tensor]:
-    """The matrices of a block under our names; queries, keys and values become one product."""
+    """Weights of a block under our names; queries, keys and values are joined."""
     values = {}
     for kind in ("weight", "bias"):
         parts = [
@@ -112,30 +112,27 @@ def _block(
     return values
 
 
-# A smaller vocabulary: word pieces that nobody who writes the model's language needs go.
-
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 def is_latin(piece: str) -> bool:
-    """Is this a piece of a word in Latin letters, a number or a sign?"""
+    """Tell whether a word piece is in Latin letters, a number or a sign."""
     return piece in SPECIAL or (piece.isascii() and not piece.startswith("["))
 
 
 def keep_pieces(
     backend: tokenizers.Tokenizer, keep: Callable[[str], bool] = is_latin
-) -> tuple[tokenizers.Tokenizer, Int[Tensor, "kept"]]:
-    """The tokenizer with fewer pieces, and the old ids of those that it keeps, in order.
+) -> tuple[tokenizers.Tokenizer, Int[Tensor, "pieces"]]:
+    """Reduce the vocabulary; returns the tokenizer and the old ids of its pieces, in order.
 
-    A word whose pieces are all kept is split as before; another becomes shorter pieces or
-    ``[UNK]``.
+    A word whose pieces all remain is split as before; others become shorter pieces or ``[UNK]``.
     """
     plain: dict[str, Any] = json.loads(backend.to_str())
     if plain["model"]["type"] != "WordPiece":
         raise CheckpointError(f"expected word pieces, got {plain['model']['type']}")
     old = sorted(plain["model"]["vocab"].items(), key=lambda entry: int(entry[1]))
-    kept = [(piece, number) for piece, number in old if keep(piece)]
-    new = {piece: number for number, (piece, _) in enumerate(kept)}
+    remaining = [(piece, number) for piece, number in old if keep(piece)]
+    new = {piece: number for number, (piece, _) in enumerate(remaining)}
     plain["model"]["vocab"] = new
     plain["truncation"] = plain["padding"] = None
     plain["added_tokens"] = [
@@ -145,11 +142,11 @@ def keep_pieces(
     ]
     _renumber(plain["post_processor"], new)
     smaller = tokenizers.Tokenizer.from_str(json.dumps(plain))
-    return smaller, torch.tensor([number for _, number in kept])
+    return smaller, torch.tensor([number for _, number in remaining])
 
 
 def _renumber(node: Any, new: dict[str, int]) -> None:
-    """Ids of special tokens inside a post-processor's description."""
+    """Replace the ids of special tokens in a post-processor."""
     if isinstance(node, dict):
         for name, value in node.items():
             if name in ("sep", "cls") and isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Training two towers on pairs: draw, view, encode, compare, step; the mean of weights is kept."""
+"""Training of two towers on pairs of texts and images or videos; keeps the mean of the weights."""
 
 from __future__ import annotations
 
@@ -16,28 +16,103 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
-from eaglenet.core.errors import NonFiniteError
+from eaglenet.core.errors import ConfigError, NonFiniteError
 from eaglenet.core.run_folder import LOG
 from eaglenet.core.types import Tokens
 from eaglenet.encoders.compact import CompactEncoder, mean_of_words
-from eaglenet.research.small.banks import PairBank, plain_views, random_views
-from eaglenet.research.small.config import PairTrainingConfig
-from eaglenet.research.small.evaluation import evaluate_all, recall_sum
+from eaglenet.research.small.banks import (
+    PairBank,
+    evaluate_all,
+    plain_views,
+    random_views,
+    recall_sum,
+)
 from eaglenet.research.small.losses import agreement_loss, distillation_loss, pair_loss
+from eaglenet.research.training.config import check_minimum
 
-# Pictures without sentences in a training on pairs: what they looked like before it.
 
-PICTURES_A_TIME = 512
-SENTENCES_A_TIME = 8192
+@dataclass(frozen=True)
+class PairTrainingConfig:
+    """Settings of a training on pairs. The recipe ``small`` changes some of them.
+
+    steps: number of batches; the rates fall to zero over them on a cosine.
+    seconds: time limit, after which the rates have fallen to zero; 0 for none.
+    batch_items, video_share: images and videos per batch, and the share of videos among them.
+    frames_per_video: random frames per video; their mean is the vector of the video.
+    lr_towers, lr_heads: peak rates of the two towers and of projections and temperature.
+    soft_targets: share of the target for texts of similar meaning, by the text tower before
+        training: two captions "a man is talking" are both right for either video.
+    soft_temperature: temperature of those similarities.
+    machine_share: probability of a captioner's text where people wrote one too.
+    layer_decay: factor of a block's rate per block above it; embeddings have the lowest rate.
+    word_dropout: share of tokens hidden. text_dropout: dropout of each text branch.
+    drop_path: share of images that skip a visual branch. patch_dropout: share of patches left
+        out, where the tower does not pool them.
+    average: decay of the running mean of all weights, which is evaluated and saved.
+    crop: smallest share of an image's area in a random crop.
+    unlabelled_items: images without texts per batch, if the run has any; their similarities to
+        the texts of the batch should stay as they were before training (`agreement_loss`).
+    compile_blocks: let torch compile the visual blocks (a GPU; about half a minute at the start).
+    """
+
+    steps: int = 12000
+    seconds: float = 0.0
+    batch_items: int = 1536
+    video_share: float = 0.4
+    frames_per_video: int = 2
+    lr_towers: float = 7e-5
+    lr_heads: float = 1e-3
+    weight_decay: float = 0.05
+    warmup_steps: int = 200
+    soft_targets: float = 0.2
+    soft_temperature: float = 0.05
+    machine_share: float = 0.3
+    layer_decay: float = 1.0
+    word_dropout: float = 0.1
+    text_dropout: float = 0.0
+    drop_path: float = 0.1
+    patch_dropout: float = 0.0
+    average: float = 0.9995
+    crop: float = 0.4
+    clip_norm: float = 1.0
+    evaluate_every: int = 1000
+    unlabelled_items: int = 0
+    compile_blocks: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "batch_items", "frames_per_video", "evaluate_every")
+        check_minimum(self, {1: counts, 0: ("unlabelled_items",)})
+        for name in (
+            "video_share",
+            "soft_targets",
+            "machine_share",
+            "word_dropout",
+            "text_dropout",
+            "drop_path",
+            "patch_dropout",
+        ):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, should be in 0 ... 1")
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay is {self.layer_decay}, should be above 0, at most 1")
+        if not 0 < self.crop <= 1 or not 0 <= self.average < 1 or self.soft_temperature <= 0:
+            raise ConfigError(
+                "crop should be in 0 ... 1, average below 1, soft_temperature above 0"
+            )
+
+
+IMAGE_BATCH = 512
+TEXT_BATCH = 8192
 
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """The pictures, and the unit vectors of them and of all training sentences before training."""
+    """Images without texts, and unit vectors of them and of all texts before training."""
 
     frames: UInt8[Tensor, "pictures 3 height width"]
-    seen: Float[Tensor, "pictures dim"]
-    said: Float[Tensor, "sentences dim"]
+    image_vectors: Float[Tensor, "pictures dim"]
+    text_vectors: Float[Tensor, "sentences dim"]
     scale: Float[Tensor, ""]
 
     @classmethod
@@ -48,23 +123,23 @@ class Unlabelled:
         frames: UInt8[Tensor, "pictures 3 height width"],
         ids: Int[Tensor, "sentences words"],
     ) -> Unlabelled:
-        """As ``encoder`` sees whole pictures and reads whole sentences now."""
+        """Encode whole images and texts with ``encoder`` as it is now."""
         vision, size = encoder.vision, encoder.config.vision.image_size
         device = frames.device
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            seen = [
+            images = [
                 vision(vision.normalise(plain_views(part, size)))[:, 0]
-                for part in frames.split(PICTURES_A_TIME)
+                for part in frames.split(IMAGE_BATCH)
             ]
-            said = [
+            texts = [
                 mean_of_words(encoder.text(part, part != 0).float(), part != 0)
-                for part in ids.split(SENTENCES_A_TIME)
+                for part in ids.split(TEXT_BATCH)
             ]
         scale = encoder.logit_scale.float().exp().clamp(max=100.0)
-        return cls(frames, _unit(seen), _unit(said), scale)
+        return cls(frames, _unit(images), _unit(texts), scale)
 
     def draw(self, number: int, generator: torch.Generator) -> Int[Tensor, "drawn"]:
-        """Rows of random pictures."""
+        """Rows of random images."""
         return torch.randint(
             len(self.frames), (number,), generator=generator, device=self.frames.device
         )
@@ -77,13 +152,13 @@ class Unlabelled:
         sentences: Float[Tensor, "pairs dim"],
         log_scale: Float[Tensor, ""],
     ) -> Float[Tensor, ""]:
-        """How far these pictures have moved among the sentences ``texts`` of a batch."""
+        """Change of the similarities between these images and the texts of a batch."""
         return agreement_loss(
             pictures,
             sentences,
             log_scale,
-            seen=self.seen[rows],
-            said=self.said[texts],
+            earlier_images=self.image_vectors[rows],
+            earlier_texts=self.text_vectors[texts],
             scale=self.scale,
         )
 
@@ -98,7 +173,7 @@ BEST = "best.pt"
 
 @dataclass
 class PairTrainer:
-    """One run. ``encoder`` is trained in place; ``averaged`` is the running mean of its weights."""
+    """Trains ``encoder`` in place; ``averaged`` is the running mean of its weights."""
 
     encoder: CompactEncoder
     train: PairBank
@@ -107,9 +182,9 @@ class PairTrainer:
     output: Path
     report: Callable[[str], None] = logger.info
     teacher: CompactEncoder | None = None
-    """Towers to follow instead of the pairs; the text tower is theirs and stays as it is."""
+    """Towers to imitate instead of learning from pairs; their text tower is used unchanged."""
     pictures: UInt8[Tensor, "pictures 3 height width"] | None = None
-    """Pictures without sentences, of which ``unlabelled_items`` go with every batch."""
+    """Images without texts, ``unlabelled_items`` of them per batch."""
     averaged: CompactEncoder = field(init=False)
     step: int = 0
 
@@ -143,14 +218,14 @@ class PairTrainer:
         self.output.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> None:
-        """All steps; the log and the best averaged weights are in ``output``."""
-        begun = time.monotonic()
+        """Run all steps; writes the log and the best averaged weights into ``output``."""
+        started = time.monotonic()
         best, recent = -1.0, torch.zeros((), device=self.device)
         share = 0.0
         while share < 1.0:
             loss = self._train_step(self._rate(share))
             recent = loss if self.step == 1 else 0.98 * recent + 0.02 * loss
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - started
             share = self.step / self.config.steps
             if self.config.seconds:
                 share = max(share, seconds / self.config.seconds)
@@ -168,21 +243,21 @@ class PairTrainer:
         items = torch.cat([videos, images])
         sentences = self.train.draw_sentences(items, config.machine_share, self.generator)
         size = self.encoder.config.vision.image_size
-        shown = self.train.frames[rows]
+        inputs = self.train.frames[rows]
         if self.unlabelled is not None:
             others = self.unlabelled.draw(config.unlabelled_items, self.generator)
-            shown = torch.cat([shown, self.unlabelled.frames[others]])
-        pixels = random_views(shown, size, config.crop, self.generator)
+            inputs = torch.cat([inputs, self.unlabelled.frames[others]])
+        pixels = random_views(inputs, size, config.crop, self.generator)
         tokens = self._hide_words(self.train.tokens(sentences))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             pixels = self.encoder.vision.normalise(pixels)
             frames = self.encoder.vision(pixels)[:, 0]
             words = self.encoder.text(tokens.ids, tokens.mask)
-            taught = None if self.teacher is None else self._taught(pixels)
+            targets = None if self.teacher is None else self._teacher_vectors(pixels)
         sentence = mean_of_words(words.float(), tokens.mask)
         frames, alone = frames.float().tensor_split([len(rows)])
         pictures = pool_frames(frames, len(videos), config.frames_per_video)
-        if taught is None:
+        if targets is None:
             loss = pair_loss(
                 pictures,
                 sentence,
@@ -193,7 +268,7 @@ class PairTrainer:
                 temperature=config.soft_temperature,
             )
         else:
-            goal = pool_frames(taught.float(), len(videos), config.frames_per_video)
+            goal = pool_frames(targets.float(), len(videos), config.frames_per_video)
             loss = distillation_loss(pictures, goal, sentence, self.encoder.logit_scale)
         if self.unlabelled is not None:
             loss = loss + self.unlabelled.loss(
@@ -210,19 +285,19 @@ class PairTrainer:
         return loss.detach()
 
     @torch.no_grad()
-    def _taught(
+    def _teacher_vectors(
         self, pixels: Float[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images dim"]:
         assert self.teacher is not None
         size = self.teacher.config.vision.image_size
         if pixels.shape[-1] != size:
             pixels = F.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
-        taught: Tensor = self.teacher.vision(pixels)[:, 0]
-        return taught
+        vectors: Tensor = self.teacher.vision(pixels)[:, 0]
+        return vectors
 
     def _draw_items(self) -> tuple[Int[Tensor, "videos"], Int[Tensor, "images"]]:
-        wanted = round(self.config.batch_items * self.config.video_share)
-        num_videos = min(wanted, len(self._videos))
+        video_items = round(self.config.batch_items * self.config.video_share)
+        num_videos = min(video_items, len(self._videos))
         num_images = min(self.config.batch_items - num_videos, len(self._images))
         return tuple(
             part[torch.randperm(len(part), generator=self.generator, device=self.device)[:number]]
@@ -230,7 +305,7 @@ class PairTrainer:
         )  # type: ignore[return-value]
 
     def _hide_words(self, tokens: Tokens) -> Tokens:
-        """Hide a share of the words, never the first token nor the last."""
+        """Hide a share of the tokens, but not the first and the last."""
         if not self.config.word_dropout:
             return tokens
         draws = torch.rand(tokens.ids.shape, generator=self.generator, device=self.device)
@@ -265,7 +340,7 @@ class PairTrainer:
         )
 
     def _peak_rate(self, name: str) -> float:
-        """The highest rate of a parameter: lower for a lower block by ``layer_decay``."""
+        """Highest rate of a parameter; ``layer_decay`` lowers it for lower blocks."""
         if ("projection" in name and "patch" not in name) or name == "logit_scale":
             return self.config.lr_heads
         tower = self.encoder.vision if name.startswith("vision") else self.encoder.text
@@ -279,7 +354,7 @@ class PairTrainer:
 
     @torch.no_grad()
     def _average(self) -> None:
-        # A short memory at first: the mean must not remember where training began.
+        # A short memory at first: the mean must forget the initial weights.
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
         ours: list[Tensor] = list(self.encoder.parameters())
         mean: list[Tensor] = list(self.averaged.parameters())
@@ -287,10 +362,10 @@ class PairTrainer:
 
     @torch.no_grad()
     def _meanings(self) -> Float[Tensor, "sentences meaning"]:
-        """Unit vectors of all sentences by the text tower as it is now, before training."""
+        """Unit vectors of all texts by the text tower before training."""
         tower = self.averaged.text
         parts = []
-        for ids in self.train.ids.split(8192):
+        for ids in self.train.ids.split(TEXT_BATCH):
             mask = ids != 0
             words = tower.states(ids, mask)
             parts.append(F.normalize(mean_of_words(words, mask), dim=-1).half())
@@ -314,7 +389,7 @@ class PairTrainer:
             for name, m in results.items()
         )
         self.report(f"step {self.step}, {seconds:.0f} s, loss {loss:.3f}: {recalls}")
-        # Without anything to compare by, the last is as good as any before, and more trained.
+        # Without validation data the last weights are kept.
         if total >= best:
             torch.save(
                 {
@@ -328,7 +403,7 @@ class PairTrainer:
 
 
 def same_words(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
-    """Which sentences of a batch are equal, token by token."""
+    """Tell which texts of a batch are equal, token by token."""
     kinds: Tensor = torch.unique(ids, dim=0, return_inverse=True)[1]
     return kinds[:, None] == kinds
 
@@ -336,14 +411,12 @@ def same_words(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
 def pool_frames(
     frames: Float[Tensor, "frames dim"], num_videos: int, frames_per_video: int
 ) -> Float[Tensor, "items dim"]:
-    """Unit means of the videos' unit frames, which come first, then the unit images."""
+    """Unit mean of the unit frames of each video, which come first, then the unit images."""
     unit = F.normalize(frames, dim=-1)
     split = num_videos * frames_per_video
     videos = unit[:split].unflatten(0, (num_videos, frames_per_video)).mean(dim=1)
     return torch.cat([F.normalize(videos, dim=-1), unit[split:]])
 
-
-# The mean of several runs' weights: one model as good as many, at the cost of one.
 
 Weights = Mapping[str, Tensor]
 
@@ -359,15 +432,15 @@ def mean_of_weights(parts: Sequence[Weights]) -> dict[str, Tensor]:
 def greedy_soup(
     parts: Sequence[Weights], score: Callable[[Weights], float]
 ) -> tuple[dict[str, Tensor], list[int], float]:
-    """Best part first; each next one stays in the mean if the score does not fall.
+    """Average weights, best first; each next one is included if the score does not fall.
 
-    Returns the mean, the numbers of the parts in it, and its score.
+    Returns the mean, the numbers of the weights in it, and its score.
     """
     scores = [score(part) for part in parts]
     order = sorted(range(len(parts)), key=lambda number: -scores[number])
-    chosen, best = [order[0]], scores[order[0]]
+    members, best = [order[0]], scores[order[0]]
     for number in order[1:]:
-        tried = score(mean_of_weights([parts[k] for k in [*chosen, number]]))
-        if tried >= best:
-            chosen, best = [*chosen, number], tried
-    return mean_of_weights([parts[k] for k in chosen]), chosen, best
+        candidate = score(mean_of_weights([parts[k] for k in [*members, number]]))
+        if candidate >= best:
+            members, best = [*members, number], candidate
+    return mean_of_weights([parts[k] for k in members]), members, best

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import torch
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.encoders.low_rank import Targets
 from eaglenet.research.training.augmentation import Augmentation
 from eaglenet.research.training.distributed import GatherGradients
-from eaglenet.research.training.optimizer import Decay, Freeze, OptimizerName, ScheduleName
+from eaglenet.research.training.optimizer import (
+    Decay,
+    Freeze,
+    OptimizerName,
+    ScheduleName,
+    build_optimizer,
+    parameter_groups,
+)
 from eaglenet.research.training.step import Accumulation, Positives, Precision
 
 Select = Literal["val", "test"]
@@ -18,6 +28,24 @@ SelectBy = Literal["R@1", "Rsum"]
 Captions = Literal["all", "one"]
 # Step seeds are made of it (`training.trainer`) and must fit 63 bits.
 MAX_SEED = 2**31 - 1
+MINIMUM: Mapping[int, Sequence[str]] = {
+    1: ("epochs", "batch_size", "accumulate", "eval_every", "log_every"),
+    0: (
+        "lr_encoder", "lr_head", "weight_decay", "clip_norm", "patience", "checkpoint_every",
+        "checkpointed_blocks", "epoch_pairs", "lora_rank", "coarse_epochs", "coarse_batch_size",
+    ),
+}  # fmt: skip
+
+
+def check_minimum(settings: Any, names: Mapping[int, Sequence[str]], prefix: str = "") -> None:
+    """Refuse fields that are not finite or below the number under which ``names`` lists them."""
+    for minimum, fields in names.items():
+        for name in fields:
+            value = getattr(settings, name)
+            if not math.isfinite(value):
+                raise ConfigError(f"{prefix}{name} is {value}; expected a number")
+            if value < minimum:
+                raise ConfigError(f"{prefix}{name} is {value}; expected {minimum} or more")
 
 
 @dataclass(frozen=True)
@@ -103,26 +131,9 @@ class TrainingConfig:
     checkpoint_every: int = 200
 
     def __post_init__(self) -> None:
-        for name in ("lr_encoder", "lr_head", "weight_decay", "clip_norm"):
-            if not math.isfinite(getattr(self, name)):
-                raise ConfigError(f"training.{name} is {getattr(self, name)}; expected a number")
         if not 0 <= self.seed <= MAX_SEED:
             raise ConfigError(f"training.seed is {self.seed}; expected 0 to {MAX_SEED}")
-        for name in ("epochs", "batch_size", "accumulate", "eval_every", "log_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 1 or more")
-        amounts = (
-            "lr_encoder",
-            "lr_head",
-            "weight_decay",
-            "clip_norm",
-            "patience",
-            "checkpoint_every",
-        )
-        coarse = ("coarse_epochs", "coarse_batch_size")
-        for name in (*amounts, "checkpointed_blocks", "epoch_pairs", "lora_rank", *coarse):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
+        check_minimum(self, MINIMUM, prefix="training.")
         if not 0.0 < self.rate_decay <= 1.0:
             raise ConfigError(f"training.rate_decay is {self.rate_decay}; expected 0 to 1")
         if not 0.0 <= self.warmup < 1.0:
@@ -142,3 +153,15 @@ class TrainingConfig:
                 f"training.accumulate is {self.accumulate}, more pieces than the "
                 f"{self.batch_size} pairs of training.batch_size"
             )
+
+    def make_optimizer(self, method: torch.nn.Module) -> torch.optim.Optimizer:
+        """Build the optimizer of all parameters of ``method`` that are trained."""
+        groups = parameter_groups(
+            method,
+            lr_encoder=self.lr_encoder,
+            lr_head=self.lr_head,
+            weight_decay=self.weight_decay,
+            optimizer=self.optimizer,
+            decay=self.decay,
+        )
+        return build_optimizer(groups, self.optimizer, beta=self.second_beta)

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from eaglenet.core.errors import ConfigError, DistributedError, UsageError
 from eaglenet.core.hardware import best_device
@@ -199,15 +199,9 @@ def whole_state(value: Any, world: World) -> Any:
         return {name: whole_state(part, world) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(whole_state(part, world) for part in value)
-    return _whole(value, world) if isinstance(value, DTensor) else value
-
-
-def _whole(value: DTensor, world: World) -> Tensor:
-    """Equal parts of the first axis, the last ones shorter or empty, put together."""
-    local = value.to_local().detach()
-    each = -(-value.shape[0] // world.size)
-    filler = local.new_zeros(each - len(local), *local.shape[1:])
-    return _all_gather(torch.cat([local, filler]), world)[: value.shape[0]]
+    if isinstance(value, DTensor):
+        return _call("gathering weights", world, value.detach().full_tensor)
+    return value
 
 
 def load_whole_state(
@@ -215,38 +209,27 @@ def load_whole_state(
     optimizer: torch.optim.Optimizer,
     weights: Mapping[str, Tensor],
     state: dict[str, Any],
-    world: World,
 ) -> None:
     """Load what :func:`whole_state` gave, of any number of ranks, into a method and optimizer."""
     own = method.state_dict()
-    method.load_state_dict(
-        {name: _like(value, own.get(name), world) for name, value in weights.items()}
-    )
+    method.load_state_dict({name: _like(value, own.get(name)) for name, value in weights.items()})
     parameters = [value for group in optimizer.param_groups for value in group["params"]]
     moments = {
-        index: {
-            name: _like(moment, parameters[int(index)], world) for name, moment in values.items()
-        }
+        index: {name: _like(moment, parameters[int(index)]) for name, moment in values.items()}
         for index, values in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": moments})
 
 
-def _like(value: Any, target: Tensor | None, world: World) -> Any:
+def _like(value: Any, target: Tensor | None) -> Any:
     """This rank's part of a whole tensor, if ``target`` is sharded and has its shape."""
     if not isinstance(target, DTensor) or not isinstance(value, Tensor):
         return value
     if value.shape != target.shape:
         return value
-    each = -(-value.shape[0] // world.size)
-    local = value[world.rank * each : (world.rank + 1) * each].to(target.device)
-    return DTensor.from_local(
-        local,
-        target.device_mesh,
-        target.placements,
-        run_check=False,
-        shape=target.shape,
-        stride=target.stride(),
+    # Every rank has the whole tensor, so nothing is sent.
+    return distribute_tensor(
+        value.to(target.device), target.device_mesh, target.placements, src_data_rank=None
     )
 
 

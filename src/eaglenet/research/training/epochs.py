@@ -52,7 +52,7 @@ def epoch_batches(
 
     def fetch() -> Iterator[PairBatch]:
         for rows in sampler.epoch_batches(epoch)[start:]:
-            batch = source.pairs.pairs(rows)
+            batch = source.pairs(rows)
             yield _pinned(batch) if world.device.type == "cuda" else batch
 
     for batch in prefetch(fetch()):

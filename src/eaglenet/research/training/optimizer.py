@@ -13,11 +13,26 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.encoders.low_rank import is_adapter
 from eaglenet.research.training.distributed import is_sharded
 
-# Ranger, the optimizer of CE and TeachText: rectified Adam with look-ahead.
+
+class GroupOptimizer(torch.optim.Optimizer):
+    """An optimizer whose step is a step of each group."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self.step_group(group)
+        return loss
+
+    def step_group(self, group: dict[str, Any]) -> None:
+        raise NotImplementedError
 
 
-class Ranger(torch.optim.Optimizer):
-    r"""Rectified Adam; every few steps the weights go half the way back to where they were.
+class Ranger(GroupOptimizer):
+    r"""Optimizer of CE and TeachText: rectified Adam with look-ahead.
 
         m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - rate decay w
         w <- w - rate r m / (sqrt(v) + eps)     where the variance of v is known well enough
@@ -50,22 +65,14 @@ class Ranger(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._step_weight(group, weight)
-        return loss
+    def step_group(self, group: dict[str, Any]) -> None:
+        for weight in group["params"]:
+            if weight.grad is not None:
+                self._step_weight(group, weight)
 
     def _step_weight(self, group: dict[str, Any], weight: torch.Tensor) -> None:
         state, gradient = self.state[weight], weight.grad
-        if gradient is None:
-            return
+        assert gradient is not None
         if not state:
             state["count"] = 0
             state["first"] = torch.zeros_like(weight)
@@ -232,7 +239,7 @@ def build_optimizer(
     return torch.optim.AdamW(groups, betas=(0.9, beta), eps=1e-6, fused=on_gpu or None)
 
 
-class BertAdam(torch.optim.Optimizer):
+class BertAdam(GroupOptimizer):
     """Adam as the field's released code runs it.
 
         g <- g / max(1, ||g||)          per tensor
@@ -266,17 +273,7 @@ class BertAdam(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            self._step_group(group)
-        return loss
-
-    def _step_group(self, group: dict[str, Any]) -> None:
+    def step_group(self, group: dict[str, Any]) -> None:
         weights = [weight for weight in group["params"] if weight.grad is not None]
         if not weights:
             return

@@ -30,6 +30,7 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import save
 from eaglenet.research.data.batches import PairSampler
 from eaglenet.research.data.sources import Source
+from eaglenet.research.environment import peak_memory
 from eaglenet.research.evaluation.evaluate import EvaluationResult
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.training.checkpoint import (
@@ -54,12 +55,9 @@ from eaglenet.research.training.distributed import (
 )
 from eaglenet.research.training.epochs import epoch_batches, evaluate_source, pair_samplers
 from eaglenet.research.training.loggers import open_boards
-from eaglenet.research.training.memory import peak_memory
 from eaglenet.research.training.optimizer import (
-    build_optimizer,
     freeze_parameters,
     halve_towers,
-    parameter_groups,
     rate_factor,
 )
 from eaglenet.research.training.step import FiniteWatch, StepOptions, training_losses
@@ -193,15 +191,7 @@ class Trainer:
         if self.config.shard:
             count = shard_towers(cast(nn.Module, self.method.encoder), self.world)
             logger.info("%d blocks are shared out over %d processes", count, self.world.size)
-        groups = parameter_groups(
-            self.method,
-            lr_encoder=self.config.lr_encoder,
-            lr_head=self.config.lr_head,
-            weight_decay=self.config.weight_decay,
-            optimizer=self.config.optimizer,
-            decay=self.config.decay,
-        )
-        return build_optimizer(groups, self.config.optimizer, beta=self.config.second_beta)
+        return self.config.make_optimizer(self.method)
 
     def fit(self) -> Position:
         """Train to the end (or until patience is lost); gives where the run stands then.
@@ -402,9 +392,7 @@ class Trainer:
             return
         self.position = Position(**state["position"])
         self._next_batches()[0].check_identity(state["sampler"])
-        load_whole_state(
-            self.method, self.optimizer, state["method"], state["optimizer"], self.world
-        )
+        load_whole_state(self.method, self.optimizer, state["method"], state["optimizer"])
         if self.world.is_main:
             cut_log(self.folder, self.position.step, self.position.evaluated)
         logger.info("resuming after step %d of %d", self.position.step, self.num_steps)

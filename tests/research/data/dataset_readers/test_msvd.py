@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from eaglenet.core.errors import DatasetError
-from eaglenet.research.data.datasets.msvd import load
+from eaglenet.research.data import DATASETS
+
+load = DATASETS["msvd"].load
 
 
 def test_every_caption_is_a_query_grouped_by_video_in_list_order(
@@ -46,9 +48,9 @@ def test_a_pickle_that_names_a_function_is_refused_by_name(
     [
         (b"", "not a readable pickle"),
         (b"\x80\x02}q\x00(X", "not a readable pickle"),
-        (pickle.dumps([1]), "expected a dict"),
-        (pickle.dumps({"a": "text"}), "'a': expected a text id with a list"),
-        (pickle.dumps({"a": [[1, 2]]}), "neither text nor a list of words"),
+        (pickle.dumps([1]), "expected an object"),
+        (pickle.dumps({"a": "text"}), "'a' needs a text id with a list"),
+        (pickle.dumps({"a": [[1, 2]]}), "a caption is list, expected text"),
     ],
 )
 def test_a_broken_pickle_is_a_clear_error(

@@ -146,7 +146,7 @@ def test_a_video_is_preferred_to_a_gif_of_the_same_name(tmp_path: Path, files: A
             "lsmdc",
             "LSMDC16_challenge_1000_publictect.csv",
             "a\tb\tc\td\te\tf\na,b\n",
-            "line 2 has 1 columns, expected 6 parted by tabs",
+            "line 2 has 1 columns, expected 6 separated by tabs",
         ),
         ("youcook2", "youcookii_annotations_trainval.json", "{}", "under 'database'"),
         (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.research.data.datasets.own_folder import load
+from eaglenet.research.data.own_folder import load
 
 
 def write_jsonl(path: Path, *rows: object) -> Path:
@@ -80,10 +80,10 @@ def test_windows_of_one_file_never_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"caption": "x"}, "line 1: no video given"),
+        ({"caption": "x"}, "line 1: no video"),
         ({"video": 5, "caption": "x"}, "line 1: the video is int, expected text"),
         ({"video": "\ud800", "caption": "x"}, "line 1: the video .* holds a lone surrogate"),
-        ({"video": "a.mp4"}, "line 1: no caption given"),
+        ({"video": "a.mp4"}, "line 1: no caption"),
         ({"video": "a.mp4", "caption": 5}, "line 1: a caption is int"),
         ({"video": "a.mp4", "caption": "x", "start": "now"}, "must be seconds"),
         ({"video": "a.mp4", "caption": "x", "start": 3, "end": 2}, "0 <= start < end"),
@@ -124,7 +124,7 @@ def test_too_few_videos_to_share_out_say_so(tmp_path: Path) -> None:
     path = tmp_path / "captions.csv"
     path.write_text("video,caption\none.mp4,a man\ntwo.mp4,a dog\n")
     assert len(load(path, "train").videos) == 2
-    with pytest.raises(DatasetError, match=r"of 2 videos.*none is left for val.*column split"):
+    with pytest.raises(DatasetError, match=r"2 videos are too few to give val one.*column split"):
         load(path, "val")
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from eaglenet.core.errors import DatasetError
-from eaglenet.research.data.datasets.vatex import load
+from eaglenet.research.data import DATASETS
+
+load = DATASETS["vatex"].load
 
 
 def test_videos_keep_the_order_of_the_list_whatever_is_on_disk(tmp_path: Path, files: Any) -> None:

@@ -14,15 +14,22 @@ from eaglenet.core.errors import ConfigError, DatasetError, UsageError
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.research.data.demo import dataset as synthetic
-from eaglenet.research.data.demo.dataset import (
-    DemoWorld,
-    demo_split,
+from eaglenet.research.data.demo.dataset import demo_split, render_world
+from eaglenet.research.data.demo.rendering import (
+    RGB,
+    frame_indices,
+    nearest_colour,
     render,
     render_batch,
-    render_world,
 )
-from eaglenet.research.data.demo.rendering import RGB, frame_indices
-from eaglenet.research.data.demo.world import FAMILY, NUM_FRAMES, REVERSED, Scene
+from eaglenet.research.data.demo.world import (
+    FAMILY,
+    NUM_FRAMES,
+    REVERSED,
+    DemoWorld,
+    Scene,
+    vocabulary,
+)
 from eaglenet.research.data.records import DATASETS
 
 SIZE = 48
@@ -186,7 +193,7 @@ def test_captions_paraphrase_one_fact_and_fit_one_clip_only(test_scenes: list[Sc
 
 
 def test_the_vocabulary_is_small_and_complete(train: list[Scene]) -> None:
-    words = synthetic.vocabulary()
+    words = vocabulary()
     assert len(words) < 150
     used = {word for scene in train for caption in scene.captions for word in caption.split()}
     assert used <= set(words)
@@ -194,7 +201,7 @@ def test_the_vocabulary_is_small_and_complete(train: list[Scene]) -> None:
 
 def test_the_shipped_tokenizer_knows_every_word_as_one_token() -> None:
     tokenizer = ClipTokenizer.from_folder(synthetic.demo_tokenizer_folder())
-    lengths = tokenizer(synthetic.vocabulary(), max_length=9).mask.sum(dim=1)
+    lengths = tokenizer(vocabulary(), max_length=9).mask.sum(dim=1)
     assert set(lengths.tolist()) == {3}  # start, the word, end
 
 
@@ -247,7 +254,7 @@ def test_files_keep_the_colours_and_the_order(tmp_path: Path) -> None:
                 pixels = frame.movedim(0, -1).reshape(-1, 3).float()
                 background = torch.tensor(scene.background).float()
                 far = (pixels - background).abs().sum(-1).topk(20).indices
-                colours = [synthetic.nearest_colour(p) for p in pixels[far].tolist()]
+                colours = [nearest_colour(p) for p in pixels[far].tolist()]
                 assert max(set(colours), key=colours.count) == event.colour
                 checked += 1
     assert checked

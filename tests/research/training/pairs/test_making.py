@@ -21,12 +21,12 @@ from eaglenet.encoders.compact import (
     leave_out_patches,
 )
 from eaglenet.research.small.banks import PairBank, join_banks
-from eaglenet.research.small.config import PairTrainingConfig
 from eaglenet.research.small.losses import agreement_loss, distillation_loss
-from eaglenet.research.small.run import Making, PairExperiment
+from eaglenet.research.small.run import PairExperiment, Stages
 from eaglenet.research.small.trainer import (
     BEST,
     PairTrainer,
+    PairTrainingConfig,
     Unlabelled,
     greedy_soup,
     mean_of_weights,
@@ -122,11 +122,18 @@ def test_pictures_that_look_as_before_have_no_loss() -> None:
     unlabelled = Unlabelled.before(encoder, data.frames, data.ids)
     rows, texts = torch.tensor([3, 0, 5]), torch.tensor([1, 4])
     loss = unlabelled.loss(
-        rows, unlabelled.seen[rows].float(), texts, unlabelled.said[texts], encoder.logit_scale
+        rows,
+        unlabelled.image_vectors[rows].float(),
+        texts,
+        unlabelled.text_vectors[texts],
+        encoder.logit_scale,
     )
     assert abs(loss.item()) < 1e-4
-    moved = unlabelled.seen[rows].float().roll(1, 0)
-    assert unlabelled.loss(rows, moved, texts, unlabelled.said[texts], encoder.logit_scale) > 1e-3
+    moved = unlabelled.image_vectors[rows].float().roll(1, 0)
+    assert (
+        unlabelled.loss(rows, moved, texts, unlabelled.text_vectors[texts], encoder.logit_scale)
+        > 1e-3
+    )
 
 
 def test_pictures_without_sentences_train_too(tmp_path: Path) -> None:
@@ -199,9 +206,9 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
     )
     said: list[str] = []
     data = bank()
-    making = Making(experiment, tmp_path, data, {"all": data}, said.append, bank(5, 1).frames)
-    beginning = making._trained("beginning", making._towers(pooled=False), experiment.beginning)
-    made = making.student(making.teacher(beginning))
+    stages = Stages(experiment, tmp_path, data, {"all": data}, said.append, bank(5, 1).frames)
+    beginning = stages._trained("beginning", stages._towers(pooled=False), experiment.beginning)
+    made = stages.student(stages.teacher(beginning))
     assert made.config == TINY
     assert {path.parent.name for path in tmp_path.glob("*/done")} == {
         "beginning",
@@ -213,12 +220,12 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
         "finishing-1",
         "student",
     }
-    assert any("the mean of ingredients" in line for line in said)
+    assert any("mean of ingredients" in line for line in said)
     assert not any("pairs alone" in line for line in said)
     said.clear()
     (tmp_path / "student" / "done").unlink()
-    again = making.student(making.teacher(beginning))
-    assert sum("is there already" in line for line in said) == 6
+    again = stages.student(stages.teacher(beginning))
+    assert sum("finished before" in line for line in said) == 6
     for name, value in made.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], value)
 
@@ -227,12 +234,12 @@ def test_what_was_held_out_is_trained_on_in_the_last_stages(tmp_path: Path) -> N
     """Neither compared by nor chosen with any more; a folder that holds nothing out is an error."""
     experiment = PairExperiment("tiny", towers=TINY, beginning=tiny_training(), joined="videos")
     held = {"videos": bank(3), "pictures": bank(2, 1)}
-    making = Making(experiment, tmp_path, bank(), held, lambda line: None)
-    last = making.with_joined()
-    assert (len(making.train.num_frames), len(last.train.num_frames)) == (6, 9)
+    stages = Stages(experiment, tmp_path, bank(), held, lambda line: None)
+    last = stages.with_joined()
+    assert (len(stages.train.num_frames), len(last.train.num_frames)) == (6, 9)
     assert list(last.validation) == ["pictures"]
-    wrong = Making(replace(experiment, joined="video"), tmp_path, bank(), held, lambda line: None)
-    with pytest.raises(ConfigError, match="video; folders that hold items out: videos, pictures"):
+    wrong = Stages(replace(experiment, joined="video"), tmp_path, bank(), held, lambda line: None)
+    with pytest.raises(ConfigError, match=r"joined=video: no validation items.*: videos, pictures"):
         wrong.with_joined()
 
 
@@ -241,9 +248,9 @@ def test_a_run_without_the_pictures_it_asks_for_says_so(tmp_path: Path) -> None:
         "tiny", towers=TINY, beginning=tiny_training(), agreeing=("unlabelled_items=2",)
     )
     said: list[str] = []
-    making = Making(experiment, tmp_path, bank(), {}, said.append)
-    making.round("agreeing", experiment.agreeing, making._towers(pooled=False))
-    assert sum("agreeing-0: no folder is given as `unlabelled`" in line for line in said) == 1
+    stages = Stages(experiment, tmp_path, bank(), {}, said.append)
+    stages.round("agreeing", experiment.agreeing, stages._towers(pooled=False))
+    assert sum("agreeing-0: `unlabelled` is not set" in line for line in said) == 1
 
 
 def test_the_last_weights_are_kept_where_nothing_is_held_out(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from eaglenet.methods.wordframe import WordFrame
 from eaglenet.models.files import PACKAGED
 from eaglenet.models.folder import load, with_head
 from eaglenet.research.data.frame_folder import FrameItem
-from eaglenet.research.small.run import save_level_head, typical_sentences
+from eaglenet.research.small.run import save_hubness_head, typical_sentences
 
 
 def test_typical_sentences_are_peoples_captions_of_videos() -> None:
@@ -30,7 +30,7 @@ def test_the_head_has_the_temperature_of_its_towers(tmp_path: Path) -> None:
         if file.is_file():
             (tmp_path / file.name).symlink_to(file)
     sentences = ["a dog runs on a beach", "a man cooks", "cars race"]
-    save_level_head(tmp_path, sentences, 0.5)
+    save_hubness_head(tmp_path, sentences, 0.5)
     towers = load(tmp_path)
     head = with_head(towers, tmp_path / "head")
     assert isinstance(head, WordFrame)

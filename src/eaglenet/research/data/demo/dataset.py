@@ -19,15 +19,13 @@ from eaglenet.core.files import atomic_write, read_json, write_json, write_text
 from eaglenet.core.platform import num_cores
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import Clips, FrameSpec
-from eaglenet.research.data.demo.rendering import FRAME_SIZE, nearest_colour, render, render_batch
+from eaglenet.research.data.demo.rendering import FRAME_SIZE, render, render_batch
 from eaglenet.research.data.demo.world import (
     FRAMES_PER_SECOND,
     NUM_FRAMES,
     SPLITS,
     DemoWorld,
-    Event,
     Scene,
-    vocabulary,
 )
 from eaglenet.research.data.records import (
     DATASETS,
@@ -45,23 +43,8 @@ from eaglenet.research.data.sources import (
     Source,
     SourceSpec,
     add_source,
-    memory_source,
+    clip_source,
 )
-
-__all__ = [
-    "DemoSplit",
-    "DemoWorld",
-    "Event",
-    "Scene",
-    "demo_split",
-    "demo_tokenizer_folder",
-    "nearest_colour",
-    "render",
-    "render_batch",
-    "render_clips",
-    "render_world",
-    "vocabulary",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +202,8 @@ def open_demo(data: DataChoice, split: str, opening: Opening) -> Source:
     """A split rendered in memory, without files."""
     world = demo_split(split, **check_options("demo", demo_split, data.options))
     clips = render_clips(world, data.frames)
-    return memory_source(world, opening.reader.tokenize(world.texts, data.max_words), clips)
+    tokens = opening.reader.tokenize(world.texts, data.max_words)
+    return clip_source(world, tokens, lambda rows: clips[rows])
 
 
 add_source(SourceSpec("demo", "The demo world, in memory", open=open_demo, needs_folder=False))

@@ -26,8 +26,14 @@ from torch import Tensor
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Expert, FrameSpec, TextFeatures, VideoFeatures
-from eaglenet.research.data.demo.dataset import DemoSplit, demo_split, vocabulary
-from eaglenet.research.data.demo.world import FRAMES_PER_SECOND, NUM_FRAMES, Event, Scene
+from eaglenet.research.data.demo.dataset import DemoSplit, demo_split
+from eaglenet.research.data.demo.world import (
+    FRAMES_PER_SECOND,
+    NUM_FRAMES,
+    Event,
+    Scene,
+    vocabulary,
+)
 from eaglenet.research.data.experts import add_experts
 from eaglenet.research.data.features import save_feature_folder
 from eaglenet.research.data.role_graphs import role_graphs

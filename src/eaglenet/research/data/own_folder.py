@@ -1,4 +1,4 @@
-"""People's own data: a CSV, a JSON-lines file, or a folder of videos with captions beside them."""
+"""Your own data: a CSV, a JSON-lines file, or a folder of videos with captions beside them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from eaglenet.research.data.annotation_files import (
 )
 from eaglenet.research.data.records import (
     DatasetSpec,
-    LeftOut,
     RetrievalProtocol,
     Split,
+    VideoProblem,
     VideoRecord,
     check_id,
     check_split_name,
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
 VIDEO_KEYS = ("video", "path", "file", "video_id")
 CAPTION_KEYS = ("caption", "captions", "text", "sentence")
-# Text files that people keep beside videos and that are nobody's captions.
+# Text files beside videos that hold no captions.
 NOT_CAPTIONS = ("readme", "license", "licence", "notice", "changelog")
 OWN = RetrievalProtocol(
     "own data", "every caption is a query; the gallery is every video of the split"
@@ -64,14 +64,14 @@ def load(
     video_folders: Sequence[Path | str] = (),
     finder: VideoFinder | None = None,
 ) -> Split:
-    """A split of your own data; ``all`` is every video.
+    """Load a split of your own data; ``all`` is every video.
 
-    ``root`` is a ``.csv`` (columns video, caption; optional start, end, split; several lines a
-    video), a ``.jsonl`` (the same keys; ``captions`` may be a list), a folder that holds exactly
-    one such file, or a folder of videos, each with a ``.txt`` of the same name, one caption a line
-    (a ``.txt`` whose video is gone counts as a missing video).
-    Where no line names a split, videos are shared out by ``fractions`` (train, val, test) with a
-    hash of their name: the same on every machine.
+    ``root`` is a ``.csv`` (columns video, caption; optional start, end, split; several lines
+    per video), a ``.jsonl`` (the same keys; ``captions`` may be a list), a folder that holds one
+    such file, or a folder of videos, each with a ``.txt`` of the same name, one caption per
+    line (a ``.txt`` without a video counts as a missing video).
+    Where no line names a split, a hash of their names divides the videos by ``fractions`` (train,
+    val, test): the same on every machine.
     """
     root = Path(root)
     check_split_name("folder", split, (*SPLITS, "all"))
@@ -79,28 +79,27 @@ def load(
     folder = file.parent if file else root
     if file is None:
         entries = list(sidecar_entries(root))
-    elif file.suffix == ".csv":
-        entries = list(csv_entries(file))
     else:
-        entries = list(json_entries(file))
+        rows = read_csv(file) if file.suffix == ".csv" else read_json_lines(file)
+        entries = [entry_of(row, f"{file}: line {line}") for line, row in rows]
     find = finder or finder_for(folder, video_folders)
     videos, splits, left_out = merge(entries, folder, find)
     if split != "all":
-        names = splits if splits else share_out(list(videos), fractions, seed)
+        names = splits if splits else divide(list(videos), fractions, seed)
         if videos and not splits and split not in names.values():
             raise DatasetError(
-                f"{folder}: no line names a split, and of {len(videos)} videos shared out none is "
-                f"left for {split}; write train, val or test in a column split, or add videos"
+                f"{folder}: no line names a split, and {len(videos)} videos are too few to give "
+                f"{split} one; write train, val or test in a column split, or add videos"
             )
         videos = {key: video for key, video in videos.items() if names.get(key) == split}
-        # A video without captions is shared out to no split; it is counted with the largest one.
+        # A video without captions has no split; it is counted with the largest one.
         left_out = [entry for entry in left_out if splits.get(entry.video_id, "train") == split]
     protocol = replace(OWN, name=f"{folder.name or 'own data'} {split}")
     return make_split("folder", split, protocol, list(videos.values()), left_out)
 
 
 def captions_file(root: Path) -> Path | None:
-    """The CSV or JSON-lines file meant by ``root``; ``None`` for a folder with sidecar texts."""
+    """Path of the CSV or JSON-lines file; None for a folder with a ``.txt`` per video."""
     if root.is_file():
         if root.suffix not in (".csv", ".jsonl"):
             raise DatasetError(f"{root}: expected a .csv or .jsonl file, or a folder")
@@ -112,16 +111,6 @@ def captions_file(root: Path) -> Path | None:
         names = ", ".join(path.name for path in files)
         raise DatasetError(f"{root} holds several captions files ({names}); give one of them")
     return files[0] if files else None
-
-
-def csv_entries(path: Path) -> Iterator[Entry]:
-    for line, row in read_csv(path):
-        yield entry_of(row, f"{path}: line {line}")
-
-
-def json_entries(path: Path) -> Iterator[Entry]:
-    for line, row in read_json_lines(path):
-        yield entry_of(row, f"{path}: line {line}")
 
 
 def sidecar_entries(root: Path) -> Iterator[Entry]:
@@ -138,7 +127,7 @@ def sidecar_entries(root: Path) -> Iterator[Entry]:
         sidecar = path.with_suffix(".txt")
         captions = captions_of(sidecar) if sidecar.exists() else ()
         yield Entry(str(sidecar), str(path.relative_to(root)), captions)
-    # Captions whose video is gone: listed, so that it counts as missing.
+    # Captions without a video: listed, so that the video counts as missing.
     for sidecar in sorted(root.rglob("*.txt")):
         if sidecar in sidecars or sidecar.stem.lower() in NOT_CAPTIONS:
             continue
@@ -154,12 +143,12 @@ def captions_of(sidecar: Path) -> tuple[str, ...]:
 def entry_of(row: dict[str, Any], where: str) -> Entry:
     video = next((row[key] for key in VIDEO_KEYS if row.get(key)), None)
     if video is None or video == "" or (isinstance(video, str) and not video.strip()):
-        raise DatasetError(f"{where}: no video given; expected one of {', '.join(VIDEO_KEYS)}")
+        raise DatasetError(f"{where}: no video; expected one of {', '.join(VIDEO_KEYS)}")
     check_id(video, where)
-    present = [key for key in CAPTION_KEYS if row.get(key) is not None]
-    if not present:
-        raise DatasetError(f"{where}: no caption given; expected one of {', '.join(CAPTION_KEYS)}")
-    value = row[present[0]]
+    keys = [key for key in CAPTION_KEYS if row.get(key) is not None]
+    if not keys:
+        raise DatasetError(f"{where}: no caption; expected one of {', '.join(CAPTION_KEYS)}")
+    value = row[keys[0]]
     captions = tuple(value) if isinstance(value, list) else (value,)
     return Entry(where, video.strip(), captions, window_of(row, where), row.get("split") or None)
 
@@ -181,17 +170,17 @@ def window_of(row: dict[str, Any], where: str) -> tuple[float, float] | None:
 
 def merge(
     entries: Sequence[Entry], folder: Path, finder: VideoFinder
-) -> tuple[dict[str, VideoRecord], dict[str, str], list[LeftOut]]:
-    """Lines of one video (and one window of it) joined; splits by id; videos without captions."""
+) -> tuple[dict[str, VideoRecord], dict[str, str], list[VideoProblem]]:
+    """Join the lines of each video and window: records and splits by id, and videos left out."""
     videos: dict[str, VideoRecord] = {}
     splits: dict[str, str] = {}
-    listed: dict[str, None] = {}
+    ids: dict[str, None] = {}
     num_empty = 0
     paths = locate_all({entry.video: None for entry in entries}, folder, finder)
     for entry in entries:
         span = entry.window
         key = entry.video if span is None else f"{entry.video}#{span[0]:g}-{span[1]:g}"
-        listed[key] = None
+        ids[key] = None
         captions, empty = clean_captions(entry.captions, entry.where)
         num_empty += empty
         if entry.split is not None:
@@ -204,16 +193,14 @@ def merge(
                     f"{entry.where}: {key!r} is in split {splits[key]!r} and {entry.split!r}"
                 )
         if captions:
-            known = videos.get(key)
-            if known is None:
-                known = VideoRecord(key, (), paths[entry.video], span)
-            videos[key] = replace(known, captions=known.captions + captions)
-    if splits and len(splits) < len(listed):
-        absent = next(key for key in listed if key not in splits)
+            record = videos.get(key) or VideoRecord(key, (), paths[entry.video], span)
+            videos[key] = replace(record, captions=record.captions + captions)
+    if splits and len(splits) < len(ids):
+        absent = next(key for key in ids if key not in splits)
         raise DatasetError(f"{absent!r} names no split while other lines do; name one in each line")
     if num_empty:
         logger.warning("skipped %d empty captions under %s", num_empty, folder)
-    left_out = [LeftOut(key, "no caption") for key in listed if key not in videos]
+    left_out = [VideoProblem(key, "no caption") for key in ids if key not in videos]
     return videos, splits, left_out
 
 
@@ -221,37 +208,35 @@ def is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
-        # A caption in the column of videos: too long for any file name.
+        # A caption in the column of videos is too long for a file name.
         return False
 
 
 def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[str, Path | None]:
-    """File of each name: as a path from the captions file or the root of the disk, else by its
-    last part anywhere.
+    """File of each name: a path relative to ``folder``, else a file of that name anywhere.
 
-    A file that another name means is not taken: `b/clip.mp4` that is missing must not become
-    `a/clip.mp4`.
+    The file of another name is not used: a missing `b/clip.mp4` must not become `a/clip.mp4`.
     """
-    found = {name: folder / name if is_file(folder / name) else None for name in names}
-    taken = {path.resolve() for path in found.values() if path is not None}
-    elsewhere = {name: finder.find(Path(name).name) for name, path in found.items() if path is None}
-    meant = Counter(elsewhere.values())
+    files = {name: folder / name if is_file(folder / name) else None for name in names}
+    used = {path.resolve() for path in files.values() if path is not None}
+    elsewhere = {name: finder.find(Path(name).name) for name, path in files.items() if path is None}
+    counts = Counter(elsewhere.values())
     for name, path in elsewhere.items():
-        if path is not None and path.resolve() not in taken and meant[path] == 1:
-            found[name] = path
-    return found
+        if path is not None and path.resolve() not in used and counts[path] == 1:
+            files[name] = path
+    return files
 
 
-def share_out(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
-    """Split of each video: by file, so that two windows of one file never part."""
+def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
+    """Split of each video; all windows of a file are in one split."""
     if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
         raise UsageError(f"fractions {tuple(fractions)} must be three numbers that sum to 1")
     files = stable_order({video_id.partition("#")[0] for video_id in video_ids}, seed)
     num_test = round(fractions[2] * len(files))
     num_val = round(fractions[1] * len(files))
     names = {}
-    for place, file in enumerate(files):
-        is_test, is_val = place < num_test, place < num_test + num_val
+    for index, file in enumerate(files):
+        is_test, is_val = index < num_test, index < num_test + num_val
         names[file] = "test" if is_test else "val" if is_val else "train"
     return {video_id: names[video_id.partition("#")[0]] for video_id in video_ids}
 
@@ -261,6 +246,6 @@ add_dataset(
         "folder",
         "your own CSV, JSON lines or folder",
         load,
-        options={"fractions": "train, val, test shares where no split is named"},
+        options={"fractions": "shares of train, val and test where no line names a split"},
     )
 )

@@ -1,0 +1,554 @@
+"""Published datasets: their annotation files as splits, under the protocols that the field reports.
+
+Each reader returns a protocol, the videos of a split, and the videos that it left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import math
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+from urllib.parse import urlsplit
+
+from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.research.data.annotation_files import (
+    VideoFinder,
+    captions_by_video,
+    captions_of_entries,
+    find_file,
+    finder_for,
+    read_bytes,
+    read_columns,
+    read_csv,
+    read_json,
+    read_json_lines,
+    read_list,
+    refuse_duplicates,
+    stem_of,
+)
+from eaglenet.research.data.moment_files import MomentText, read_moments
+from eaglenet.research.data.records import (
+    DatasetSpec,
+    RetrievalProtocol,
+    Split,
+    VideoProblem,
+    VideoRecord,
+    check_split_name,
+    clean_captions,
+    make_split,
+    training_ids,
+)
+from eaglenet.research.data.sources import add_dataset
+
+SPLITS = ("train", "val", "test")
+HOLD_OUT = "training videos held out for validation ({}; 0 trains on all)"
+NO_CAPTION = "no caption in the annotations"
+
+Records = tuple[Sequence[VideoRecord], Sequence[VideoProblem]]
+Contents = tuple[RetrievalProtocol, Sequence[VideoRecord], Sequence[VideoProblem]]
+
+
+@dataclass(frozen=True)
+class DatasetFiles:
+    """Annotations and videos below ``root``; releases put them into one of ``folders``."""
+
+    root: Path
+    folders: Sequence[str]
+    video_folders: Sequence[Path | str] = ()
+    finder: VideoFinder | None = None
+
+    def find(self, *names: str) -> Path:
+        """Path of the first annotation file that exists under one of ``names``."""
+        return find_file(self.root, names, self.folders)
+
+    @functools.cached_property
+    def videos(self) -> VideoFinder:
+        return self.finder or finder_for(self.root, self.video_folders)
+
+    def records(
+        self,
+        video_ids: Iterable[str],
+        captions: Mapping[str, Sequence[str]],
+        *,
+        window: tuple[float, float] | None = None,
+        prefix: str = "",
+    ) -> Records:
+        """Records in the order of ``video_ids``; an id without captions is left out, not padded.
+
+        Files may be named after the id with or without ``prefix``.
+        """
+        videos, left_out = [], []
+        for video_id in video_ids:
+            texts = captions.get(video_id)
+            if texts:
+                find = self.videos.find
+                path = find(video_id) or find(video_id.removeprefix(prefix))
+                videos.append(VideoRecord(video_id, tuple(texts), path, window))
+            else:
+                left_out.append(VideoProblem(video_id, NO_CAPTION))
+        return videos, left_out
+
+
+def register(
+    name: str,
+    title: str,
+    folders: Sequence[str],
+    options: Mapping[str, str] | None = None,
+    max_words: int = 32,
+) -> Callable[[Callable[..., Contents]], Callable[..., Contents]]:
+    """Decorate ``read(files, split, *, ...)`` to register the dataset ``name``.
+
+    ``options`` describes the keyword arguments of ``read``. The loader also takes the folders of
+    the videos (``video_folders``), or an index of their files (``finder``).
+    """
+
+    def decorate(read: Callable[..., Contents]) -> Callable[..., Contents]:
+        @functools.wraps(read)
+        def load(
+            root: Path | str,
+            split: str,
+            *,
+            video_folders: Sequence[Path | str] = (),
+            finder: VideoFinder | None = None,
+            **settings: Any,
+        ) -> Split:
+            check_split_name(name, split, SPLITS)
+            files = DatasetFiles(Path(root), folders, video_folders, finder)
+            return make_split(name, split, *read(files, split, **settings))
+
+        parameters = [
+            *(spec for key, spec in inspect.signature(read).parameters.items() if key != "files"),
+            *(
+                inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None)
+                for key in ("video_folders", "finder")
+            ),
+        ]
+        load.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        add_dataset(DatasetSpec(name, title, load, options=options or {}, max_words=max_words))
+        return read
+
+    return decorate
+
+
+MSRVTT_TRAIN = RetrievalProtocol("MSR-VTT train", "every caption with its video")
+MSRVTT_HELD_OUT = RetrievalProtocol(
+    "MSR-VTT validation held out of training",
+    "videos taken out of the training list by a hash of their id; every caption is a query",
+)
+MSRVTT_VALIDATION = RetrievalProtocol(
+    "MSR-VTT full validation", "the 497 official videos; 20 captions each"
+)
+MSRVTT_1K_A = RetrievalProtocol(
+    "MSR-VTT 1k-A", "JSFusion's 1,000 test videos, one given caption each, against each other"
+)
+MSRVTT_FULL = RetrievalProtocol(
+    "MSR-VTT full test", "the 2,990 official test videos; each of their captions is a query"
+)
+
+
+@register(
+    "msrvtt",
+    "MSR-VTT",
+    ("msrvtt", "MSRVTT", "MSR-VTT", "msrvtt_data"),
+    {
+        "train": "training list: 9k, 7k or full",
+        "test": "test set: 1k-A or full",
+        "hold_out": HOLD_OUT.format(500),
+    },
+)
+def read_msrvtt(
+    files: DatasetFiles,
+    split: str,
+    *,
+    train: Literal["9k", "7k", "full"] | None = None,
+    test: Literal["1k-A", "full"] = "1k-A",
+    hold_out: int = 500,
+) -> Contents:
+    """10,000 videos with 20 captions each, and the field's ways to split them.
+
+    Published results on 1k-A select on the test set; the dataset has no validation set for it.
+
+    Args:
+        train: training list; by default 9k for the 1k-A test and 7k for the full test. 9k shares
+            1,990 videos with the full test and is refused beside it.
+        hold_out: training videos held out for validation. 0 trains on the whole list, as published
+            results do; there is no ``val`` then. ``train="full"`` has a validation list.
+    """
+    train = train or ("9k" if test == "1k-A" else "7k")
+    if train == "9k" and test == "full":
+        raise UsageError(
+            "msrvtt: the 9k training list holds 1,990 videos of the full test; "
+            "use train='7k' or train='full' with test='full'"
+        )
+
+    def read_ids(name: str) -> list[str]:
+        path = files.find(name)
+        ids = [row["video_id"] for _, row in read_csv(path, ("video_id",))]
+        refuse_duplicates(ids, path)
+        return ids
+
+    if split == "test" and test == "1k-A":
+        name = "MSRVTT_JSFUSION_test.csv"
+        path = files.find(name)
+        rows = read_csv(path, ("video_id", "sentence"))
+        captions = captions_of_entries(
+            "msrvtt", path, rows, video="video_id", caption="sentence", title="line"
+        )
+        return MSRVTT_1K_A, *files.records(read_ids(name), captions)
+    path = files.find("MSRVTT_data.json")
+    content = read_json(path)
+    sentences = content.get("sentences") if isinstance(content, dict) else None
+    if not isinstance(sentences, list):
+        raise DatasetError(f"{path}: expected an object with a list under 'sentences'")
+    captions = captions_of_entries(
+        "msrvtt", path, enumerate(sentences), video="video_id", caption="caption", title="sentence"
+    )
+    if split == "test":
+        ids, protocol = read_ids("MSRVTT_test.full.csv"), MSRVTT_FULL
+    elif split == "val" and train == "full":
+        ids, protocol = read_ids("MSRVTT_val.full.csv"), MSRVTT_VALIDATION
+    else:
+        ids = read_ids(f"MSRVTT_train.{train}.csv")
+        protocol = MSRVTT_TRAIN if split == "train" else MSRVTT_HELD_OUT
+        if train != "full":
+            ids = training_ids("msrvtt", split, ids, hold_out)
+    return protocol, *files.records(ids, captions)
+
+
+MSVD = RetrievalProtocol(
+    "MSVD multi-caption",
+    "every caption is ranked against all videos; a video is right with any caption of its own",
+)
+
+
+@register("msvd", "MSVD", ("msvd", "MSVD", "msvd_data"))
+def read_msvd(files: DatasetFiles, split: str) -> Contents:
+    """About 40 captions per video, each of them a query; in the order of the list file.
+
+    ``raw-captions.pkl``: {video_id: [[word, ...], ...]}; whole sentences are read too.
+    """
+    path = files.find("raw-captions.pkl")
+    try:
+        content = PlainUnpickler(io.BytesIO(read_bytes(path))).load()
+    except DatasetError as error:
+        raise DatasetError(f"{path}: {error}") from None
+    except Exception as error:
+        # A broken pickle may raise almost anything.
+        cause = " ".join(str(error).split())[:200]  # it may quote what is in the file
+        raise DatasetError(f"{path}: not a readable pickle ({cause})") from error
+    ids = read_list(files.find(f"{split}_list.txt"))
+    return MSVD, *files.records(ids, captions_by_video("msvd", path, content))
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Reads text, numbers, lists and dicts. A pickle that names anything else is refused:
+    naming a class or function is how a pickle runs code.
+    """
+
+    def find_class(self, module_name: str, global_name: str) -> NoReturn:
+        raise DatasetError(
+            f"the pickle asks for {module_name}.{global_name}; only plain lists, dicts and text "
+            "are read, because anything else could run code"
+        )
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise DatasetError(f"the pickle refers to an outside object {pid!r}; refused")
+
+
+VATEX = RetrievalProtocol(
+    "VATEX", "every caption is ranked against all videos of the list that are at hand"
+)
+
+
+@register("vatex", "VATEX", ("vatex", "VATEX"))
+def read_vatex(files: DatasetFiles, split: str) -> Contents:
+    """Ten English captions per video, each of them a query; in the order of the list file.
+
+    ``ref_captions.json``: {video_id: [caption, ...]}.
+    """
+    path = files.find("ref_captions.json")
+    captions = captions_by_video("vatex", path, read_json(path))
+    return VATEX, *files.records(read_list(files.find(f"{split}_list.txt")), captions)
+
+
+DIDEMO = RetrievalProtocol(
+    "DiDeMo paragraph retrieval",
+    "the descriptions of a video joined by spaces are one query; one query per video",
+)
+
+
+@register(
+    "didemo",
+    "DiDeMo",
+    ("didemo", "DiDeMo", "Didemo"),
+    {"window": "whole (the paper) or first_31_seconds (the released code)"},
+    max_words=64,
+)
+def read_didemo(
+    files: DatasetFiles, split: str, *, window: Literal["whole", "first_31_seconds"] = "whole"
+) -> Contents:
+    """Paragraph retrieval: all descriptions of a video, joined, are its one query.
+
+    ``*_data.json``: [{"video", "description", ...}, ...]. Paper: frames come from the whole video.
+    ``window="first_31_seconds"`` is what the released code decodes.
+    """
+    path = files.find(f"{split}_data.json", f"{split}_data.derived.json")
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise DatasetError(f"{path}: expected a list of descriptions")
+    descriptions = captions_of_entries(
+        "didemo", path, enumerate(content), video="video", caption="description", title="entry"
+    )
+    # List files and annotations do not always agree on the extension of a video.
+    paragraphs = {stem_of(video): [" ".join(texts)] for video, texts in descriptions.items()}
+    ids = read_list(files.find(f"{split}_list.txt"))
+    captions = {video_id: paragraphs.get(stem_of(video_id), []) for video_id in ids}
+    seconds = (0.0, 31.0) if window == "first_31_seconds" else None
+    return DIDEMO, *files.records(ids, captions, window=seconds)
+
+
+ACTIVITYNET = {
+    "train": RetrievalProtocol("ActivityNet Captions train", "a paragraph with its video"),
+    "val": RetrievalProtocol(
+        "ActivityNet Captions validation held out of training",
+        "videos taken out of train.json by a hash of their id; one paragraph per video",
+    ),
+    "test": RetrievalProtocol(
+        "ActivityNet Captions val1 paragraph retrieval",
+        "the sentences of a video of val_1.json joined by spaces are one query (4,917 videos)",
+    ),
+}
+
+
+@register(
+    "activitynet",
+    "ActivityNet Captions",
+    ("activitynet", "ActivityNet", "captions"),
+    {"hold_out": HOLD_OUT.format(500)},
+    max_words=64,
+)
+def read_activitynet(files: DatasetFiles, split: str, *, hold_out: int = 500) -> Contents:
+    """Paragraph retrieval: all sentences of a video are its one query.
+
+    ``test`` is val1, which the field reports on; validation is held out of the 10,009 training
+    videos. The file of a video is named ``v_ID`` or ``ID``.
+    """
+    path = files.find("val_1.json" if split == "test" else "train.json")
+    sentences = texts_by_video(read_moments(path, "activitynet"))
+    captions = {video: [" ".join(texts)] for video, texts in sentences.items() if texts}
+    ids = list(sentences)
+    if split != "test":
+        ids = training_ids("activitynet", split, ids, hold_out)
+    return ACTIVITYNET[split], *files.records(ids, captions, prefix="v_")
+
+
+CHARADES_STA = RetrievalProtocol(
+    "Charades-STA partially relevant video retrieval",
+    "every sentence is ranked against all whole videos; it describes a part of its own",
+)
+CHARADES_STA_HELD_OUT = RetrievalProtocol(
+    "Charades-STA validation held out of training",
+    "videos taken out of the training file by a hash of their id; every sentence is a query",
+)
+
+
+@register(
+    "charades-sta",
+    "Charades-STA",
+    ("charades", "Charades", "charades_sta", "Charades-STA"),
+    {"hold_out": HOLD_OUT.format(500)},
+)
+def read_charades_sta(files: DatasetFiles, split: str, *, hold_out: int = 500) -> Contents:
+    """Half a minute at home; each sentence describes a part of one video.
+
+    There is no official validation split. ``eaglenet evaluate STORE --moments FILE`` measures the
+    moments.
+    """
+    name = "test" if split == "test" else "train"
+    path = files.find(f"charades_sta_{name}.txt")
+    captions = texts_by_video(read_moments(path, "charades-sta"))
+    ids = list(captions)
+    if split != "test":
+        ids = training_ids("charades-sta", split, ids, hold_out)
+    protocol = CHARADES_STA_HELD_OUT if split == "val" else CHARADES_STA
+    return protocol, *files.records(ids, captions)
+
+
+def texts_by_video(moments: Iterable[MomentText]) -> dict[str, list[str]]:
+    """Texts that are not blank, by video, in file order."""
+    texts: dict[str, list[str]] = {}
+    for moment in moments:
+        texts.setdefault(moment.video_id, []).extend([moment.text] if moment.text else [])
+    return texts
+
+
+QVHIGHLIGHTS = RetrievalProtocol(
+    "QVHighlights partially relevant video retrieval",
+    "every query is ranked against all whole videos; it describes a part of its own",
+)
+
+
+@register("qvhighlights", "QVHighlights", ("qvhighlights", "QVHighlights", "moment_detr/data"))
+def read_qvhighlights(files: DatasetFiles, split: str) -> Contents:
+    """Videos of 150 s; each query describes a part of one.
+
+    ``eaglenet evaluate STORE --moments FILE`` measures the moments.
+    """
+    path = files.find(f"highlight_{split}_release.jsonl")
+    captions = captions_of_entries(
+        "qvhighlights", path, read_json_lines(path), video="vid", caption="query", title="line"
+    )
+    return QVHIGHLIGHTS, *files.records(captions, captions)
+
+
+TGIF = RetrievalProtocol("TGIF", "every sentence is ranked against all GIFs of the official split")
+
+
+@register(
+    "tgif",
+    "TGIF",
+    ("splits", "data/splits", "tgif", "TGIF", "TGIF-Release/data", "TGIF-Release/data/splits"),
+)
+def read_tgif(files: DatasetFiles, split: str) -> Contents:
+    """Animated GIFs, each of their sentences a query; in the order of the list of addresses.
+
+    The last part of a GIF's address, which is the name of its file, is its id.
+    """
+    path = files.find("tgif-v1.0.tsv")
+    rows = read_columns(path, ("url", "sentence"))
+    by_address = captions_of_entries(
+        "tgif", path, rows, video="url", caption="sentence", title="line"
+    )
+    captions: dict[str, list[str]] = {}
+    same_name = []
+    for address in read_list(files.find(f"{split}.txt")):
+        name = file_stem(address)
+        if name in captions:
+            same_name.append(VideoProblem(address, "another address has the same file name"))
+        else:
+            captions[name] = by_address.get(address, [])
+    videos, left_out = files.records(captions, captions)
+    return TGIF, videos, [*left_out, *same_name]
+
+
+def file_stem(address: str) -> str:
+    """Name of the file behind an address, without its extension.
+
+    >>> file_stem("https://38.media.tumblr.com/9f6c25cc/tumblr_mevmyaKtDf1rgvhr8o1_500.gif")
+    'tumblr_mevmyaKtDf1rgvhr8o1_500'
+    """
+    try:
+        path = urlsplit(address).path
+    except ValueError:
+        path = address
+    return stem_of(path.rpartition("/")[2]) or address
+
+
+LSMDC_FILES = {
+    "train": "LSMDC16_annos_training.csv",
+    "val": "LSMDC16_annos_val.csv",
+    "test": "LSMDC16_challenge_1000_publictect.csv",  # spelled so by its authors
+}
+LSMDC_COLUMNS = ("clip", "start", "end", "extracted_start", "extracted_end", "sentence")
+LSMDC = RetrievalProtocol("LSMDC16", "every sentence is ranked against all clips")
+LSMDC_TEST = RetrievalProtocol(
+    "LSMDC16 public test", "the 1,000 clips of the retrieval challenge, one sentence each"
+)
+
+
+@register("lsmdc", "LSMDC", ("lsmdc", "LSMDC", "LSMDC16", "lsmdc2016"))
+def read_lsmdc(files: DatasetFiles, split: str) -> Contents:
+    """Clips of movies with sentences of their audio description; one sentence per line."""
+    path = files.find(LSMDC_FILES[split])
+    rows = read_columns(path, LSMDC_COLUMNS)
+    captions = captions_of_entries(
+        "lsmdc", path, rows, video="clip", caption="sentence", title="line"
+    )
+    ids = dict.fromkeys(row["clip"] for _, row in rows)
+    return (LSMDC_TEST if split == "test" else LSMDC), *files.records(ids, captions)
+
+
+YOUCOOK2 = {
+    "train": RetrievalProtocol("YouCook2 training clips", "the sentence of a step with its clip"),
+    "val": RetrievalProtocol(
+        "YouCook2 clips held out of training",
+        "all steps of videos taken out of the training videos by a hash of their id",
+    ),
+    "test": RetrievalProtocol(
+        "YouCook2 validation clips",
+        "the steps of the 457 official validation videos, one sentence each, against each other",
+    ),
+}
+Step = tuple[str, tuple[str, ...], tuple[float, float]]
+"""Id of a clip, its sentence (none where it is empty), and its seconds."""
+
+
+@register(
+    "youcook2",
+    "YouCook2",
+    ("youcook2", "YouCook2", "YouCookII", "YouCookII/annotations"),
+    {"hold_out": HOLD_OUT.format(100)},
+)
+def read_youcook2(files: DatasetFiles, split: str, *, hold_out: int = 100) -> Contents:
+    """Steps of recipes, each a clip of a cooking video with one sentence.
+
+    ``test`` is the official validation, which the field reports on; the sentences of the official
+    test videos are not published. ``hold_out`` counts videos, of 1,333: the steps of one video
+    stay in one split.
+    """
+    path = files.find("youcookii_annotations_trainval.json", "youcookii_annotations.json")
+    steps = read_steps(path, "validation" if split == "test" else "training")
+    ids = list(steps)
+    if split != "test":
+        ids = training_ids("youcook2", split, ids, hold_out)
+    clips: list[VideoRecord] = []
+    left_out: list[VideoProblem] = []
+    for video_id in ids:
+        file = files.videos.find(video_id)
+        for clip_id, captions, window in steps[video_id]:
+            if captions:
+                clips.append(VideoRecord(clip_id, captions, file, window))
+            else:
+                left_out.append(VideoProblem(clip_id, NO_CAPTION))
+    return YOUCOOK2[split], clips, left_out
+
+
+def read_steps(path: Path, subset: str) -> dict[str, list[Step]]:
+    """``{"database": {ID: {"subset", "annotations": [{"id", "segment", "sentence"}]}}}``."""
+    content = read_json(path)
+    database = content.get("database") if isinstance(content, dict) else None
+    if not isinstance(database, dict):
+        raise DatasetError(f"{path}: expected an object of videos under 'database'")
+    steps: dict[str, list[Step]] = {}
+    for video_id, entry in database.items():
+        where = f"{path}: video {video_id!r}"
+        if not isinstance(entry, dict) or not isinstance(entry.get("annotations"), list):
+            raise DatasetError(f"{where} needs a list under 'annotations', and 'subset'")
+        if entry.get("subset") == subset:
+            steps[video_id] = [
+                _read_step(video_id, step, f"{where}, annotation {number}")
+                for number, step in enumerate(entry["annotations"])
+            ]
+    if not steps:
+        raise DatasetError(f"{path}: no video has the subset {subset!r}")
+    return steps
+
+
+def _read_step(video_id: str, step: Any, where: str) -> Step:
+    try:
+        number, sentence = step["id"], step["sentence"]
+        start, end = map(float, step["segment"])
+    except (TypeError, KeyError, ValueError):
+        raise DatasetError(
+            f"{where} needs the keys 'id', 'sentence' and 'segment' with two numbers"
+        ) from None
+    if not 0 <= start < end or not math.isfinite(end):
+        raise DatasetError(f"{where}: the segment {start:g} to {end:g} s is not a part of a video")
+    captions, _ = clean_captions([sentence], where)
+    return f"{video_id}_{number}", captions, (start, end)
