@@ -1,9 +1,9 @@
-"""`eaglenet compare`: several methods, one budget, one report."""
+"""``eaglenet compare`` and ``eaglenet ablate``: several trainings, one budget, one report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,14 +24,11 @@ from eaglenet.cli.options import (
     root_setting,
 )
 from eaglenet.cli.terminal import show_progress
+from eaglenet.core.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("compare")(compare)
+    from eaglenet.research.experiments.campaign import CampaignRow
 
 
 def compare(
@@ -160,3 +157,109 @@ def print_checks(
         f"all rows with {seeds} seeds: about {seeds * seconds / 3600:.1f} h, without evaluation; "
         "nothing was trained (--dry-run)"
     )
+
+
+PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
+"""Data -> its name in the columns of the paper's ablation tables."""
+PaperNumbers = dict[str, dict[str, float | None]]
+"""Recalls by dataset and name."""
+RECALLS = ("R@1", "R@5", "R@10")
+
+
+def ablate(
+    table: Annotated[
+        str, typer.Argument(help="components, energy, pooling, graph, coefficient or edges.")
+    ],
+    output: Output,
+    data: Data = "demo",
+    tower: Tower = "",
+    protocol: Protocol = "",
+    root: Root = "",
+    seeds: Seeds = 1,
+    split: Annotated[
+        str | None, typer.Option(help="Split to report: test unless the data has none.")
+    ] = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train every row of an ablation table and print it beside the paper's numbers.
+
+    The paper's numbers are labelled. On other data than MSR-VTT and DiDeMo only the order of the
+    rows can be compared.
+    """
+    from eaglenet.research.experiments.build import default_split
+    from eaglenet.research.experiments.campaign import (
+        check_trials,
+        left_out_lines,
+        plain_rows,
+        reasons,
+        run_campaign,
+        write_report,
+    )
+    from eaglenet.research.experiments.trials import Trial
+    from eaglenet.research.recipes import TABLES, Recipe
+
+    if table not in TABLES:
+        raise UnknownNameError(f"unknown table {table!r}; choose one of {', '.join(TABLES)}")
+    changes = [*root_setting(root), *(settings or [])]
+    recipes = {
+        value: Recipe("eaglenet", data, tower, protocol, (f"{table}={value}",))
+        for value in TABLES[table]
+    }
+    trials = [Trial(value, recipe.build().override(changes)) for value, recipe in recipes.items()]
+    if dry_run:
+        print_checks(check_trials(trials, device), [], seeds, as_json)
+        return
+    reported = split or default_split(trials[0].experiment.data)
+    with show_progress(quiet=as_json) as announce:
+        rows = run_campaign(
+            trials, range(seeds), output, split=reported, device=device, announce=announce
+        )
+    paper = {row.label: paper_numbers(table, row.label, data) for row in rows}
+    where = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
+    title = f"{table}: ours on {where} ({reported} split, {seeds} seeds) beside the paper"
+    write_report(
+        output, "ablate", title, rows, beside_paper(rows, paper), split=reported, paper=paper
+    )
+    if as_json:
+        print(json.dumps({"title": title, "rows": plain_rows(rows, paper)}, indent=2))
+        return
+    print_table(title, *beside_paper(rows, paper))
+    for line in [*reasons(rows), *left_out_lines(output, rows)]:
+        print(line)
+    print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
+
+
+def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
+    """The paper's text-to-video recalls of a row: on the same data, or on both of its datasets."""
+    from eaglenet.research.evaluation.paper import paper_tables
+
+    datasets = [PAPER_COLUMNS[data]] if data in PAPER_COLUMNS else list(PAPER_COLUMNS.values())
+    published = paper_tables()[table]
+    if f"average {RECALLS[0]}" in published.columns:
+        datasets = [*datasets, "average"]
+    return {
+        dataset: {name: published.value(label, f"{dataset} {name}") for name in RECALLS}
+        for dataset in datasets
+    }
+
+
+def beside_paper(
+    rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
+) -> tuple[list[str], list[list[str]]]:
+    """Header and cells; each column is labelled ours or paper."""
+    from eaglenet.research.experiments.campaign import TrialRow
+
+    datasets = list(paper[rows[0].label])
+    header = ["", *(f"{name} (ours)" for name in RECALLS)]
+    header += [f"{dataset} {name} (paper)" for dataset in datasets for name in RECALLS]
+    cells = []
+    for row in rows:
+        ours = ["cannot run", "", ""]
+        if isinstance(row, TrialRow):
+            ours = [row.recall_text("t2v", name) for name in RECALLS]
+        theirs = [str(paper[row.label][dataset][name]) for dataset in datasets for name in RECALLS]
+        cells.append([row.label, *ours, *theirs])
+    return header, cells

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from eaglenet.cli.data_options import (
-    DATASETS_WITH_VIDEOS,
-    EXAMPLE,
-    AsJson,
-    Dataset,
-    Root,
-    Settings,
-    VideoFolders,
-    Workers,
-)
-from eaglenet.cli.demo_world import register as register_demo_world
+from eaglenet.cli.demo import demo_world
 from eaglenet.cli.terminal import escape_lines, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, read_assignments, split_assignment
@@ -28,13 +18,30 @@ if TYPE_CHECKING:
     from eaglenet.research.data.checks import CheckReport
     from eaglenet.research.data.records import Split
 
-
-app = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
+data = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
+data.command("demo-world")(demo_world)
 
 MAX_REASONS = 5  # printed of each kind; --json lists them all
+EXAMPLE = "train=7k"
+DATASETS_WITH_VIDEOS = (
+    "msrvtt, didemo, msvd, vatex, activitynet, lsmdc, youcook2, qvhighlights, charades-sta, tgif, "
+    "folder (your own) or demo"
+)
+Dataset = Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}.")]
+Root = Annotated[Path, typer.Option("--root", help="Folder (or file) of the dataset.")]
+VideoFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--videos", help="Folder of video files, if not under the root; repeatable."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help=f"Dataset option as name=value, e.g. {EXAMPLE}; repeatable."),
+]
+Workers = Annotated[int, typer.Option("--workers", help="Files checked in parallel.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command()
+@data.command()
 def check(
     dataset: Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}; features or frames.")],
     root: Root,
@@ -85,7 +92,7 @@ def check(
     raise typer.Exit(report.exit_code)
 
 
-@app.command()
+@data.command()
 def cache(
     dataset: Dataset,
     root: Root,
@@ -250,24 +257,7 @@ def printable(text: str) -> str:
     return escape_lines(text.encode(errors="replace").decode())
 
 
-def register(root: typer.Typer) -> None:
-
-    register_features(app)
-    register_frames(app)
-    register_demo_world(app)
-    root.add_typer(app, name="data")
-
-
-# `eaglenet data features`, `demo-experts` and `teach`: features made once, by several models.
-
-
-def register_features(app: typer.Typer) -> None:
-    """Add the commands to `eaglenet data`."""
-    app.command("features")(features)
-    app.command("demo-experts")(demo_experts)
-    app.command("teach")(teach)
-
-
+@data.command()
 def features(
     model: Annotated[
         str, typer.Argument(help="Whose towers to use: a CLIP folder or hub id, a model or a run.")
@@ -320,6 +310,7 @@ def features(
         print(f"{len(source.missing):,} videos of the split are missing, first {source.missing[0]}")
 
 
+@data.command()
 def demo_experts(
     output: Annotated[Path, typer.Option("--output", help="The experts folder to write.")],
     split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
@@ -344,6 +335,7 @@ def demo_experts(
     print(f"{len(records):,} videos, {len(records.texts):,} texts, {', '.join(WIDTHS)} in {output}")
 
 
+@data.command()
 def teach(
     model: Annotated[str, typer.Argument(help="The teacher: a run or a model folder.")],
     root: Annotated[Path, typer.Option("--root", help="The features folder it teaches on.")],
@@ -412,14 +404,7 @@ def check_features(root: Path, as_json: bool) -> None:
         print(f"  words {name}: {packed.values.shape[1]} wide, up to {packed.most} per text")
 
 
-# `eaglenet data frames`: pictures and captions packed for training towers.
-
-
-def register_frames(app: typer.Typer) -> None:
-    """Add the command to `eaglenet data`."""
-    app.command("frames", help="Pack pictures with captions into a folder of frames.")(frames)
-
-
+@data.command()
 def frames(
     images: Annotated[Path, typer.Option(help="Folder of pictures, with its subfolders.")],
     captions: Annotated[
@@ -446,8 +431,10 @@ def frames(
         bool, typer.Option("--test", help="All items are the test split, in a folder of its own.")
     ] = False,
 ) -> None:
-    """Pack pictures with captions; `eaglenet train small --set folders=A,B` trains on them."""
-    from eaglenet.core.errors import UsageError
+    """Pack images with captions into a folder of frames.
+
+    `eaglenet train small --set folders=A,B` trains on them.
+    """
     from eaglenet.research.data.frame_folder import CAPTION_KINDS
     from eaglenet.research.data.frame_preparation import FramePreparation, prepare_frames
 

@@ -14,13 +14,11 @@ from eaglenet.core.errors import UsageError
 from eaglenet.version import __version__
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("doctor", help="Check the decoder and how it is confined on this machine.")(doctor)
-
-
 def doctor(as_json: AsJson = False) -> None:
-    """Print versions and protections; the exit code is 1 if something is missing."""
+    """Check the decoder and how it is confined on this machine.
+
+    The exit code is 1 if something is missing.
+    """
     problems: list[str] = []
     facts: dict[str, Any] = {
         "eaglenet": __version__,

@@ -12,9 +12,9 @@ from itertools import chain
 from typing import Annotated, Any
 
 import typer
-import typer.main
 from typer.core import TyperGroup
 
+from eaglenet.cli.dataclass_options import make_command
 from eaglenet.cli.terminal import (
     SafeFormatter,
     ShortCommand,
@@ -49,7 +49,16 @@ COMMANDS = {
     "Train and compare": ("train", "evaluate", "recipes", "compare", "ablate", "report", "push"),
     "Data and files": ("data", "metrics", "convert", "doctor"),
 }
-"""Commands by section of the help. Each is a module of this package with a ``register(app)``."""
+"""Commands by section of the help. Each is a function or a group in the module of its name."""
+MODULES = {
+    "highlights": "search",
+    "mcp": "serve",
+    "watch": "index",
+    "metrics": "evaluate",
+    "ablate": "compare",
+    "push": "convert",
+}
+"""Modules of the commands that share one with another command."""
 HELP_OPTIONS = {"-h", "--help", "--help-all"}
 
 
@@ -101,9 +110,8 @@ class CommandTable(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded and name in self:
-            app = typer.Typer(rich_markup_mode=None)
-            import_module(f"eaglenet.cli.{name}").register(app)
-            self._loaded[name] = typer.main.get_group(app).commands[name]
+            module = import_module(f"eaglenet.cli.{MODULES.get(name, name)}")
+            self._loaded[name] = make_command(name, getattr(module, name))
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:

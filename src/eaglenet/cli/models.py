@@ -26,11 +26,6 @@ NAME_WIDTH = 33
 """In the table of 80 columns; a longer name has a line for itself."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("models", help="List models to index with: size, languages, licence.")(models)
-
-
 def models(
     as_json: AsJson = False,
     measure: Annotated[
@@ -47,7 +42,7 @@ def models(
         str | None, typer.Option(help="A licence that you have read and accept, by its name.")
     ] = None,
 ) -> None:
-    """List the towers that have a name, or fetch one."""
+    """List models to index with: size, languages, licence."""
     if download is not None:
         _download(download, accept_licence)
         return

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from eaglenet.research.experiments.experiment import Experiment
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("recipes")(recipes)
-
-
 def recipes(
     name: Annotated[
         str,

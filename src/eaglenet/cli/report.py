@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 MAX_METHODS = 4  # rows per query of the qualitative figure
 
 
-def register(app: typer.Typer) -> None:
-    app.command("report")(report)
-
-
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],

@@ -1,19 +1,20 @@
-"""``eaglenet search``: find moments in a store."""
+"""``eaglenet search`` and ``eaglenet highlights``: find moments in a store."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.dataclass_options import add_command
-from eaglenet.cli.options import StoreName
+from eaglenet.cli.options import AsJson, StoreName
 from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
@@ -41,9 +42,10 @@ from eaglenet.core.errors import (
     store_option,
 )
 from eaglenet.core.platform import data_folder
+from eaglenet.core.settings import option
 from eaglenet.search.confidence import label
 from eaglenet.search.grammar import AnyQuery, parse
-from eaglenet.search.options import SearchOptions
+from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
@@ -68,76 +70,43 @@ NO_TRANSCRIPTS = (
 class OutputOptions:
     """What to do with the results: print, save, play."""
 
-    as_json: bool = field(default=False, metadata={"option": "--json", "help": "Print JSON."})
-    open_best: bool = field(
-        default=False,
-        metadata={"option": "--open", "help": "Play the best result in mpv, vlc or a browser."},
+    as_json: bool = option(False, "Print JSON.", name="--json")
+    open_best: bool = option(False, "Play the best result in mpv, vlc or a browser.", name="--open")
+    thumbnails: bool = option(False, "Show images in terminals that support it.", group="Output")
+    html: Path | None = option(
+        None, "Write a web page with images.", group="Output", metavar="FILE"
     )
-    thumbnails: bool = field(
-        default=False,
-        metadata={"group": "Output", "help": "Show images in terminals that support it."},
+    save_sheet: Path | None = option(
+        None, "Write a PNG image with frames of all results.", group="Output", metavar="FILE"
     )
-    html: Path | None = field(
-        default=None,
-        metadata={"group": "Output", "metavar": "FILE", "help": "Write a web page with images."},
+    save_clips: Path | None = option(
+        None, "Save the moment of each result, with sound.", group="Output", metavar="FOLDER"
     )
-    save_sheet: Path | None = field(
-        default=None,
-        metadata={
-            "group": "Output",
-            "metavar": "FILE",
-            "help": "Write a PNG image with frames of all results.",
-        },
+    save_as: str = option(
+        "video",
+        "Save moments as video, gif or sheet (frames in rows).",
+        group="Output",
+        metavar="FORMAT",
     )
-    save_clips: Path | None = field(
-        default=None,
-        metadata={
-            "group": "Output",
-            "metavar": "FOLDER",
-            "help": "Save the moment of each result, with sound.",
-        },
+    save_timeline: Path | None = option(
+        None,
+        "Write results for editors: .edl, .fcpxml, .xml, .otio, .csv, .m3u8 or .srt.",
+        group="Output",
+        metavar="FILE",
     )
-    save_as: str = field(
-        default="video",
-        metadata={
-            "group": "Output",
-            "metavar": "FORMAT",
-            "help": "Save moments as video, gif or sheet (frames in rows).",
-        },
+    save_reel: Path | None = option(
+        None,
+        "Write the moments of all results as one MP4, with sound.",
+        group="Output",
+        metavar="FILE",
     )
-    save_timeline: Path | None = field(
-        default=None,
-        metadata={
-            "group": "Output",
-            "metavar": "FILE",
-            "help": "Write results for editors: .edl, .fcpxml, .xml, .otio, .csv, .m3u8 or .srt.",
-        },
-    )
-    save_reel: Path | None = field(
-        default=None,
-        metadata={
-            "group": "Output",
-            "metavar": "FILE",
-            "help": "Write the moments of all results as one MP4, with sound.",
-        },
-    )
-    padding: float = field(
-        default=1.0,
-        metadata={
-            "group": "Output",
-            "metavar": "SECONDS",
-            "min": 0,
-            "help": "Save this much before and after a moment.",
-        },
+    padding: float = option(
+        1.0, "Save this much before and after a moment.", group="Output", metavar="SECONDS", min=0
     )
 
     def __post_init__(self) -> None:
         if self.save_as != "video" and self.save_clips is None:
             raise UsageError(f"--save-as {self.save_as} needs a folder: --save-clips FOLDER")
-
-
-def register(app: typer.Typer) -> None:
-    add_command(app, "search", search, help="Find moments with a text, an image or a video.")
 
 
 def search(
@@ -528,3 +497,42 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
     for hit in hits:
         time = format_time(hit.moment.best)
         print_line(f"{hit.rank:>3}  {hit.score:.3f}  {time:>8}  {escape_line(hit.caption)}")
+
+
+def highlights(
+    store: StoreName,
+    folder: Annotated[
+        Path | None, typer.Argument(help="Only files below this folder; default: all.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--results", help="Show this many moments.")] = 10,
+    as_json: AsJson = False,
+    *,
+    filters: Filters,
+) -> None:
+    """List moments unlike everything else."""
+    if folder is not None:
+        if filters.path is not None:
+            raise UsageError("FOLDER and --path cannot be combined; give one of them")
+        path = os.path.join(os.path.abspath(folder.expanduser()), "*")
+        filters = dataclasses.replace(filters, path=path)
+    begin_short_command()
+    from eaglenet.search.engine import Engine
+    from eaglenet.search.highlights import find_highlights
+    from eaglenet.search.hits import SearchResult
+    from eaglenet.search.options import SearchOptions
+    from eaglenet.search.query import Query
+
+    engine = Engine.open(store)
+    hits = find_highlights(engine, k, filters)
+    if as_json:
+        print_json({"hits": [asdict(hit) for hit in hits]})
+        return
+    num_clips = len(engine.snapshot)
+    if not num_clips:
+        command = f"eaglenet index PATH{store_option(store)}"
+        print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
+        return
+    ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in hits}
+    reason = "" if hits else engine.why_empty(SearchOptions(filters=filters))
+    print_result(SearchResult(Query("unusual moments"), hits), ids, reason)
+    print_line(f"compared with {pluralize(num_clips, 'clip')} in {store}", is_error=True)

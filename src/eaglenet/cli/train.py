@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from eaglenet.research.experiments.runs import Run
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("train")(train)
-
-
 def train(
     name: Annotated[
         str,

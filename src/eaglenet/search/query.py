@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.settings import option
 from eaglenet.search.dates import DateRange
 from eaglenet.transcripts.lines import analyse, singular
 
@@ -47,25 +48,15 @@ class Query:
     """
 
     text: str | None = None
-    negatives: tuple[str, ...] = field(
-        default=(),
-        metadata={"option": "--not", "help": "Rank clips that match this text lower; repeatable."},
+    negatives: tuple[str, ...] = option(
+        (), "Rank clips that match this text lower; repeatable.", name="--not"
     )
-    image: str | Path | bytes | NDArray[Any] | Image | None = field(
-        default=None,
-        metadata={"type": Path, "metavar": "FILE", "help": "Search with an image file."},
+    image: str | Path | bytes | NDArray[Any] | Image | None = option(
+        None, "Search with an image file.", metavar="FILE", type=Path
     )
-    video: str | Path | None = field(
-        default=None,
-        metadata={"type": Path, "metavar": "FILE", "help": "Search with a video file."},
-    )
-    clip_id: str | None = field(
-        default=None,
-        metadata={
-            "option": "--similar",
-            "metavar": "CLIP",
-            "help": "Search with a clip, by the id of a result.",
-        },
+    video: str | Path | None = option(None, "Search with a video file.", metavar="FILE", type=Path)
+    clip_id: str | None = option(
+        None, "Search with a clip, by the id of a result.", name="--similar", metavar="CLIP"
     )
     window: tuple[float, float] | None = None
     clips: FrameBatch | None = None
