@@ -46,8 +46,7 @@ from eaglenet.scoring import score_all
 from eaglenet.search.engine import Engine
 from eaglenet.search.model import ClipFeatures
 from eaglenet.search.torch_model import make_manifest, prepare_for_store
-from eaglenet.store.layout import feature_arrays
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import Manifest, feature_arrays
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile
 from eaglenet.store.store import LocalStore
 

@@ -36,7 +36,7 @@ from eaglenet.indexing.transcripts import store_lines
 from eaglenet.models.light_model import LightModel
 from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.engine import Engine
-from eaglenet.search.numpy_model import make_light_manifest
+from eaglenet.search.model import make_light_manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
 from eaglenet.store.store import LocalStore
 from eaglenet.transcripts.lines import TranscriptLine, analyse

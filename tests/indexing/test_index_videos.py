@@ -23,8 +23,8 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.model import DEFAULT_MODEL
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
+from eaglenet.store.database import put_manifest
 from eaglenet.store.store import LocalStore
-from eaglenet.store.tables import put_manifest
 from small_model import save_small_model
 from small_videos import colour_video
 from synthetic_store import BagMethod

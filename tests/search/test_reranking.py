@@ -13,7 +13,7 @@ from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.search.model import ClipFeatures
 from eaglenet.search.torch_model import TorchModel, TorchTexts, prepare_for_store
-from eaglenet.store.layout import Layout, feature_arrays
+from eaglenet.store.manifest import Layout, feature_arrays
 
 SECONDS = torch.zeros(7, 5)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from made_store import changes_of, content_of, fill, make_lines, make_manifest
 
+from eaglenet.store.database import read_state
 from eaglenet.store.records import Changes, Line, LineQuery, Source, SourceLines
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.store import LocalStore
-from eaglenet.store.tables import read_state
 from eaglenet.store.transcripts import edit_distance, text_checksum
 
 

@@ -21,12 +21,12 @@ from eaglenet.cli.terminal import (
     end_short_command,
     escape_lines,
 )
-from eaglenet.core import plugins
 from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError
 from eaglenet.core.extras import missing_extra
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
+from eaglenet.core.registry import import_plugin, load_installed
 
 VALUE_NAMES = {
     "int": "NUMBER",
@@ -140,9 +140,9 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Import plug-ins before a command looks for their names."""
         modules, rest = take_imports(args)
-        plugins.load_installed()
+        load_installed()
         for module in modules:
-            plugins.import_plugin(module)
+            import_plugin(module)
         if not rest or rest[0] in HELP_OPTIONS:
             name_values(self, ctx)
         elif HELP_OPTIONS & set(rest):

@@ -52,8 +52,7 @@ from eaglenet.video.containers import VIDEO_SUFFIXES
 if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
-    from eaglenet.search.hit_list import HitList
-    from eaglenet.search.hits import CaptionHit, SearchResult
+    from eaglenet.search.hits import CaptionHit, HitList, SearchResult
     from eaglenet.search.judge import Judge
 
 PROMPT = "search> "

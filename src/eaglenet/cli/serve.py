@@ -74,7 +74,7 @@ def serve(
     # machine a query took ten times as long. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from eaglenet.search.engine import Engine
-    from eaglenet.serve.server import run, run_app
+    from eaglenet.serve.app import run, run_app
     from eaglenet.serve.settings import Settings, is_local_host
     from eaglenet.store.kinds import open_store
 

@@ -25,8 +25,8 @@ from eaglenet.cli.options import (
     root_setting,
 )
 from eaglenet.cli.terminal import escape_line, pluralize, show_progress
-from eaglenet.core import plugins
 from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.registry import imported_modules
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck
@@ -130,7 +130,7 @@ def print_result(run: Run, output: Path) -> None:
         row = metrics[direction]
         recalls = "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
         print(f"  {direction} on {result['selected_on']} [{metrics['protocol']}]  {recalls}")
-    options = "".join(f" --import {shell_quote(module)}" for module in plugins.imported_modules())
+    options = "".join(f" --import {shell_quote(module)}" for module in imported_modules())
     if SOURCES[data.dataset].is_features and default_split(data) != "test":
         options = f" --features TEST_FOLDER{options}"
     command = f"eaglenet evaluate {shell_quote(output)}"

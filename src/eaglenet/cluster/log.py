@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.layout import Layout
+from eaglenet.store.manifest import Layout
 from eaglenet.store.records import (
     Changes,
     ClipBatch,

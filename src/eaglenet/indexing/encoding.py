@@ -16,8 +16,7 @@ from eaglenet.core.hardware import AUTO, choose_precision, has_fast_int8
 from eaglenet.indexing.decoding import ClipFailure, ClipFrames, ClipRequest, Damage, decode_ahead
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.models.light_model import LightModel, mean_of_frames
-from eaglenet.store.layout import SECONDS
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import SECONDS, Manifest
 from eaglenet.store.records import ClipBatch
 from eaglenet.video.limits import Limits
 

@@ -255,7 +255,7 @@ class ModelSource:
         if method is None:
             refuse_other_model(self.store, self.name)
             if uses_light_model(self.name, self.options):
-                from eaglenet.search.numpy_model import load_light
+                from eaglenet.search.model import load_light
 
                 return load_light(self.name)
         require_torch(f"indexing with the model {self.name!r} and these options")
@@ -298,7 +298,7 @@ class ModelSource:
         spec = dataclasses.replace(method.frame_spec, fast=self.options.fast)
         splitting = with_shared_frames(self.options.splitting, spec)
         if isinstance(method, LightModel):
-            from eaglenet.search.numpy_model import make_light_manifest
+            from eaglenet.search.model import make_light_manifest
 
             return make_light_manifest(method, self.name, spec, splitting, roots)
         from eaglenet.search.torch_model import make_manifest

@@ -16,7 +16,7 @@ from eaglenet.encoders import int8
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.methods.base import Method
 from eaglenet.search.torch_model import prepare_for_store
-from eaglenet.store.layout import feature_arrays
+from eaglenet.store.manifest import feature_arrays
 
 
 @torch.inference_mode()

@@ -19,16 +19,15 @@ from eaglenet.models.meaning import MODEL as MEANING_MODEL
 from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.confidence import Calibration
 from eaglenet.search.grammar import AnyQuery, parse
-from eaglenet.search.hit_list import HitList
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
+    HitList,
     explain_clip,
     first_existing,
     rank_captions,
 )
-from eaglenet.search.model import SearchModel, require_identity, runs_through_numpy
-from eaglenet.search.numpy_model import NumpyModel
+from eaglenet.search.model import NumpyModel, SearchModel, require_identity, runs_through_numpy
 from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText

@@ -59,7 +59,7 @@ class Part:
 class ComposedQuery:
     """Texts, images, videos and clips with weights, all about one moment.
 
-    See :class:`eaglenet.search.composition.EncodedComposition` for how parts are added.
+    See :class:`eaglenet.search.reranking.EncodedComposition` for how parts are added.
     """
 
     parts: tuple[Part, ...]

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.engine import Engine
-from eaglenet.search.hit_list import HitList
-from eaglenet.search.hits import make_hit
+from eaglenet.search.hits import HitList, make_hit
 from eaglenet.search.options import Filters, SearchOptions, check_count
 from eaglenet.search.retrieval import StoreView
 from eaglenet.search.selection import ClipDetails

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.models.meaning import MeaningEncoder
-from eaglenet.search.composition import EncodedComposition
 from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
@@ -21,7 +20,7 @@ from eaglenet.search.hits import make_hits, make_transcript_hits
 from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
-from eaglenet.search.reranking import EncodedFrames, EncodedQuery, EncodedText
+from eaglenet.search.reranking import EncodedComposition, EncodedFrames, EncodedQuery, EncodedText
 from eaglenet.search.selection import Candidates
 from eaglenet.search.sequences import STEP_SHORTLIST, find_sequences
 from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists, scan_name

@@ -15,10 +15,9 @@ from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.grammar import TemporalQuery
 from eaglenet.search.hits import make_hit
 from eaglenet.search.model import ClipFeatures
-from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.reranking import EncodedQuery
-from eaglenet.search.selection import ClipDetails
+from eaglenet.search.selection import ClipDetails, find_moment
 from eaglenet.search.shortlist import Shortlist, hubness_offsets
 from eaglenet.store.records import Clip
 from eaglenet.store.snapshot import Snapshot

@@ -34,8 +34,7 @@ from eaglenet.scoring import Scorer, choose
 from eaglenet.scoring.scorer import ReferenceScorer
 from eaglenet.search.model import ClipFeatures, require_identity, require_model
 from eaglenet.store.base import Store
-from eaglenet.store.layout import Layout, feature_arrays, video_features
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import Layout, Manifest, feature_arrays, video_features
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from eaglenet.core.hits import Modality, Moment, TranscriptKind, TranscriptMatch
 from eaglenet.search.query import PREFIX, TranscriptQuery
 from eaglenet.store.records import Clip, LineHit, LineQuery, WindowHit
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.store.stemming import stem_words
+from eaglenet.store.transcripts import stem_words
 from eaglenet.transcripts.lines import Analysis, Term, analyse, phrase_spans
 from eaglenet.transcripts.meaning import (
     MIN_COSINE,

@@ -22,13 +22,18 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.hits import recording_of
 from eaglenet.search.query import Query as SearchQuery
+from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.batching import BatchResult
-from eaglenet.serve.library import path_below_roots
+from eaglenet.serve.library import Library, Shelf, path_below_roots, sample_clips
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import (
     CLIP_ID,
     ClipBody,
+    FileBody,
+    FilesBody,
+    FilesParameters,
+    FolderBody,
     HitBody,
     HitsBody,
     InfoBody,
@@ -39,8 +44,10 @@ from eaglenet.serve.schemas import (
     SearchParameters,
     SeveralBody,
     SeveralQueries,
+    SpanBody,
     StepBody,
     StreamParameters,
+    TimelineBody,
     TranscriptBody,
 )
 from eaglenet.serve.state import State, state_of
@@ -48,6 +55,8 @@ from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
+MAX_FOLDERS = 500
+MAX_ON_TIMELINE = 1000
 COMMON = (400, 401, 403, 404, 421, 422, 429, 431, 500, 503, 504)
 
 router = APIRouter(prefix="/api", responses=error_responses(*COMMON))
@@ -318,3 +327,73 @@ def shown_path(state: State, path: str) -> str:
 
 def since(start: float) -> float:
     return round((time.perf_counter() - start) * 1000, 3)
+
+
+@router.get("/files", tags=["clips"])
+def files(request: Request, parameters: Annotated[FilesParameters, Query()]) -> FilesBody:
+    """List the indexed files of a folder and its subfolders, or find files by name."""
+    state = state_of(request)
+    prefix = parameters.folder.rstrip("/") + "/" if parameters.folder else ""
+
+    def read(view: StoreView) -> FilesBody:
+        library = state.libraries.of(view)
+        if parameters.name:
+            shelf = Shelf([], library.find_by_name(parameters.name, parameters.order))
+        else:
+            shelf = library.shelf(parameters.folder, parameters.order)
+        return FilesBody(
+            folder=parameters.folder,
+            folders=[
+                FolderBody(name=name, folder=prefix + name, files=count)
+                for name, count in shelf.folders[:MAX_FOLDERS]
+            ],
+            files=_file_bodies(
+                state, library, shelf.files[parameters.first : parameters.first + parameters.k]
+            ),
+            total=len(shelf.files),
+        )
+
+    return state.engine.read(read)
+
+
+def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[FileBody]:
+    table = library.view.files
+    clips = library.view.snapshot.clips(library.first_row[numbers])
+    return [
+        FileBody(
+            name=library.names[number],
+            path=shown_path(state, table.paths[number][0]),
+            folder=library.folders[number],
+            duration=float(table.durations[number]),
+            width=table.widths[number],
+            height=table.heights[number],
+            modified=float(table.modified[number]),
+            tags=table.tags[number],
+            clips=int(library.clips[number]),
+            clip_id=clip.id,
+            video=f"/api/clips/{clip.id}/video",
+            thumbnail=f"/api/clips/{clip.id}/thumbnail",
+        )
+        for number, clip in zip(numbers, clips, strict=True)
+    ]
+
+
+@router.get("/clips/{clip_id}/timeline", tags=["clips"], responses=error_responses(404))
+def timeline(request: Request, clip_id: ClipId) -> TimelineBody:
+    """List all clips of the file that contains a clip."""
+    engine = state_of(request).engine
+    clip, files = find_clip(engine, clip_id)
+    clips = engine.read(lambda view: view.snapshot.clips_of_content(clip.content))
+    return TimelineBody(
+        name=files.paths[0][0].rsplit("/", 1)[-1],
+        duration=float(files.durations[0]),
+        clips=[
+            SpanBody(
+                clip_id=each.id,
+                start=each.start,
+                end=each.end,
+                thumbnail=f"/api/clips/{each.id}/thumbnail",
+            )
+            for each in sample_clips(clips, MAX_ON_TIMELINE)
+        ],
+    )

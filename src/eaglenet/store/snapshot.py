@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.store import transcripts
 from eaglenet.store.codes import Codes, scan_blocks
-from eaglenet.store.database import Database
+from eaglenet.store.database import Database, read_bank, read_state
 from eaglenet.store.disk import DamageError, damage
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
@@ -40,7 +40,6 @@ from eaglenet.store.records import (
     clip_id,
 )
 from eaglenet.store.segments import Segment
-from eaglenet.store.tables import read_bank, read_state
 from eaglenet.store.windows import (
     WindowIndex,
     WindowSegment,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.store.codes import Codes, code_bytes, codes_of, scan_blocks
-from eaglenet.store.database import Database
+from eaglenet.store.database import Database, State
 from eaglenet.store.disk import FILE_MODE, DamageError, damage
 from eaglenet.store.records import SourceWindows
 from eaglenet.store.schema import insert_statement, row_of
@@ -39,7 +39,6 @@ from eaglenet.store.segments import (
     checksums_of,
     extended_checksums,
 )
-from eaglenet.store.tables import State
 
 KINDS = ("windows", "meanings")
 CANDIDATES = 2048

@@ -18,7 +18,19 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError
 from eaglenet.store import transcripts
-from eaglenet.store.database import Database, connect
+from eaglenet.store.database import (
+    Database,
+    State,
+    connect,
+    put_bank,
+    put_manifest,
+    put_state,
+    read_bank,
+    read_files,
+    read_manifest,
+    read_segments,
+    read_state,
+)
 from eaglenet.store.disk import store_errors
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import (
@@ -49,17 +61,6 @@ from eaglenet.store.segments import (
     block_checksums,
     new_labels,
     write_file,
-)
-from eaglenet.store.tables import (
-    State,
-    put_bank,
-    put_manifest,
-    put_state,
-    read_bank,
-    read_files,
-    read_manifest,
-    read_segments,
-    read_state,
 )
 from eaglenet.store.windows import WindowWriter, read_window_segments, sparse_segments
 
