@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from eaglenet.cli.terminal import escape_line, print_line
 from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.hits import file_url
 from eaglenet.search.confidence import fits_nothing, label
 from eaglenet.video.containers import is_image
 
@@ -136,7 +137,7 @@ def format_table(
     for hit, cells in zip(result.hits, rows, strict=True):
         name = escape_line(os.path.relpath(hit.path, folder))
         start = GAP.join(_pad(cells, widths))
-        link = f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}" if links else ""
+        link = f"{file_url(hit.path)}#t={hit.moment.start:.1f}" if links else ""
         if is_beside:
             first, *rest = wrap(name, columns_left)
             indent = " " * (len(start) + len(GAP))
@@ -338,7 +339,7 @@ def play(path: str, seconds: float) -> str:
         # In its own session, so that it continues when this program ends.
         subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
         return command[0]
-    if not webbrowser.open(f"{Path(path).as_uri()}#t={seconds:.2f}"):
+    if not webbrowser.open(f"{file_url(path)}#t={seconds:.2f}"):
         raise UsageError(f"no player found; install mpv or vlc, or open {path} yourself")
     return "the browser"
 

@@ -177,10 +177,10 @@ class Engine:
         with self._lock:
             if self._encoder is None:
                 light = LightModel.open(MEANING_MODEL)
-                loaded = None if self._loaded is None else self._loaded[1]
-                if isinstance(loaded, NumpyModel) and loaded.model.identity == light.identity:
-                    light = loaded.model
-                elif loaded is None and self._is_same(view, light):
+                current = None if self._loaded is None else self._loaded[1]
+                if isinstance(current, NumpyModel) and current.model.identity == light.identity:
+                    light = current.model
+                elif current is None and self._is_same(view, light):
                     self._loaded = light.identity, NumpyModel(light)
                 self._encoder = MeaningEncoder(light)
             return self._encoder
@@ -252,33 +252,28 @@ class Engine:
             raise UsageError(
                 f"expected a list of queries, not {type(queries).__name__} {queries!r:.60}"
             )
-        typed = [
+        typed_queries = [
             query
             if isinstance(query, AnyQuery)
             else parse(clean_text(query), is_literal=options.literal)
             for query in queries
         ]
-        if not typed:
+        if not typed_queries:
             return []
-        notices = [query.dates.notice if query.dates else "" for query in typed]
-        if judge is None:
-            found = self.read(lambda view: self._retriever(view).search(typed, k, options))
-            return [
-                HitList(hits, self.thumbnail, notice)
-                for hits, notice in zip(found, notices, strict=True)
-            ]
-        from eaglenet.search.judge import Judge
+        if isinstance(judge, str):
+            from eaglenet.search.judge import Judge
 
-        judge = Judge(judge) if isinstance(judge, str) else judge
-        count = max(k, judge.count)
-        found = self.read(lambda view: self._retriever(view).search(typed, count, options))
-        verdicts = [judge.rank(*pair, self) for pair in zip(typed, found, strict=True)]
-        return [
-            HitList(
-                verdict.hits[:k], self.thumbnail, "; ".join(filter(None, (notice, verdict.notice)))
-            )
-            for verdict, notice in zip(verdicts, notices, strict=True)
-        ]
+            judge = Judge(judge)
+        count = k if judge is None else max(k, judge.count)
+        lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
+        results = []
+        for query, hits in zip(typed_queries, lists, strict=True):
+            notices = [query.dates.notice] if query.dates else []
+            if judge is not None:
+                judgement = judge.rank(query, hits, self)
+                hits, notices = judgement.hits[:k], [*notices, judgement.notice]
+            results.append(HitList(hits, self.thumbnail, "; ".join(filter(None, notices))))
+        return results
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
         """Rank captions for the video, the image or the clip of a query."""
@@ -295,7 +290,7 @@ class Engine:
 
     def explain(self, query: str | Query, clip_id: str) -> Explanation:
         """Return the scores of one clip for a text, frame by frame."""
-        query = _to_query(query)
+        query = query if isinstance(query, Query) else Query(clean_text(query))
         if query.text is None:
             raise UsageError("only the scores of a text can be explained")
         texts = [query.text, *query.negatives]
@@ -393,10 +388,6 @@ def open_model(store: Store, model: str | Path | Method | None, device: Any) -> 
     from eaglenet.search.torch_model import TorchModel, load_for_search
 
     return TorchModel(load_for_search(store, model, device))
-
-
-def _to_query(query: str | Query) -> Query:
-    return query if isinstance(query, Query) else Query(clean_text(query))
 
 
 def open(

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.dates import take_dates
@@ -55,8 +55,15 @@ class Part:
             )
 
 
+class _FrameQuery:
+    """A query that compares frames alone: no transcripts, and dates only in plain texts."""
+
+    transcript: ClassVar[None] = None
+    dates: ClassVar[None] = None
+
+
 @dataclass(frozen=True)
-class ComposedQuery:
+class ComposedQuery(_FrameQuery):
     """Texts, images, videos and clips with weights, all about one moment.
 
     See :class:`eaglenet.search.reranking.EncodedComposition` for how parts are added.
@@ -79,17 +86,9 @@ class ComposedQuery:
             titles.append(f"{sign}{_operand(part)}")
         return " ".join(titles)
 
-    @property
-    def transcript(self) -> None:
-        """None: frames alone are compared."""
-
-    @property
-    def dates(self) -> None:
-        """None: dates are read in plain texts."""
-
 
 @dataclass(frozen=True)
-class TemporalQuery:
+class TemporalQuery(_FrameQuery):
     """Steps that follow each other in one file.
 
     within: longest time in seconds from a step to the next; None: any.
@@ -109,14 +108,6 @@ class TemporalQuery:
         """The query as it can be typed."""
         steps = " then ".join(step.title for step in self.steps)
         return steps if self.within is None else f"{steps} within {self.within:g}s"
-
-    @property
-    def transcript(self) -> None:
-        """None: frames alone are compared."""
-
-    @property
-    def dates(self) -> None:
-        """None: dates are read in plain texts."""
 
 
 AnyQuery = Query | ComposedQuery | TemporalQuery

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, shell_quote
 from eaglenet.core.extras import missing_extra
-from eaglenet.core.hits import Hit, Moment
+from eaglenet.core.hits import Hit, Moment, file_url
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions, path_matcher
@@ -137,10 +137,8 @@ def make_transcript_hits(
     hits = []
     details = ClipDetails(snapshot, [each.clip for each in clips])
     for rank, selected in enumerate(select_transcripts(details, clips, k, options), 1):
-        clip = selected.clip
-        hit = make_hit(
-            details, clip.row, options, rank, clip.strength, selected.moment, selected.more
-        )
+        clip, more = clips[selected.number], [clips[number].row for number in selected.more]
+        hit = make_hit(details, clip.row, options, rank, clip.strength, selected.moment, more)
         hits.append(_add_transcript(hit, clip, is_visual=False))
     return hits
 
@@ -333,7 +331,7 @@ class HitList(list[Hit]):
     def _card(self, hit: Hit) -> str:
         name = html.escape(Path(hit.path).name)
         span = f"{_clock(hit.moment.start)} to {_clock(hit.moment.end)}"
-        link = html.escape(f"{_file_url(hit.path)}#t={hit.moment.start:.2f}", quote=True)
+        link = html.escape(f"{file_url(hit.path)}#t={hit.moment.start:.2f}", quote=True)
         return (
             f'<a href="{link}" title="{html.escape(hit.path, quote=True)}" target="_blank" '
             'style="width:180px;text-decoration:none;color:inherit">'
@@ -367,7 +365,3 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _file_url(path: str) -> str:
-    return path if "://" in path else Path(path).absolute().as_uri()

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from numbers import Real
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
@@ -215,7 +215,11 @@ def _seconds(name: str, value: Any) -> float | None:
         return parse_date(value)
     if isinstance(value, date):
         moment = value if isinstance(value, datetime) else datetime.combine(value, time.min)
-        return moment.timestamp()
+        try:
+            return moment.timestamp()
+        except (ValueError, OverflowError, OSError):
+            # Local time is not defined in the years 1 and 9999; a few hours do not matter there.
+            return moment.replace(tzinfo=UTC).timestamp()
     if value is None or isinstance(value, Real):
         return None if value is None else float(value)
     raise UsageError(

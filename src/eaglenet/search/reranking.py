@@ -95,6 +95,11 @@ class EncodedFrames:
         return scores
 
 
+def spaced_indices(count: int, limit: int) -> NDArray[np.int64]:
+    """Evenly spaced indices into ``count`` things: all of them, up to ``limit``."""
+    return np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64)
+
+
 def unit_vectors(vectors: Vectors) -> Vectors:
     """Scale vectors along the last axis to unit length."""
     norms = np.sqrt(np.einsum("...d,...d->...", vectors, vectors))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from eaglenet.core.hits import Moment
 from eaglenet.search.model import ClipFeatures
 from eaglenet.search.options import SearchOptions
-from eaglenet.search.reranking import EncodedQuery, unit_vectors
+from eaglenet.search.reranking import EncodedQuery, spaced_indices, unit_vectors
 from eaglenet.search.shortlist import Shortlist
 from eaglenet.search.transcripts import ClipTranscript
 from eaglenet.store.records import Clip, FileTable
@@ -198,8 +198,7 @@ class NearCopies:
         """Rows of some clips of a file, evenly spaced."""
         clips = self.details.snapshot.clips_of_contents([content_id])[content_id]
         clips.sort(key=lambda clip: clip.number)
-        indices = np.linspace(0, len(clips) - 1, min(len(clips), NUM_THUMBNAILS)).round()
-        return [clips[index].row for index in indices.astype(np.int64)]
+        return [clips[index].row for index in spaced_indices(len(clips), NUM_THUMBNAILS)]
 
     def _is_same_thumbnail(self, row: int, other: int) -> bool:
         first, second = self._thumbnail(row), self._thumbnail(other)
@@ -250,7 +249,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Selected:
-    """A candidate to show, and those that it represents, as indices into the shortlist."""
+    """A candidate to show, and those that it represents, as indices into the candidates."""
 
     number: int
     moment: Moment
@@ -352,31 +351,22 @@ class _Moments:
         return list(zip(scores.tolist(), features.seconds.tolist(), strict=True))
 
 
-@dataclass(frozen=True)
-class SelectedTranscript:
-    """A clip to show for its transcript; ``more`` are rows of other clips of the file."""
-
-    clip: ClipTranscript
-    moment: Moment
-    more: list[int] = field(default_factory=list)
-
-
 def select_transcripts(
     details: ClipDetails, clips: Sequence[ClipTranscript], k: int, options: SearchOptions
-) -> list[SelectedTranscript]:
+) -> list[Selected]:
     """Select the first k clips that show something new, by their transcripts alone."""
-    selected: list[SelectedTranscript] = []
-    by_file: dict[int, list[SelectedTranscript]] = {}
-    for clip in clips:
+    selected: list[Selected] = []
+    by_file: dict[int, list[Selected]] = {}
+    for number, clip in enumerate(clips):
         same_file = by_file.setdefault(clip.clip.content_id, [])
         if options.group_files and same_file:
-            same_file[0].more.append(clip.row)
+            same_file[0].more.append(number)
             continue
         moment: Moment | None = clip.moment(details.duration(clip.row))
         if not options.keep_duplicates and moment is not None:
             moment = trim_moment(moment, [other.moment for other in same_file])
         if moment is not None and len(selected) < k:
-            selected.append(SelectedTranscript(clip, moment))
+            selected.append(Selected(number, moment))
             same_file.append(selected[-1])
     return selected
 

@@ -22,9 +22,10 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.hits import recording_of
 from eaglenet.search.query import Query as SearchQuery
+from eaglenet.search.reranking import spaced_indices
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.batching import BatchResult
-from eaglenet.serve.library import Library, Shelf, path_below_roots, sample_clips
+from eaglenet.serve.library import Library, path_below_roots
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import (
@@ -68,12 +69,8 @@ async def search(request: Request, parameters: Annotated[QueryParameters, Query(
     start = time.perf_counter()
     state = state_of(request)
     results, shortlist = await _search(state, [parameters.q], parameters.negative, parameters)
-    return SearchBody(
-        **dict(results[0]),
-        shortlist=shortlist,
-        missing=list(state.engine.missing),
-        milliseconds=since(start),
-    )
+    fields = {"missing": list(state.engine.missing), "milliseconds": since(start)}
+    return SearchBody(**dict(results[0]), shortlist=shortlist, **fields)
 
 
 @router.post(
@@ -102,14 +99,7 @@ async def similar(
     query = SearchQuery(clip_id=clip_id)
     find = partial(state.engine.search, query, parameters.k, options=options)
     hits = await state.batcher.call(find)
-    bodies = [hit_body(state, hit) for hit in hits]
-    return SearchBody(
-        query=clip_id,
-        hits=bodies,
-        shortlist=options.shortlist_size(parameters.k),
-        missing=list(state.engine.missing),
-        milliseconds=since(start),
-    )
+    return search_body(state, clip_id, hits, options.shortlist_size(parameters.k), start)
 
 
 # Handlers without async run in threads, because they may have to read the store again.
@@ -291,6 +281,19 @@ def find_clip(engine: Engine, clip_id: str) -> tuple[Clip, FileTable]:
         raise Problem(404, str(error)) from None
 
 
+def search_body(
+    state: State, query: str, hits: Sequence[Hit], shortlist: int, start: float
+) -> SearchBody:
+    """Response with the hits of one query, which began at ``start``."""
+    return SearchBody(
+        query=query,
+        hits=[hit_body(state, hit) for hit in hits],
+        shortlist=shortlist,
+        missing=list(state.engine.missing),
+        milliseconds=since(start),
+    )
+
+
 def hit_body(state: State, hit: Hit) -> HitBody:
     return HitBody(
         rank=hit.rank,
@@ -337,10 +340,7 @@ def files(request: Request, parameters: Annotated[FilesParameters, Query()]) -> 
 
     def read(view: StoreView) -> FilesBody:
         library = state.libraries.of(view)
-        if parameters.name:
-            shelf = Shelf([], library.find_by_name(parameters.name, parameters.order))
-        else:
-            shelf = library.shelf(parameters.folder, parameters.order)
+        shelf = library.shelf(parameters.folder, parameters.order, parameters.name)
         return FilesBody(
             folder=parameters.folder,
             folders=[
@@ -394,6 +394,6 @@ def timeline(request: Request, clip_id: ClipId) -> TimelineBody:
                 end=each.end,
                 thumbnail=f"/api/clips/{each.id}/thumbnail",
             )
-            for each in sample_clips(clips, MAX_ON_TIMELINE)
+            for each in (clips[index] for index in spaced_indices(len(clips), MAX_ON_TIMELINE))
         ],
     )

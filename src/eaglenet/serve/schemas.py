@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
@@ -104,8 +104,8 @@ class SearchParameters(BaseModel):
             raise Problem(404, str(error)) from None
         filters = Filters(
             path=self.path,
-            after=timestamp(self.after),
-            before=timestamp(self.before),
+            after=self.after,  # type: ignore[arg-type]
+            before=self.before,  # type: ignore[arg-type]
             min_duration=self.min_duration,
             max_duration=self.max_duration,
             tags=tuple(self.tag),
@@ -370,16 +370,3 @@ class TimelineBody(BaseModel):
 
 class HealthBody(BaseModel):
     status: str
-
-
-def timestamp(moment: date | datetime | None) -> float | None:
-    """Return seconds since 1970; local time unless a zone is given."""
-    if moment is None:
-        return None
-    if not isinstance(moment, datetime):
-        moment = datetime(moment.year, moment.month, moment.day)
-    try:
-        return moment.timestamp()
-    except (ValueError, OverflowError, OSError):
-        # Local time is not defined in the years 1 and 9999; a few hours do not matter there.
-        return moment.replace(tzinfo=UTC).timestamp()

@@ -16,13 +16,13 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.core.platform import sync
 from eaglenet.store.disk import (
     create_file,
     damage,
     is_network_disk,
     make_folder,
     store_errors,
-    sync_folder,
 )
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
@@ -35,12 +35,11 @@ from eaglenet.store.schema import (
     PAGE_SIZE,
     TEXT_INDEXES,
     create_tables,
-    insert_statement,
     is_intact,
+    put_row,
     quoted_names,
     require_total,
     require_version,
-    row_of,
 )
 from eaglenet.store.segments import FOLDER, SegmentInfo
 
@@ -77,9 +76,9 @@ class Database:
             except BaseException:
                 self._connection.close()
                 raise
-            opened = self.file_id()
+            file_id = self.file_id()
             values = (before.st_dev, before.st_ino, before.st_mtime_ns, before.st_size)
-            self.opened_file = opened if opened == values[: len(opened)] else None
+            self.opened_file = file_id if file_id == values[: len(file_id)] else None
 
     def file_id(self) -> tuple[int, ...]:
         """Identity of the file that the path leads to now: device and inode.
@@ -290,8 +289,7 @@ def read_state(database: Database) -> State:
 
 
 def put_state(connection: sqlite3.Connection, state: State) -> None:
-    row = row_of("state", 1, tuple(vars(state).values()))
-    connection.execute(insert_statement("state", replace_on="id"), row)
+    put_row(connection, "state", 1, tuple(vars(state).values()))
 
 
 def read_manifest(database: Database) -> Manifest:
@@ -305,8 +303,7 @@ def read_manifest(database: Database) -> Manifest:
 def put_manifest(connection: sqlite3.Connection, manifest: Manifest) -> None:
     """Store the manifest and its copy, which is on another page."""
     for table in ("manifest", "manifest_copy"):
-        row = row_of(table, 1, (manifest.to_json(),))
-        connection.execute(insert_statement(table, replace_on="id"), row)
+        put_row(connection, table, 1, (manifest.to_json(),))
 
 
 def read_segments(database: Database) -> list[SegmentInfo]:
@@ -346,8 +343,7 @@ def read_hidden(database: Database) -> NDArray[np.int64]:
 
 
 def put_bank(connection: sqlite3.Connection, bank: HubnessBank) -> None:
-    row = row_of("hubness", 1, bank.to_row())
-    connection.execute(insert_statement("hubness", replace_on="id"), row)
+    put_row(connection, "hubness", 1, bank.to_row())
 
 
 def create(
@@ -380,6 +376,6 @@ def create(
             connection.close()
         for suffix in ("-wal", "-shm", "-journal"):  # SQLite would apply them to the new file.
             (folder / f"{DATABASE}{suffix}").unlink(missing_ok=True)
-        sync_folder(folder)
+        sync(folder)
         partial.replace(folder / DATABASE)
-        sync_folder(folder)
+        sync(folder)

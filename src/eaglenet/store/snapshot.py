@@ -127,6 +127,10 @@ class Snapshot:
         visible[rows] = False
         return visible
 
+    def visible_rows(self) -> NDArray[np.int64]:
+        """Rows of the clips that can be found."""
+        return np.arange(self.num_rows) if self.visible is None else np.flatnonzero(self.visible)
+
     def _rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows by clip id; -1 where this snapshot has no such clip."""
         rows = np.full(len(clip_ids), -1, np.int64)

@@ -27,7 +27,7 @@ from eaglenet.store.records import (
     TranscriptKind,
     WindowHit,
 )
-from eaglenet.store.schema import TEXT_INDEXES, TOKENIZER, insert_statement, row_of
+from eaglenet.store.schema import TEXT_INDEXES, TOKENIZER, insert_statement, put_row, row_of
 from eaglenet.store.windows import NearWindows
 
 NEAR_WORDS = 10
@@ -41,49 +41,35 @@ INFINITY = float("inf")
 
 def source_values(source: Source, content_id: int) -> tuple[Any, ...]:
     """Values of the table ``sources``; NULL stands for infinity."""
-    return (
-        content_id,
-        source.kind,
-        source.path,
-        source.size,
-        source.modified_ns,
-        source.reader,
-        source.status,
-        source.reason,
-        source.language,
-        None if source.until == INFINITY else float(source.until),
-        source.lines,
-    )
+    until = None if source.until == INFINITY else float(source.until)
+    return tuple({**vars(source), "content": content_id, "until": until}.values())
 
 
 def source_of(values: Sequence[Any], content: str) -> Source:
     """Inverse of :func:`source_values`."""
-    until = INFINITY if values[9] is None else values[9]
-    kind, path, size, modified_ns, reader, status, reason, language = values[1:9]
-    first = (content, kind, path, size, modified_ns, reader, status, reason, language)
-    return Source(*first, until, values[10])
+    source = Source(content, *values[1:])
+    return source if values[9] is not None else replace(source, until=INFINITY)
 
 
 def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: int) -> None:
     """Store a source with its lines, inside a transaction."""
     source = change.source
     key = (content_id, source.kind, source.path)
-    found = connection.execute(
+    row = connection.execute(
         "SELECT id FROM sources WHERE content_id = ? AND kind = ? AND path = ?", key
     ).fetchone()
     largest = "SELECT coalesce(max(id), 0) + 1 FROM"
-    source_id = found[0] if found else connection.execute(f"{largest} sources").fetchone()[0]
+    source_id = row[0] if row else connection.execute(f"{largest} sources").fetchone()[0]
     _forget_windows(connection, source_id)
     connection.execute(
         "DELETE FROM lines WHERE source_id = ? AND start >= ?",
         (source_id, float(change.keep_until) if change.keep_until else -INFINITY),
     )
-    (kept,) = connection.execute(
+    (num_earlier,) = connection.execute(
         "SELECT count(*) FROM lines WHERE source_id = ?", (source_id,)
     ).fetchone()
-    values = source_values(replace(source, lines=kept + len(change.lines)), content_id)
-    statement = insert_statement("sources", replace_on="id")
-    connection.execute(statement, row_of("sources", source_id, values))
+    values = source_values(replace(source, lines=num_earlier + len(change.lines)), content_id)
+    put_row(connection, "sources", source_id, values)
     first = connection.execute(f"{largest} lines").fetchone()[0]
     origin = f"{source.kind} {_content_term(content_id)}"
     rows = [
@@ -185,9 +171,9 @@ def _line_hits(database: Database, ids: Sequence[int]) -> list[LineHit]:
 
 def content_hashes(database: Database, ids: Iterable[int]) -> dict[int, str]:
     """Content hashes by content id."""
-    wanted = sorted(ids)
-    hashes = dict(database.checked_by_id("contents", "id", wanted))
-    if len(hashes) != len(wanted):
+    content_ids = sorted(ids)
+    hashes = dict(database.checked_by_id("contents", "id", content_ids))
+    if len(hashes) != len(content_ids):
         raise damage("table contents in store.db", database.location)
     return hashes
 

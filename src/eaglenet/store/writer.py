@@ -48,6 +48,7 @@ from eaglenet.store.schema import (
     KEYFRAME_CLIPS,
     insert_statement,
     migrate,
+    put_row,
     row_of,
 )
 from eaglenet.store.segments import (
@@ -101,8 +102,7 @@ class Transaction:
 
     def put(self, table: str, row_id: int, values: Sequence[Any]) -> None:
         """Insert a row, or replace the one with this id."""
-        row = row_of(table, row_id, values)
-        self.connection.execute(insert_statement(table, replace_on="id"), row)
+        put_row(self.connection, table, row_id, values)
 
     def ids(self, statement: str, *parameters: Any) -> list[int]:
         return [row[0] for row in self.connection.execute(statement, parameters)]
