@@ -212,16 +212,16 @@ def ablate(
     if dry_run:
         print_checks(check_trials(trials, device), [], seeds, as_json)
         return
-    reported = split or default_split(trials[0].experiment.data)
+    reported_split = split or default_split(trials[0].experiment.data)
     with show_progress(quiet=as_json) as announce:
         rows = run_campaign(
-            trials, range(seeds), output, split=reported, device=device, announce=announce
+            trials, range(seeds), output, split=reported_split, device=device, announce=announce
         )
     paper = {row.label: paper_numbers(table, row.label, data) for row in rows}
     where = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
-    title = f"{table}: ours on {where} ({reported} split, {seeds} seeds) beside the paper"
+    title = f"{table}: ours on {where} ({reported_split} split, {seeds} seeds) beside the paper"
     write_report(
-        output, "ablate", title, rows, beside_paper(rows, paper), split=reported, paper=paper
+        output, "ablate", title, rows, beside_paper(rows, paper), split=reported_split, paper=paper
     )
     if as_json:
         print(json.dumps({"title": title, "rows": plain_rows(rows, paper)}, indent=2))

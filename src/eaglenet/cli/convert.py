@@ -59,9 +59,9 @@ def convert(
 
     settings = read_assignments(changes, EXAMPLE)
     if source == "eaglenet":
-        method, unused = _eaglenet(checkpoint, dataset, energy_pooling, settings)
+        method, unused = _convert_eaglenet(checkpoint, dataset, energy_pooling, settings)
     else:
-        method, unused = _peer(source, checkpoint, settings)
+        method, unused = _convert_peer(source, checkpoint, settings)
     if tokenizer is not None:
         method.tokenizer = (
             ClipTokenizer.from_table(tokenizer)
@@ -99,8 +99,8 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
         )
     for reason in dict.fromkeys(unused.values()):
         names = [name for name, why in unused.items() if why == reason]
-        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        lines.append(f"Left out {len(names)} weights, {listed}: {reason}")
+        examples = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        lines.append(f"Left out {len(names)} weights, {examples}: {reason}")
     if method.tokenizer is None and not reads_features:
         lines += [
             "Without a vocabulary the model scores features and token ids, not texts.",
@@ -109,7 +109,7 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
     return lines
 
 
-def _eaglenet(
+def _convert_eaglenet(
     checkpoint: Path, dataset: str | None, energy_pooling: str, settings: dict[str, Any]
 ) -> tuple[Method, dict[str, str]]:
     from eaglenet.core.errors import UsageError
@@ -134,7 +134,9 @@ def _eaglenet(
     return conversion.method, conversion.unused
 
 
-def _peer(name: str, checkpoint: Path, settings: dict[str, Any]) -> tuple[Method, dict[str, str]]:
+def _convert_peer(
+    name: str, checkpoint: Path, settings: dict[str, Any]
+) -> tuple[Method, dict[str, str]]:
     from eaglenet.methods.official.checkpoint import convert_official
     from eaglenet.models.released import read_released
     from eaglenet.research.recipes.authors import ORIGINALS

@@ -135,17 +135,17 @@ def cache(
 
     if encoding not in get_args(Encoding):
         raise UsageError(f"--encoding {encoding!r}; choose one of {', '.join(get_args(Encoding))}")
-    chosen: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
-    spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **chosen)
+    choices: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
+    spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **choices)
     check_choices(spec)
     options = read_assignments(settings, EXAMPLE)
-    loaded = [
+    loaded_splits = [
         DATASETS[dataset].load(root, name, video_folders=videos or (), **options)
         for name in splits or ["train"]
     ]
     results = [
         cache_split(split, spec, output, encoding, workers, retry, estimate_only, as_json)
-        for split in loaded
+        for split in loaded_splits
     ]
     if as_json:
         print(json.dumps(results, indent=2))
@@ -166,23 +166,23 @@ def cache_split(
     from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
 
     folder = cache_folder(output, split.dataset, spec)
-    expected = estimate(split, spec, encoding)
+    estimated_bytes = estimate(split, spec, encoding)
     result: dict[str, Any] = {
         "split": split.name,
         "videos": len(split),
         "found": len(split) - len(split.missing),
-        "estimated_bytes": expected,
+        "estimated_bytes": estimated_bytes,
     }
     if not quiet:
         about = "" if encoding == "raw" else "about "
         print(
             f"{split.name}: {result['found']:,} of {len(split):,} videos found, "
-            f"{about}{expected / 1e9:.2f} GB"
+            f"{about}{estimated_bytes / 1e9:.2f} GB"
         )
     if estimate_only:
         return result
     with show_progress(quiet=quiet) as announce:
-        built = FrameCache.build(
+        frame_cache = FrameCache.build(
             split,
             spec,
             folder,
@@ -192,11 +192,15 @@ def cache_split(
             progress=announce(""),
         )
     skipped = {
-        video.video_id: built.skipped.get(video.video_id, "not cached")
-        for video, here in zip(split.videos, built.available.tolist(), strict=True)
+        video.video_id: frame_cache.skipped.get(video.video_id, "not cached")
+        for video, here in zip(split.videos, frame_cache.available.tolist(), strict=True)
         if not here
     }
-    result |= {"cached": len(split) - len(skipped), "skipped": skipped, "bytes": built.num_bytes}
+    result |= {
+        "cached": len(split) - len(skipped),
+        "skipped": skipped,
+        "bytes": frame_cache.num_bytes,
+    }
     if not quiet:
         print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {folder}")
         for video_id, reason in list(skipped.items())[:MAX_REASONS]:
@@ -207,7 +211,7 @@ def cache_split(
 
 
 def show(report: CheckReport) -> None:
-    """The report as a table, with the first few reasons of each kind."""
+    """Print the report as a table, with the first few reasons of each kind."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -253,7 +257,7 @@ def show(report: CheckReport) -> None:
 
 
 def printable(text: str) -> str:
-    """File names need not be UTF-8, and may hold signs that upset a terminal."""
+    """Escape text for a terminal; file names need not be UTF-8."""
     return escape_lines(text.encode(errors="replace").decode())
 
 
@@ -317,7 +321,7 @@ def demo_experts(
     count: Annotated[int, typer.Option("--count", min=2, help="Clips of the split.")] = 600,
     seed: Annotated[int, typer.Option("--seed", help="Another seed is another world.")] = 0,
     missing: Annotated[
-        float, typer.Option(help="Share of videos without an expert, 0 to 0.5.")
+        float, typer.Option(help="Fraction of videos without an expert, 0 to 0.5.")
     ] = 0.3,
     as_json: AsJson = False,
 ) -> None:
@@ -355,9 +359,9 @@ def teach(
     print(f"teacher {name}: {texts:,} texts and {videos:,} videos in {root}")
 
 
-def parse_experts(given: list[str] | None) -> dict[str, str]:
+def parse_experts(assignments: list[str] | None) -> dict[str, str]:
     """``NAME=MODEL`` pairs."""
-    pairs = [entry.partition("=") for entry in given or ()]
+    pairs = [entry.partition("=") for entry in assignments or ()]
     for name, equals, model in pairs:
         if not (name and equals and model):
             raise UsageError(f"--expert {name + equals + model!r}: expected NAME=MODEL")
@@ -367,7 +371,7 @@ def parse_experts(given: list[str] | None) -> dict[str, str]:
 
 
 def check_features(root: Path, as_json: bool) -> None:
-    """A feature folder has no files to miss: reading it checks it."""
+    """Check a features folder by reading it, and describe it."""
     from eaglenet.research.data.experts import load_expert_folder
 
     split = load_expert_folder(root)
@@ -406,7 +410,7 @@ def check_features(root: Path, as_json: bool) -> None:
 
 @data.command()
 def frames(
-    images: Annotated[Path, typer.Option(help="Folder of pictures, with its subfolders.")],
+    images: Annotated[Path, typer.Option(help="Folder of images, with its subfolders.")],
     captions: Annotated[
         list[str],
         typer.Option(help="KIND=FILE with KIND people, machine or labels; repeatable."),
@@ -415,17 +419,17 @@ def frames(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
     size: Annotated[int, typer.Option(help="Side of a frame in pixels.")] = 192,
     item: Annotated[
-        str, typer.Option(help="Pattern whose group finds a picture's item in its path.")
+        str, typer.Option(help="Pattern whose group finds an image's item in its path.")
     ] = "",
     halves: Annotated[
-        bool, typer.Option("--halves", help="Every picture is two frames side by side.")
+        bool, typer.Option("--halves", help="Every image is two frames side by side.")
     ] = False,
     only: Annotated[Path | None, typer.Option(help="File with the ids to take.")] = None,
     without: Annotated[
         list[Path] | None, typer.Option(help="File with ids to leave out (a test split).")
     ] = None,
     validation: Annotated[
-        float, typer.Option(help="Share or number of items held out for validation.")
+        float, typer.Option(help="Fraction or number of items held out for validation.")
     ] = 0.0,
     test: Annotated[
         bool, typer.Option("--test", help="All items are the test split, in a folder of its own.")
@@ -454,5 +458,5 @@ def frames(
         f"{counts['validation']} items held out for validation"
     )
     if counts["unreadable"]:
-        print(f"{counts['unreadable']} pictures could not be read and were left out")
+        print(f"{counts['unreadable']} images could not be read and were left out")
         raise typer.Exit(3)

@@ -95,8 +95,8 @@ def index(
         require_distinct_stores(store, like)
         roots, options = options_like(like, options)
         paths = paths or list(roots)
-    listed = read_list(files) if files is not None else []
-    if not paths and not listed:
+    listed_files = read_list(files) if files is not None else []
+    if not paths and not listed_files:
         raise UsageError("nothing to index; name folders or files: eaglenet index FOLDER")
     check_request(paths or (), store, options)
     all_tags = _read_tags(tags, like)
@@ -111,7 +111,7 @@ def index(
             options=options,
             tags=all_tags,
             on_progress=_progress_callback(display),
-            files=listed,
+            files=listed_files,
             on_transcripts=display,
         )
     if as_json:

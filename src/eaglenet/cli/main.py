@@ -270,34 +270,30 @@ def main() -> None:
     except StoppedError as stopped:
         print(escape_lines(str(stopped)), file=sys.stderr)
         sys.exit(stopped.exit_code)
-    except EagleNetError as error:
-        if os.environ.get("EAGLENET_DEBUG"):
-            raise
-        print(escape_lines(f"error: {error}"), file=sys.stderr)
-        sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        missing = missing_extra(error, "this command")
-        if missing is None or os.environ.get("EAGLENET_DEBUG"):
-            raise
-        print(f"error: {missing}", file=sys.stderr)
-        sys.exit(missing.exit_code)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe.
         sys.stderr.close()
         sys.exit(0)
-    except ObjectError as error:
-        if os.environ.get("EAGLENET_DEBUG"):
+    except Exception as error:
+        message, exit_code = explain(error)
+        if message is None or os.environ.get("EAGLENET_DEBUG"):
             raise
-        print(escape_lines(f"error: {error}"), file=sys.stderr)
-        sys.exit(StoreError.exit_code)
-    except OSError as error:
-        # A path that cannot be written or a full disk is no bug; anything else is.
-        if os.environ.get("EAGLENET_DEBUG") or (
-            error.filename is None and error.errno not in DISK_FAULTS
-        ):
-            raise
+        print(escape_lines(f"error: {message}"), file=sys.stderr)
+        sys.exit(exit_code)
+
+
+def explain(error: Exception) -> tuple[str | None, int]:
+    """Return message and exit code for an error; the message for a bug is None."""
+    if isinstance(error, ModuleNotFoundError):
+        error = missing_extra(error, "this command") or error
+    if isinstance(error, EagleNetError):
+        return str(error), error.exit_code
+    if isinstance(error, ObjectError):
+        return str(error), StoreError.exit_code
+    # A path that cannot be written or a full disk is no bug; anything else is.
+    if isinstance(error, OSError) and (error.filename or error.errno in DISK_FAULTS):
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         advice = "check the path, its permissions and the space on its disk"
         cause = f"{error.strerror}; {'a folder is expected there' if is_file else advice}"
-        print(escape_lines(f"error: {error.filename or 'the disk'}: {cause}"), file=sys.stderr)
-        sys.exit(1)
+        return f"{error.filename or 'the disk'}: {cause}", 1
+    return None, 1

@@ -41,27 +41,27 @@ def report(
     from eaglenet.research.evaluation.report import write_report
     from eaglenet.research.evaluation.run_records import read_runs
 
-    drawn: list[QualitativeExample] = []
+    qualitative: list[QualitativeExample] = []
     notes: list[str] = []
     if examples:
-        finished = [run for run in read_runs(runs)[0] if run.is_finished]
-        drawn = _examples(finished, split, examples, top_k, notes)
-    written = write_report(runs, output, title=title, examples=drawn, notes=notes)
-    problems = [(str(run.folder), run.problem or "no result") for run in written.unfinished]
-    problems += [(str(entry.folder), entry.reason) for entry in written.broken]
+        finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
+        qualitative = _examples(finished_runs, split, examples, top_k, notes)
+    report = write_report(runs, output, title=title, examples=qualitative, notes=notes)
+    problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished]
+    problems += [(str(entry.folder), entry.reason) for entry in report.broken]
     if as_json:
         record = {
-            "markdown": str(written.markdown),
-            "html": str(written.html),
-            "runs": written.num_runs,
+            "markdown": str(report.markdown),
+            "html": str(report.html),
+            "runs": report.num_runs,
             "unfinished_or_unreadable": [dict(zip(("folder", "why"), u, strict=True))
                                          for u in problems],
-            "notes": list(written.notes),
+            "notes": list(report.notes),
         }  # fmt: skip
         print(json.dumps(record, indent=2))
         return
-    print(f"{written.num_runs} runs: {written.markdown} and {written.html}")
-    for line in [f"{folder}: {why}" for folder, why in problems] + list(written.notes):
+    print(f"{report.num_runs} runs: {report.markdown} and {report.html}")
+    for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
         print(f"note: {line}", file=sys.stderr)
 
 

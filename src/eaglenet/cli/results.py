@@ -358,7 +358,7 @@ def save_hits(
     """Save the moment of every hit; each of several queries has its own folder."""
     from eaglenet.video.saving import moment_name, save_moment
 
-    saved, written = SavedMoments(), set[Path]()
+    saved, paths = SavedMoments(), set[Path]()
     for number, result in enumerate(results):
         name = _folder_name(number, result.query.title)
         subfolder = folder / name if len(results) > 1 else folder
@@ -370,7 +370,7 @@ def save_hits(
             start = max(0.0, hit.moment.start - padding)
             end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
             source = engine.file_of(hit.clip_id)
-            target = _free_path(subfolder / moment_name(source, start, end, form), source, written)
+            target = _free_path(subfolder / moment_name(source, start, end, form), source, paths)
             try:
                 save_moment(source, target, start, end, form)
             except VideoDecodeError as error:
@@ -390,16 +390,16 @@ def _folder_name(number: int, query: str) -> str:
     return f"{number + 1:02} {words}".strip()
 
 
-def _free_path(path: Path, source: Path, written: set[Path]) -> Path:
+def _free_path(path: Path, source: Path, used_paths: set[Path]) -> Path:
     """Add a number to ``path`` if this run has written it already.
 
     Images keep their names, so other images of the same name are not overwritten either.
     """
     free, number = path, 1
-    while free in written or (is_image(source) and _is_other_file(free, source)):
+    while free in used_paths or (is_image(source) and _is_other_file(free, source)):
         number += 1
         free = path.with_name(f"{path.stem} ({number}){path.suffix}")
-    written.add(free)
+    used_paths.add(free)
     return free
 
 

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import CaptionHit, HitList, SearchResult
-    from eaglenet.search.judge import Judge
 
 PROMPT = "search> "
 HISTORY_LENGTH = 1000
@@ -162,7 +161,7 @@ def search(
         and sys.stdin.isatty()
         and not output.as_json
     )
-    typed = (
+    typed_queries = (
         []
         if is_interactive
         else make_queries(words or [], queries, source, is_literal=options.literal)
@@ -175,7 +174,11 @@ def search(
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import runs_through_numpy
 
-    opened_judge = _open_judge(judge)
+    opened_judge = None
+    if judge is not None:
+        from eaglenet.search.judge import Judge
+
+        opened_judge = Judge(judge)
     engine = Engine.open(store, model, device)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
@@ -190,14 +193,14 @@ def search(
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
     elif captions is not None:
-        (query,) = typed
+        (query,) = typed_queries
         assert isinstance(query, Query), "made of --video or --similar"
         _print_captions(engine.best_captions(query, read_lines(captions), k), output.as_json)
     else:
-        hits = engine.search_many(typed, k, options=options, judge=opened_judge)
-        for query, each in zip(typed, hits, strict=True):
+        hits = engine.search_many(typed_queries, k, options=options, judge=opened_judge)
+        for query, each in zip(typed_queries, hits, strict=True):
             _print_notice(query, each)
-        results = [SearchResult(*pair) for pair in zip(typed, hits, strict=True)]
+        results = [SearchResult(*pair) for pair in zip(typed_queries, hits, strict=True)]
         _report(engine, store, results, options, output, draw, is_list=queries is not None)
 
 
@@ -449,8 +452,8 @@ def _print_notes(
         command = f"eaglenet index PATH{store_option(store)}"
         print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
     elif not as_json:
-        measured = "" if engine.has_confidence else "; confidence was not measured for this model"
-        print_line(f"searched {pluralize(num_clips, 'clip')} in {store}{measured}", is_error=True)
+        note = "" if engine.has_confidence else "; confidence was not measured for this model"
+        print_line(f"searched {pluralize(num_clips, 'clip')} in {store}{note}", is_error=True)
     if "visual" not in options.modalities and not engine.info()["lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
@@ -473,14 +476,6 @@ def _print_notes(
             f"FOLDER{store_option(store)} --drop-missing",
             is_error=True,
         )
-
-
-def _open_judge(address: str | None) -> Judge | None:
-    if address is None:
-        return None
-    from eaglenet.search.judge import Judge
-
-    return Judge(address)
 
 
 def _print_notice(query: AnyQuery, hits: HitList) -> None:

@@ -118,14 +118,14 @@ def serve(
         )
         return
     scan = None
-    opened = open_store(store)
+    local_store = open_store(store)
     if shards is not None:
         from eaglenet.cluster.shard_front import START_TIMEOUT, ShardScan
 
         urls = [url.strip() for url in shards.split(",") if url.strip()]
-        scan = ShardScan(urls, opened.manifest.identity, token=token)
-        scan.wait_until_up(opened.snapshot(), START_TIMEOUT)
-    engine = Engine(opened, model=model, device=device, scan=scan)
+        scan = ShardScan(urls, local_store.manifest.identity, token=token)
+        scan.wait_until_up(local_store.snapshot(), START_TIMEOUT)
+    engine = Engine(local_store, model=model, device=device, scan=scan)
     what = f"{len(engine.snapshot)} clips"
     run(engine, settings, host=host, port=port, on_ready=ready)
 

@@ -101,15 +101,15 @@ def transcript(
             f"{file} has no transcript; `eaglenet index --listen MODEL` recognises speech, "
             "`--read-text` reads on-screen text"
         )
-    chosen = transcripts[source - 1]
+    transcript = transcripts[source - 1]
     if save is not None:
-        write_transcript(save, chosen)
-        print_line(f"wrote {save}: {pluralize(len(chosen.lines), 'line')} ({chosen.title})")
+        write_transcript(save, transcript)
+        print_line(f"wrote {save}: {pluralize(len(transcript.lines), 'line')} ({transcript.title})")
     elif as_json:
         print_json([{**asdict(each), "number": n} for n, each in enumerate(transcripts, 1)])
         return
     else:
-        for line in chosen.lines:
+        for line in transcript.lines:
             print_line(f"{format_time(line.start):>8}  {line.text}")
     for number, other in enumerate(transcripts, 1):
         if number != source:

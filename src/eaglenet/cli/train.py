@@ -144,15 +144,15 @@ def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> No
 
     world = join(device)
     try:
-        checked = check_experiment(experiment, world)
+        check = check_experiment(experiment, world)
     finally:
         leave(world)
     if not world.is_main:
         return
     if as_json:
-        print(json.dumps(checked.to_dict(), indent=2))
+        print(json.dumps(check.to_dict(), indent=2))
         return
-    for line in summary(experiment, checked, str(world.device)):
+    for line in summary(experiment, check, str(world.device)):
         print(escape_line(line))
     print("nothing was trained (--dry-run); --json prints every setting")
 

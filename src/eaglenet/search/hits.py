@@ -93,12 +93,12 @@ def make_hits(
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = np.argsort(-scores, kind="stable").tolist()
     visual_rows = {int(shortlist.rows[number]) for number in order[:k]}
-    ranked = scores.tolist()
+    rank_scores = scores.tolist()
     if candidates.transcripts:
         strengths = {row: clip.strength for row, clip in candidates.transcripts.items()}
-        fused = fuse_scores([int(shortlist.rows[number]) for number in order], strengths)
-        ranked = [fused[int(row)] for row in shortlist.rows]
-        order.sort(key=lambda number: -ranked[number])
+        fused_scores = fuse_scores([int(shortlist.rows[number]) for number in order], strengths)
+        rank_scores = [fused_scores[int(row)] for row in shortlist.rows]
+        order.sort(key=lambda number: -rank_scores[number])
     hits = []
     for rank, selected in enumerate(select(candidates, query, order, k, options), 1):
         number = selected.number
@@ -107,7 +107,14 @@ def make_hits(
             shortlist.rows[others].tolist() for others in (selected.more, selected.copies)
         )
         hit = make_hit(
-            candidates.details, row, options, rank, ranked[number], selected.moment, more, copies
+            candidates.details,
+            row,
+            options,
+            rank,
+            rank_scores[number],
+            selected.moment,
+            more,
+            copies,
         )
         hit = replace(hit, coarse_score=float(shortlist.cosines[number]))
         if row not in candidates.transcripts:

@@ -116,11 +116,10 @@ class Judge:
         ordered = reorder(first, numbers)
         notice = ""
         if len(numbers) < len(first):
-            places = (
-                "the usual order" if not numbers else f"{len(first) - len(numbers)} keep theirs"
-            )
+            rest = len(first) - len(numbers)
+            order = f"{rest} keep their rank" if numbers else "the usual order"
             reason = problems[0] if problems else f"no more than {self.budget:g} s per search"
-            notice = f"the judge rated {len(numbers)} of {len(first)} results ({reason}); {places}"
+            notice = f"the judge rated {len(numbers)} of {len(first)} results ({reason}); {order}"
         return Judgement([*ordered, *hits[self.count :]], notice)
 
     def _numbers(
@@ -139,9 +138,9 @@ class Judge:
             problems.append(str(error))
             self.fail(error)
             return {}
-        known = {key: self._memory[key] for key in keys if key in self._memory}
-        known |= cache.read([key for key in keys if key not in known])
-        open_positions = [number for number, key in enumerate(keys) if key not in known]
+        numbers = {key: self._memory[key] for key in keys if key in self._memory}
+        numbers |= cache.read([key for key in keys if key not in numbers])
+        open_positions = [number for number, key in enumerate(keys) if key not in numbers]
         if open_positions and pause:
             problems.append(pause)
             open_positions = []
@@ -154,8 +153,8 @@ class Judge:
         if len(self._memory) + len(new) > MAX_CACHED:
             self._memory.clear()
         self._memory.update(new)
-        known |= new
-        return {number: known[key] for number, key in enumerate(keys) if key in known}
+        numbers |= new
+        return {number: numbers[key] for number, key in enumerate(keys) if key in numbers}
 
     def _key(self, query: Query, hit: Hit) -> str:
         """Hash of all that a number depends on; the cache does not show queries."""

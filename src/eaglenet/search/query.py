@@ -107,11 +107,11 @@ def _read_image(image: Any) -> Any:
         from PIL import Image, UnidentifiedImageError
 
         try:
-            opened = Image.open(io.BytesIO(image))
-            opened.load()
+            picture = Image.open(io.BytesIO(image))
+            picture.load()
         except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-            raise UsageError(f"these {len(image)} bytes are no image: {error}") from error
-        return opened
+            raise UsageError(f"these {len(image)} bytes are not an image: {error}") from error
+        return picture
     if isinstance(image, np.ndarray):
         from PIL import Image
 

@@ -268,9 +268,9 @@ def _find_lines(
     lines = lines[:MAX_LINES]
     words = _find_words(query, [analysis for _, analysis in lines])
     return [
-        _Line(hit, analysis, frozenset(found), tuple(w for each in found.values() for w in each))
-        for (hit, analysis), found in zip(lines, words, strict=True)
-        if found or query.phrases  # The index stems the beginnings of words as well.
+        _Line(hit, analysis, frozenset(terms), tuple(w for each in terms.values() for w in each))
+        for (hit, analysis), terms in zip(lines, words, strict=True)
+        if terms or query.phrases  # The index stems the beginnings of words as well.
     ]
 
 
@@ -294,15 +294,15 @@ def _find_words(
     by_stem: dict[str, list[Spellings]] = {}
     for spelling, term in whole:
         by_stem.setdefault(stems[spelling], []).append(term)
-    found: list[dict[Spellings, list[Term]]] = []
+    matches: list[dict[Spellings, list[Term]]] = []
     for line in lines:
-        found.append({})
+        matches.append({})
         for word in _words(line):
             terms = list(by_stem.get(stems.get(word.text, ""), ()))
             terms += [term for prefix, term in prefixes if word.text.startswith(prefix)]
             for term in terms:
-                found[-1].setdefault(term, []).append(word)
-    return found
+                matches[-1].setdefault(term, []).append(word)
+    return matches
 
 
 def _words(line: Analysis) -> Iterable[Term]:
@@ -324,8 +324,8 @@ def _correct_spelling(
 
 
 def _has_all(analysis: Analysis, query: TranscriptQuery) -> bool:
-    (found,) = _find_words(query, [analysis])
-    return len(found) == len(query.terms) and all(
+    (matches,) = _find_words(query, [analysis])
+    return len(matches) == len(query.terms) and all(
         phrase_spans(analysis.terms, phrase) for phrase in query.phrases
     )
 

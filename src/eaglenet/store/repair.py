@@ -117,14 +117,14 @@ def _verify_table(database: Database, table: str) -> int:
 def _verify_visibility(snapshot: Snapshot) -> None:
     """Every clip is in a segment, every finished file has its clips, and they can be found."""
     database = snapshot.database
-    stored = _int_array(database.rows("SELECT id FROM clips"))
+    clip_ids = _int_array(database.rows("SELECT id FROM clips"))
     parts = [np.asarray(segment.labels["clip_id"]) for segment in snapshot.segments]
     in_segments = np.concatenate([np.zeros(0, np.int64), *parts])
-    shown = in_segments if snapshot.visible is None else in_segments[snapshot.visible]
-    finished = _int_array(database.rows(f"SELECT id FROM clips WHERE content_id IN ({DONE})"))
-    if len(np.setdiff1d(stored, in_segments)):
+    visible_ids = in_segments if snapshot.visible is None else in_segments[snapshot.visible]
+    finished_ids = _int_array(database.rows(f"SELECT id FROM clips WHERE content_id IN ({DONE})"))
+    if len(np.setdiff1d(clip_ids, in_segments)):
         raise damage("table clips in store.db", snapshot.location)
-    if not np.array_equal(np.sort(shown), np.sort(finished)):
+    if not np.array_equal(np.sort(visible_ids), np.sort(finished_ids)):
         raise damage(f"table {HIDDEN} in store.db", snapshot.location)
     incomplete = database.value(
         "SELECT path FROM files WHERE status = 'done' AND num_clips > "
@@ -312,11 +312,11 @@ def _intact_rows(salvage: Salvage, info: SegmentInfo) -> Iterator[NewRows]:
 
 def _is_known(salvage: Salvage, labels: NDArray[np.void]) -> NDArray[np.bool_]:
     """Labels whose clip SQLite has, for the same content, and no other segment has."""
-    clips, taken = salvage.rows["clips"], salvage.clip_ids
+    clips, ids_in_segments = salvage.rows["clips"], salvage.clip_ids
     pairs = zip(labels["clip_id"].tolist(), labels["content_id"].tolist(), strict=True)
     return np.array(
         [
-            clip in clips and clips[clip][1] == content and clip not in taken
+            clip in clips and clips[clip][1] == content and clip not in ids_in_segments
             for clip, content in pairs
         ],
         bool,
@@ -339,11 +339,11 @@ def _drop_incomplete(salvage: Salvage) -> None:
     rows[KEYFRAME_CLIPS] = {
         number: row for number, row in rows[KEYFRAME_CLIPS].items() if number in rows["clips"]
     }
-    held = Counter(row[1] for row in rows["clips"].values())
+    num_clips_of = Counter(row[1] for row in rows["clips"].values())
     for number, row in list(rows["files"].items()):
         path, content_id, status, num_clips = row[1], row[4], row[5], row[10]
         is_lost = content_id is not None and content_id not in contents
-        if is_lost or (status == "done" and held[content_id] < num_clips):
+        if is_lost or (status == "done" and num_clips_of[content_id] < num_clips):
             salvage.incomplete.add(path)
             del rows["files"][number]
     sources = {number: row for number, row in rows["sources"].items() if row[1] in contents}

@@ -375,14 +375,14 @@ class Stemmer:
 
     def __call__(self, words: Iterable[str]) -> dict[str, str]:
         """Stem of each word; a word that the index would split is its own stem."""
-        wanted = set(words)
+        distinct = set(words)
         with self._lock:
-            new = sorted(wanted - self._stems.keys())
+            new = sorted(distinct - self._stems.keys())
             if new:
                 if len(self._stems) > MAX_CACHED:
-                    self._stems, new = {}, sorted(wanted)
+                    self._stems, new = {}, sorted(distinct)
                 self._stems.update(self._stem(new))
-            return {word: self._stems[word] for word in wanted}
+            return {word: self._stems[word] for word in distinct}
 
     def _stem(self, words: list[str]) -> dict[str, str]:
         connection = self._connection
