@@ -28,11 +28,11 @@ from eaglenet.search.hits import (
     rank_captions,
 )
 from eaglenet.search.model import NumpyModel, SearchModel, require_identity, runs_through_numpy
-from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
+from eaglenet.search.options import SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
 from eaglenet.search.retrieval import Retriever, StoreView
-from eaglenet.search.shortlist import Scan, Shortlist, Vectors, make_shortlists
+from eaglenet.search.shortlist import Scan
 from eaglenet.search.transcripts import explain_no_match
 from eaglenet.store.base import Store
 from eaglenet.store.kinds import open_store
@@ -363,13 +363,6 @@ class Engine:
             return explain_no_match(query.transcript, options.modalities, view.snapshot.num_lines)
 
         return self.read(explain)
-
-    def shortlists(
-        self, vectors: Vectors, k: int, filters: Filters | None = None
-    ) -> tuple[Snapshot, list[Shortlist]]:
-        """Rows of the k nearest clips per vector ``[queries, dim]``, and their snapshot."""
-        snapshot = self.snapshot
-        return snapshot, make_shortlists(snapshot, vectors, k, filters, self._scan)
 
 
 def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:

@@ -2,10 +2,10 @@
 
 A code has one bit per coordinate of the rotated vector: whether it is positive. The fraction of
 bits in which the codes of two unit vectors differ estimates their angle / pi (Charikar 2002,
-eq. 3), so the nearest codes hold the nearest vectors but for some noise. The nearest are ranked by the query's
-own numbers, of which a code knows the signs of the other side only: sum of q_i where bit i is set.
-Exact similarities of the best thousand decide. Codes need no training and depend only on their
-vector; 64 bytes stand for a vector of 512 numbers (2,048 bytes).
+eq. 3), so the nearest codes hold the nearest vectors but for some noise. The nearest are ranked by
+the query's own numbers, of which a code knows the signs of the other side only: sum of q_i where
+bit i is set. Exact similarities of the best thousand decide. Codes need no training and depend only
+on their vector; 64 bytes stand for a vector of 512 numbers (2,048 bytes).
 
 A store can be searched in parts, each on another machine: every part reports the rows that may be
 among the nearest (:meth:`Codes.best_in_part`), and :func:`merge_best` decides among all. One

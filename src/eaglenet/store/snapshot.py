@@ -412,10 +412,6 @@ class Snapshot:
                 raise damage("table files in store.db", self.location)
         return _file_table(sorted(files), hashes)
 
-    @property
-    def num_files(self) -> int:
-        return int(self.database.value("SELECT count(*) FROM files WHERE status = 'done'"))
-
     # Transcripts
 
     @property

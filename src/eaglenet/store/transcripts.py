@@ -1,7 +1,7 @@
 """Transcripts in SQLite: storing lines, and finding them with FTS5.
 
-Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes,
-phrases and words that are near each other. ``term_trigrams`` holds every distinct word and finds
+Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes
+and phrases. ``term_trigrams`` holds every distinct word and finds
 those that are spelled similarly. The normalised ``terms`` of a line are made by the caller: words
 without case and accents; pairs of characters for scripts without spaces.
 """
@@ -30,7 +30,6 @@ from eaglenet.store.records import (
 from eaglenet.store.schema import TEXT_INDEXES, TOKENIZER, insert_statement, put_row, row_of
 from eaglenet.store.windows import NearWindows
 
-NEAR_WORDS = 10
 SHORTEST_TERM = 4
 """Characters of a term whose spelling may be corrected."""
 LONG_TERM = 6
@@ -117,8 +116,6 @@ def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None)
     'terms : ("no entry" AND ("no entry" OR "car" OR "vid" *)) AND origin : ("text")'
     """
     required = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
-    for group in query.near:
-        required.append(f"NEAR({' '.join(map(_term, group))}, {NEAR_WORDS})")
     terms = " OR ".join(map(_term, query.terms))
     if required and terms:
         # Terms beside a phrase rank lines higher; they exclude none.
@@ -144,8 +141,11 @@ def find_lines(
     database: Database, query: LineQuery, limit: int, content_ids: Sequence[int] | None = None
 ) -> list[LineHit]:
     """Find the best lines by BM25; ``content_ids`` restricts them to some files."""
-    has_words = query.terms or query.phrases or query.near
-    if not has_words or not query.kinds or (content_ids is not None and not len(content_ids)):
+    if (
+        not (query.terms or query.phrases)
+        or not query.kinds
+        or (content_ids is not None and not len(content_ids))
+    ):
         return []
     statement = (
         "SELECT rowid FROM words WHERE words MATCH ? ORDER BY bm25(words, 1.0, 0.0), rowid LIMIT ?"
