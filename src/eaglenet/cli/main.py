@@ -57,6 +57,8 @@ MODULES = {
     "metrics": "evaluate",
     "ablate": "compare",
     "push": "convert",
+    "recipes": "train",
+    "report": "compare",
 }
 """Modules of the commands that share one with another command."""
 HELP_OPTIONS = {"-h", "--help", "--help-all"}

@@ -404,7 +404,7 @@ def _free_path(path: Path, source: Path, used_paths: set[Path]) -> Path:
 
 
 def _is_other_file(path: Path, source: Path) -> bool:
-    """Whether a file exists that is not a copy of ``source``."""
+    """Return whether a file exists that is not a copy of ``source``."""
     try:
         return path.exists() and not filecmp.cmp(path, source, shallow=False)
     except OSError:

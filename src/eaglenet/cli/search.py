@@ -66,7 +66,7 @@ NO_TRANSCRIPTS = (
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What to do with the results: print, save, play."""
+    """Options for printing, saving and playing results."""
 
     as_json: bool = option(False, "Print JSON.", name="--json")
     open_best: bool = option(False, "Play the best result in mpv, vlc or a browser.", name="--open")
@@ -113,7 +113,7 @@ def search(
         list[str] | None,
         typer.Argument(
             metavar="TEXT",
-            help='What to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
+            help='Text to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--results", help="Show this many results.")] = 10,

@@ -74,7 +74,7 @@ class ChatServer:
 
     @property
     def is_model_known(self) -> bool:
-        """Whether :attr:`model` can be read without asking the server."""
+        """True if :attr:`model` can be read without asking the server."""
         return bool(self._model) or "model" in vars(self)
 
     @cached_property

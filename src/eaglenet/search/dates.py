@@ -55,7 +55,7 @@ class DateRange:
 
     @property
     def notice(self) -> str:
-        """What was understood, for people."""
+        """Sentence that tells a user which dates were understood."""
         first = "" if self.after is None else f"from {_day(self.after)}"
         last = "" if self.before is None else f"to {_day(self.before - 1)}"
         return f"{self.phrase!r} was read as a date: only recordings {first} {last}".replace(

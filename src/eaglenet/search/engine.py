@@ -54,7 +54,7 @@ Result = TypeVar("Result")
 class Engine:
     """Searches one store. Thread-safe; each search sees the newest version of the store.
 
-    Close it, or use it in a ``with`` statement, to let go of the model and of the store's files.
+    Close it, or use it in a ``with`` statement, to release the model and the files of the store.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Let go of the model and the store; using the engine afterwards is an error."""
+        """Release the model and the store; using the engine afterwards is an error."""
         with self._lock:
             self._closed_location = self.location
             self._loaded = self._encoder = None
@@ -207,7 +207,7 @@ class Engine:
 
     @property
     def has_confidence(self) -> bool:
-        """Whether hits of this store's model carry a confidence."""
+        """True if hits of this store's model carry a confidence."""
         return self._load_calibration(self._current_view()) is not None
 
     def warm_up(self) -> None:

@@ -187,7 +187,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _is_composed(tokens: Sequence[_Token]) -> bool:
-    """Whether an operator stands beside a marked operand."""
+    """Return whether an operator stands beside a marked operand."""
     for number, token in enumerate(tokens[1:-1], 1):
         before = tokens[number - 1]
         if token.is_word("+", "-") and (before.is_marked or _begins_marked(tokens[number + 1 :])):
@@ -215,7 +215,7 @@ def _require_operands(tokens: Sequence[_Token]) -> None:
 
 
 def _begins_marked(tokens: Sequence[_Token]) -> bool:
-    """Whether the next operand is marked, perhaps after its weight: ``2: "a dog"``."""
+    """Return whether the next operand is marked, perhaps after its weight: ``2: "a dog"``."""
     if not tokens:
         return False
     has_weight = re.fullmatch(r"\d+(\.\d+)?:", tokens[0].text) and not tokens[0].is_quoted

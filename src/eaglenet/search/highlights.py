@@ -136,7 +136,7 @@ def _by_turns(
 
 
 def _is_plain(thumbnail: bytes) -> bool:
-    """Whether a thumbnail has one colour; False if it cannot be read."""
+    """Return whether a thumbnail has one colour; False if it cannot be read."""
     from PIL import Image
 
     try:

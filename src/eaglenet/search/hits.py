@@ -290,7 +290,7 @@ class HitList(list[Hit]):
         super().__init__(hits)
         self._thumbnails = thumbnails
         self.notice = notice
-        """How the text was read, if not as it is written; why a judge did not rate all hits."""
+        """Interpretation of the text, if it is not literal; why a judge did not rate all hits."""
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat dictionary per hit."""
@@ -329,7 +329,7 @@ class HitList(list[Hit]):
         return pyarrow.table({name: [row[name] for row in rows] for name in COLUMNS})
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: thumbnail, time and a link that plays each moment."""
+        """HTML for notebooks: thumbnail, time and a link that plays each moment."""
         if not self:
             return "<p>No moments found.</p>"
         cards = "".join(map(self._card, self))

@@ -282,7 +282,7 @@ def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search. Queries with equal options can be searched together.
+    """Options of a search. Queries with equal options can be searched together.
 
     filters: clips that may be hits.
     group_files: return one hit per file; its other clips are in ``metadata["more"]``.
@@ -379,7 +379,7 @@ class SearchOptions:
 
     @property
     def has_transcripts(self) -> bool:
-        """Whether speech or on-screen text is searched."""
+        """True if speech, on-screen text or descriptions are searched."""
         return self.modalities != ("visual",)
 
     def shortlist_size(self, k: int) -> int:

@@ -1,4 +1,4 @@
-"""What a user asks for, as one value from the command line or HTTP to the hits."""
+"""Queries: one value from the command line or HTTP to the hits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u3
 class Query:
     """A text, an image, a video or an indexed clip: exactly one of them.
 
-    text: what to look for. Words in quotation marks must occur as a phrase in speech or on-screen
+    text: the text to find. Words in quotation marks must occur as a phrase in speech or on-screen
         text.
     negatives: texts that rank a clip lower; with ``text`` only.
     image: an image file, the bytes of one, an image of Pillow, or a uint8 array
@@ -166,7 +166,7 @@ class TranscriptQuery:
 
     @property
     def has_only_phrases(self) -> bool:
-        """Whether frames cannot match, because everything is in quotation marks."""
+        """True if frames cannot match, because everything is in quotation marks."""
         return bool(self.phrases) and not self.terms
 
 

@@ -102,7 +102,7 @@ class _Task:
 
     query: Query | ComposedQuery
     is_visual: bool
-    """Whether frames are compared."""
+    """True if frames are compared."""
     text: str = ""
     """Text to encode; empty for an image, a video or a clip."""
     transcripts: Sequence[ClipTranscript] = ()

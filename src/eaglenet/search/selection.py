@@ -31,7 +31,7 @@ from eaglenet.store.snapshot import Snapshot
 NEIGHBOURS = 2
 """Clips before and after that are looked at."""
 THRESHOLD = 0.5
-"""Where between the mean over the store (0) and the best frame (1) a frame begins to count."""
+"""Score from which a frame counts, between the mean over the store (0) and the best frame (1)."""
 MAX_GAP = 1
 """Frames below the threshold, after each other, that a moment passes over."""
 FLAT = 1e-6
@@ -83,8 +83,9 @@ def trim_moment(moment: Moment, others: Sequence[Moment]) -> Moment | None:
 
 
 def has_same_motion(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
-    """Whether the same changes happen at the same frames of two clips, by their unit features
-    ``[frames, dim]``:
+    """Return whether the same changes happen at the same frames of two clips.
+
+    Both are unit features ``[frames, dim]``, and the condition is
 
         mean_f |(a_f - mean a) - (b_f - mean b)|^2  <=  MAX_MOTION_DIFFERENCE max(var a, var b)
 
@@ -162,7 +163,7 @@ class NearCopies:
         return None
 
     def is_copy(self, number: int, other: int) -> bool:
-        """Whether the files of two candidates were found to be near copies."""
+        """Return whether the files of two candidates were found to be near copies."""
         if not self._same or max(number, other) >= len(self.contents):
             return False
         return self._same.get(self._pair(number, other), False)
@@ -185,7 +186,7 @@ class NearCopies:
         )
 
     def _has_same_thumbnails(self, one: int, other: int) -> bool:
-        """Whether the thumbnails of two candidates' files are alike, clip by clip."""
+        """Return whether the thumbnails of two candidates' files are alike, clip by clip."""
         pair = self._pair(one, other)
         if pair not in self._same:
             first, second = (self._sample_rows(content) for content in pair)

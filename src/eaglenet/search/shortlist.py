@@ -141,7 +141,7 @@ def allowed_rows(
 
 
 def uses_exact_scan(snapshot: Snapshot) -> bool:
-    """Whether all vectors are compared."""
+    """Return whether all vectors of a snapshot are compared."""
     return fits_exact_scan(len(snapshot), snapshot.manifest.dim)
 
 
@@ -151,7 +151,7 @@ def scan_name(snapshot: Snapshot) -> str:
 
 
 def fits_exact_scan(num_clips: int, dim: int) -> bool:
-    """Whether comparing so many vectors is fast enough."""
+    """Return whether comparing so many vectors is fast enough."""
     return num_clips * dim * 4 <= EXACT_BYTES
 
 

@@ -26,7 +26,7 @@ from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles
 
 STILL_SECONDS = 5
-"""How long an image is shown."""
+"""Duration of an image on a timeline."""
 DEFAULT_RATE = Fraction(25)
 MAX_RATE = 1000
 NTSC = 1001
@@ -178,7 +178,7 @@ def parse_timecode(text: str, rate: Fraction) -> int:
 
 
 def can_drop_frames(rate: Fraction) -> bool:
-    """Whether drop-frame timecode exists for a rate: 29.97 and its multiples."""
+    """Return whether drop-frame timecode exists for a rate: 29.97 and its multiples."""
     return rate.denominator == NTSC and round(rate) % 30 == 0
 
 

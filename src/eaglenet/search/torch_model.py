@@ -352,7 +352,7 @@ class TorchModel:
     def _prepare(
         self, scorer: Scorer, features: VideoFeatures, keys: Sequence[Hashable]
     ) -> Rows | None:
-        """What the scorer computes from each clip alone, from the cache as far as it has it."""
+        """Prepare each clip for the scorer, from the cache where possible; None: not cached."""
         if isinstance(scorer, ReferenceScorer):
             return None
 

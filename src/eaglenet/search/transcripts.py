@@ -49,7 +49,7 @@ MIN_COVERAGE = 0.7
 """Coverage below which a match is ignored in a ranking with other modalities: texts share common
 words by chance."""
 RANK_OFFSET = 60
-"""How slowly ranks by frames lose weight (Cormack, Clarke and Buettcher 2009)."""
+"""Constant of reciprocal rank fusion for ranks by frames (Cormack, Clarke and Buettcher 2009)."""
 TRANSCRIPT_WEIGHT = 2.0
 """Weight of the first rank among transcripts, times its strength: a match of one term counts as
 much as the first rank by frames, a match of three counts more."""
@@ -79,7 +79,7 @@ class ClipTranscript:
         return self.clip.row
 
     def is_telling(self, num_windows: int) -> bool:
-        """Whether this counts in a ranking with other modalities: too much for mere chance."""
+        """Return whether the match is too strong for chance, so that it ranks beside frames."""
         return self.coverage >= MIN_COVERAGE or self.cosine >= chance_cosine(num_windows)
 
     def moment(self, duration: float) -> Moment:
@@ -381,7 +381,7 @@ def fuse_scores(visual: Sequence[int], strengths: Mapping[int, float]) -> dict[i
 
         s(v) = (61 / (60 + r_visual(v)) + 2 strength(v) / r_transcript(v)) / 3
 
-    Ranks among transcripts lose weight quickly: lines that match about equally well are told apart
+    Ranks among transcripts lose weight quickly: lines that match about equally well are ordered
     by their order, which ranks by frames, nearly equal over hundreds of clips, would shuffle.
 
     ``visual``: rows, best first. ``strengths``: strengths by row, best first.

@@ -199,7 +199,7 @@ class StepBody(BaseModel):
 
 
 class RecordingBody(BaseModel):
-    """What a file says of its recording."""
+    """Recording metadata of a file."""
 
     recorded: float | None = Field(default=None, description="Seconds since 1970; null if unknown")
     latitude: float | None = Field(default=None, description="Degrees north; null if unknown")

@@ -48,7 +48,7 @@ PARAMETERS = 900
 """Values in one statement; old versions of SQLite take 999."""
 IMMUTABLE = "mode=ro&immutable=1"
 NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL)
-"""What SQLite says if a disk has no room for the file that readers and a writer share."""
+"""Error codes of SQLite on a disk without room for the file that readers and a writer share."""
 
 
 class Connection(sqlite3.Connection):

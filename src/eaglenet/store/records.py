@@ -272,7 +272,7 @@ class Changes:
     transcripts: Sequence[SourceLines] = ()
     removed_sources: Sequence[SourceKey] = ()
     windows: Sequence[SourceWindows] = ()
-    """Of sources whose lines are stored, here or earlier; they replace earlier ones."""
+    """Windows of sources whose lines are stored, here or earlier; they replace earlier ones."""
 
     def __bool__(self) -> bool:
         return any(len(part) for part in vars(self).values())

@@ -159,7 +159,7 @@ def _int_array(rows: list[tuple[Any, ...]]) -> NDArray[np.int64]:
 
 @dataclass
 class Salvage:
-    """What is intact of a store, and what a repair found missing."""
+    """Intact parts of a store, and what a repair found missing."""
 
     folder: Path
     manifest: Manifest

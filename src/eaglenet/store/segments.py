@@ -39,7 +39,7 @@ CAPACITY = 65_536
 BLOCK = 4096
 BINARY = getattr(os, "O_BINARY", 0)
 READ_AHEAD = 64
-"""Rows from which on the disk is told about all reads before the first one."""
+"""Number of rows from which on all reads are announced to the disk before the first one."""
 MAPPED = ("vectors", "codes", "labels")
 KINDS = (*MAPPED, "features", "thumbnails")
 

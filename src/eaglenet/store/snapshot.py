@@ -109,7 +109,7 @@ class Snapshot:
 
     @property
     def stamp(self) -> Hashable:
-        """What :meth:`eaglenet.store.base.Store.stamp` gives while this is the newest version."""
+        """Value of :meth:`eaglenet.store.base.Store.stamp` while this is the newest version."""
         return self.database.opened_file, self.version
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ class Snapshot:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Tell damage from what a writer removed since this snapshot was taken."""
+        """Distinguish damage from what a writer removed since this snapshot was taken."""
         try:
             yield
         except DamageError as error:
