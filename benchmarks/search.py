@@ -32,7 +32,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.core.errors import ModelNotFoundError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig

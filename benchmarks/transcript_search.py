@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import save_result
-from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.indexing.meaning import encode_transcripts
 from eaglenet.indexing.transcripts import store_lines
 from eaglenet.models.light_model import LightModel

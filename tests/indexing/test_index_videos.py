@@ -13,7 +13,7 @@ import pytest
 from index_cases import SPLITTING, clip_keys, found, run, stored_files
 
 from eaglenet.core.errors import ModelNotFoundError, StoreError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.indexing.encoding import ClipEncoding

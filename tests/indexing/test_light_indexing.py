@@ -10,7 +10,7 @@ import pytest
 
 import eaglenet
 from eaglenet.core import hardware
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.decoding import ClipFrames
 from eaglenet.indexing.encoding import ClipEncoding, prepare_for_precision
 from eaglenet.indexing.files import CandidateFile

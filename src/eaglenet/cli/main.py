@@ -21,8 +21,7 @@ from eaglenet.cli.terminal import (
     end_short_command,
     escape_lines,
 )
-from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError
-from eaglenet.core.extras import missing_extra
+from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError, missing_extra
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.chat import ChatServer
-from eaglenet.core.errors import UsageError
-from eaglenet.core.extras import require_torch
+from eaglenet.core.errors import UsageError, require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress

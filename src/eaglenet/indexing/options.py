@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.video.limits import Limits
 
 OWN, OFF = "own", "off"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import numpy as np
 
-from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.extras import require_torch
+from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
 from eaglenet.core.platform import default_store
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import LightModel

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import EagleNetError, StoreError, UsageError, shell_quote
-from eaglenet.core.extras import missing_extra
+from eaglenet.core.errors import EagleNetError, StoreError, UsageError, missing_extra, shell_quote
 from eaglenet.core.hits import Hit, Moment, file_url
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel

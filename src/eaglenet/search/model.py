@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_quote
-from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.core.object_storage import absolute_location
-from eaglenet.core.splitting import Splitting
 from eaglenet.models.checks import CHECK_TEXTS, check_frames, check_vectors
 from eaglenet.models.files import is_packaged
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit

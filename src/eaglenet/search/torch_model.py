@@ -19,9 +19,9 @@ from eaglenet.core.errors import (
     ModelNotFoundError,
     UsageError,
 )
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.hardware import AUTO, require_device
 from eaglenet.core.object_storage import absolute_location
-from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub import exact_name

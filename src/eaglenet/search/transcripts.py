@@ -381,8 +381,8 @@ def fuse_scores(visual: Sequence[int], strengths: Mapping[int, float]) -> dict[i
 
         s(v) = (61 / (60 + r_visual(v)) + 2 strength(v) / r_transcript(v)) / 3
 
-    Ranks among transcripts lose weight quickly: lines that match about equally well are ordered
-    by their order, which ranks by frames, nearly equal over hundreds of clips, would shuffle.
+    Ranks among transcripts lose weight quickly: lines that match about equally well keep
+    their order, which ranks by frames, nearly equal over hundreds of clips, would shuffle.
 
     ``visual``: rows, best first. ``strengths``: strengths by row, best first.
     """

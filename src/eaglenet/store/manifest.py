@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import ConfigError, StoreError
-from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.core.settings import from_plain
-from eaglenet.core.splitting import Splitting
 from eaglenet.store.records import Features
 
 if TYPE_CHECKING:
