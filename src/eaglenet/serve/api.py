@@ -69,8 +69,10 @@ async def search(request: Request, parameters: Annotated[QueryParameters, Query(
     start = time.perf_counter()
     state = state_of(request)
     results, shortlist = await _search(state, [parameters.q], parameters.negative, parameters)
-    fields = {"missing": list(state.engine.missing), "milliseconds": since(start)}
-    return SearchBody(**dict(results[0]), shortlist=shortlist, **fields)
+    missing = list(state.engine.missing)
+    return SearchBody(
+        **dict(results[0]), shortlist=shortlist, missing=missing, milliseconds=since(start)
+    )
 
 
 @router.post(
