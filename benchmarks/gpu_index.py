@@ -25,7 +25,7 @@ import torch
 import film
 from common import save_result
 from decoding import FPS
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing import executor
 from eaglenet.indexing.decoding import (
     ClipFrames,

@@ -33,7 +33,7 @@ from eaglenet.indexing.hubness import model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.research.data.moment_files import MomentText
 from eaglenet.research.evaluation.moments import moment_metrics
-from eaglenet.search.moments import NEIGHBOURS, find_moment
+from eaglenet.search.selection import NEIGHBOURS, find_moment
 
 CLIP_SECONDS, OVERLAP, FRAME_STEP, NUM_FRAMES = 10.0, 2.0, 1.6, 6
 SAMPLE_STEP = 0.8

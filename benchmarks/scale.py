@@ -54,8 +54,7 @@ from eaglenet.search.shortlist import (
     uses_exact_scan,
 )
 from eaglenet.store.base import Writer
-from eaglenet.store.layout import Layout
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import Layout, Manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.store import LocalStore

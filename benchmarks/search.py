@@ -32,7 +32,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.core.errors import ModelNotFoundError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
@@ -44,9 +44,9 @@ from eaglenet.research.data.demo.dataset import demo_split, demo_tokenizer_folde
 from eaglenet.scoring import score_all
 from eaglenet.search.engine import Engine
 from eaglenet.search.model import ClipFeatures
+from eaglenet.search.shortlist import make_shortlists
 from eaglenet.search.torch_model import make_manifest, prepare_for_store
-from eaglenet.store.layout import feature_arrays
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import Manifest, feature_arrays
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile
 from eaglenet.store.store import LocalStore
 
@@ -180,8 +180,8 @@ def measure(folder: Path, num_queries: int) -> dict[str, Any]:
         began = time.perf_counter()
         text = engine.model.encode_texts([sentence])
         began = clock("text", began)
-        snapshot, shortlists = engine.shortlists(text.vectors, SHORTLIST)
-        shortlist = shortlists[0].rows
+        snapshot = engine.snapshot
+        shortlist = make_shortlists(snapshot, text.vectors, SHORTLIST, None)[0].rows
         began = clock("coarse", began)
         records = snapshot.features_at(shortlist)
         clips = ClipFeatures(engine.manifest.layout.unpack(records), shortlist.tolist())

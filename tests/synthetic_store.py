@@ -19,8 +19,7 @@ from eaglenet.methods.base import Method
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.search.torch_model import model_identity
 from eaglenet.store.base import Writer
-from eaglenet.store.layout import Layout, feature_arrays
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import Layout, Manifest, feature_arrays
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile
 from eaglenet.store.store import LocalStore
 

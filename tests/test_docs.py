@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import eaglenet.core.types
 from eaglenet.cli.main import app
-from eaglenet.cli.options import find_recipe
+from eaglenet.cli.train import find_recipe
 from eaglenet.methods import METHODS
 from eaglenet.research.small.run import TOWER_RECIPES
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from eaglenet.core.extras import EXTRAS, missing_extra, require_torch
+from eaglenet.core.errors import EXTRAS, missing_extra, require_torch
 from small_videos import colour_video
 
 ROOT = Path(__file__).parents[1]

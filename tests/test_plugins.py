@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from eaglenet.cli.main import take_imports
-from eaglenet.core import plugins
+from eaglenet.core import registry as plugins
 from eaglenet.core.errors import UsageError
 from eaglenet.research.data.demo.dataset import render_world
 

@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
         try:
             value = getattr(import_module(_HOME[name]), name)
         except ModuleNotFoundError as error:
-            from eaglenet.core.extras import missing_extra
+            from eaglenet.core.errors import missing_extra
 
             raise missing_extra(error, f"eaglenet.{name}") or error from error
     globals()[name] = value

@@ -22,8 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet.core.errors import UsageError
-from eaglenet.core.extras import missing_extra
+from eaglenet.core.errors import UsageError, missing_extra
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.folder import load

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.testing import CliRunner
 
-from eaglenet.cli.dataclass_options import add_command
+from eaglenet.cli.dataclass_options import GroupedCommand, expand_options
 
 runner = CliRunner()
 
@@ -49,7 +49,7 @@ def invoke(*arguments: str) -> tuple[Any, str]:
         received.extend((name, outer, needed))
 
     app = typer.Typer(rich_markup_mode=None)
-    add_command(app, "command", command, help="Do it.")
+    app.command(cls=GroupedCommand)(expand_options(command))
     result = runner.invoke(app, list(arguments))
     return received, result.output
 

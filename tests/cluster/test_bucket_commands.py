@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 from eaglenet.cli.main import main
 from eaglenet.cluster import bucket
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.object_storage import ENDPOINT, ObjectFolder
-from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import remove
 from eaglenet.indexing.report import IndexReport

@@ -20,8 +20,8 @@ from PIL import Image
 import eaglenet
 import st_models
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError, UsageError
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.hits import Hit
-from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import Clips
 from eaglenet.encoders import hub
 from eaglenet.encoders.base import load_pretrained

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.demo import CLIPS as REAL_CLIPS
-from eaglenet.cli.demo import QUESTIONS
-from eaglenet.cli.demo_world import choose_sentences
+from eaglenet.cli.demo import QUESTIONS, choose_sentences
 from eaglenet.cli.main import app
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.indexing.decoding import ClipFrames, decode_clips, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect

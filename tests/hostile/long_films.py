@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing.decoding import ClipFailure, decode_ahead, split_request
 from eaglenet.indexing.files import CandidateFile

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import EagleNetError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
 from eaglenet.store.store import LocalStore

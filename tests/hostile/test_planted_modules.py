@@ -106,8 +106,8 @@ def test_a_program_is_started_isolated(planted: Path) -> None:
 def test_a_plugin_does_not_open_its_folder_to_others(planted: Path) -> None:
     Path("my_method.py").write_text("import math\n")
     code = (
-        "import sys, importlib.util; from eaglenet.core import plugins; "
-        "plugins.import_plugin('my_method'); print(importlib.util.find_spec('missing_extra'))"
+        "import sys, importlib.util; from eaglenet.core import registry; "
+        "registry.import_plugin('my_method'); print(importlib.util.find_spec('missing_extra'))"
     )
     result = run(sys.executable, "-P", "-c", code)
     assert result.stdout == "None\n", result.stderr

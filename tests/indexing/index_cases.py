@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine

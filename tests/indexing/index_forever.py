@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing import encoding, index
 from eaglenet.indexing import run as commit
 from eaglenet.indexing.report import IndexProgress

@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from eaglenet.cluster import ray_executor
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing import index
 from eaglenet.indexing import run as commit
 from eaglenet.indexing.options import ClusterOptions

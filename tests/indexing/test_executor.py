@@ -12,7 +12,7 @@ from index_cases import stored_clips
 from ledger_cases import candidate
 
 from eaglenet.core.errors import UnknownNameError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing import encoding, executor
 from eaglenet.indexing.decoding import ClipRequest
 from eaglenet.indexing.executor import (

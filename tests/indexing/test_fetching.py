@@ -10,8 +10,8 @@ import pytest
 from index_cases import clip_keys
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.object_storage import ObjectFolder
-from eaglenet.core.splitting import Splitting
 from eaglenet.indexing import fetching
 from eaglenet.indexing.fetching import find_listed_files, find_objects, read_list
 from eaglenet.indexing.index import IndexOptions, index_videos

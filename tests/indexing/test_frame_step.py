@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from index_cases import run
 
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing import index as indexing
 from eaglenet.indexing.decoding import with_shared_frames

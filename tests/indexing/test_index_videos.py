@@ -14,7 +14,7 @@ from index_cases import SPLITTING, clip_keys, found, run, stored_files
 
 from clip_folder import learn_tokenizer
 from eaglenet.core.errors import ModelNotFoundError, StoreError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.index import IndexOptions, index_videos
@@ -23,8 +23,8 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.model import DEFAULT_MODEL
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
+from eaglenet.store.database import put_manifest
 from eaglenet.store.store import LocalStore
-from eaglenet.store.tables import put_manifest
 from small_model import save_small_model
 from small_videos import colour_video
 from synthetic_store import BagMethod

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eaglenet.core.errors import StoreError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
 from eaglenet.store.store import LocalStore

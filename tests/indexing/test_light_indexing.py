@@ -10,7 +10,7 @@ import pytest
 
 import eaglenet
 from eaglenet.core import hardware
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.decoding import ClipFrames
 from eaglenet.indexing.encoding import ClipEncoding, prepare_for_precision
 from eaglenet.indexing.files import CandidateFile
@@ -20,7 +20,7 @@ from eaglenet.indexing.options import IndexOptions
 from eaglenet.methods.base import Method
 from eaglenet.models.light_model import LightModel
 from eaglenet.models.onnx_vision import samples
-from eaglenet.search.numpy_model import load_light, make_light_manifest
+from eaglenet.search.model import load_light, make_light_manifest
 from eaglenet.search.torch_model import make_manifest
 from eaglenet.store.manifest import Manifest
 

@@ -16,7 +16,7 @@ from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.indexing.decoding import decode_clips, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.video.pool import map_ahead
 from eaglenet.video.messages import layout_of, pack, result_type
 

@@ -24,8 +24,8 @@ from eaglenet.cluster import ray_executor as pacing
 from eaglenet.cluster.ray_executor import RayExecutor
 from eaglenet.core import hardware
 from eaglenet.core.errors import UsageError
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.object_storage import ObjectFolder
-from eaglenet.core.splitting import Splitting
 from eaglenet.encoders import int8
 from eaglenet.indexing import run as commit
 from eaglenet.indexing.executor import ExecutorSettings

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from index_cases import run, stored_files
 from PIL import Image
 
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.inspection import Inspection, check_inspection
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app

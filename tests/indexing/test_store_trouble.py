@@ -10,7 +10,7 @@ import pytest
 from index_cases import clip_keys, found, run
 
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.store.store import LocalStore
 from small_videos import colour_video
 from synthetic_store import BagMethod

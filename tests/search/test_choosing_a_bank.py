@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import Clips
 from eaglenet.indexing.hubness import model_hubness_bank, read_hubness_texts
 from eaglenet.indexing.index import IndexOptions, index_videos

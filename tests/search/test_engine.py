@@ -17,7 +17,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.search.reranking import NEGATIVE_WEIGHT
-from eaglenet.store.layout import video_features
+from eaglenet.store.manifest import video_features
 from eaglenet.store.records import Changes, IndexedFile
 from eaglenet.store.store import LocalStore
 from synthetic_store import BagMethod, clip_batch, content_of, make_manifest, make_store

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglenet.core.hits import Moment
-from eaglenet.search.moments import THRESHOLD, find_moment
+from eaglenet.search.selection import THRESHOLD, find_moment
 
 
 def test_a_moment_goes_on_into_the_clips_beside_it() -> None:

@@ -20,8 +20,7 @@ from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.search import judge as judge_module
 from eaglenet.search.engine import Engine
-from eaglenet.search.judge import Judge
-from eaglenet.search.judge_cache import CACHE_FILE, JudgeCache
+from eaglenet.search.judge import CACHE_FILE, Judge, JudgeCache
 from eaglenet.search.query import Query
 from small_videos import colour_video
 from stand_in_chat import StandInChat, completion, image_of, send, serve_chat

@@ -16,7 +16,7 @@ import eaglenet
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.engine import Engine
-from eaglenet.search.hit_list import COLUMNS, HitList
+from eaglenet.search.hits import COLUMNS, HitList
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from synthetic_store import BagMethod
@@ -101,7 +101,7 @@ def test_a_notebook_is_executed(store_folder: Path, tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     cells = [
-        "import eaglenet\nfrom eaglenet.search.hit_list import HitList",
+        "import eaglenet\nfrom eaglenet.search.hits import HitList",
         f"engine = eaglenet.open({str(store_folder)!r})",
         "clip = engine.snapshot.clips([0])[0]\n"
         "HitList([eaglenet.Hit(1, clip.id, '/v/a.mp4', .5, .4, eaglenet.Moment(0, 1, 0), 9.0)], "

@@ -12,7 +12,7 @@ from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.search.model import ClipFeatures
 from eaglenet.search.torch_model import TorchModel, TorchTexts, prepare_for_store
-from eaglenet.store.layout import Layout, feature_arrays
+from eaglenet.store.manifest import Layout, feature_arrays
 
 SECONDS = torch.zeros(7, 5)
 

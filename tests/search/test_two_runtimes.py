@@ -16,7 +16,7 @@ from eaglenet.core.errors import StoreError
 from eaglenet.methods.base import Method
 from eaglenet.models.files import PACKAGED
 from eaglenet.search.engine import Engine
-from eaglenet.search.numpy_model import NumpyModel
+from eaglenet.search.model import NumpyModel
 from eaglenet.search.query import Query
 from eaglenet.search.torch_model import TorchModel, load_for_search
 from eaglenet.store.hubness import HubnessBank

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from eaglenet.search.engine import Engine
-from eaglenet.serve.server import run
+from eaglenet.serve.app import run
 from eaglenet.serve.settings import Settings
 
 HALF = b"GET /api/info HTTP/1.1\r\nHost: localhost\r\nX-Slow: "

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
-from eaglenet.serve import judging
+from eaglenet.serve import state as judging
 from eaglenet.serve.app import create_app
 from eaglenet.serve.settings import Settings
 from stand_in_chat import StandInChat, serve_chat

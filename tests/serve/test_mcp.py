@@ -24,7 +24,7 @@ from slow_decoding import read_slowly
 from eaglenet.core.errors import UsageError
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.serve.server import run
+from eaglenet.serve.app import run
 from eaglenet.serve.settings import Settings
 from processes import descendants
 from subtitled import write_with_subtitles

@@ -19,7 +19,7 @@ from PIL import Image
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
-from eaglenet.serve.server import run
+from eaglenet.serve.app import run
 from eaglenet.serve.settings import Settings
 from processes import descendants
 

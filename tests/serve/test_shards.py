@@ -28,9 +28,8 @@ from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.indexing.hubness import encode_hubness_bank
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
-from eaglenet.serve.app import create_app
+from eaglenet.serve.app import create_app, run_app
 from eaglenet.serve.problems import Problem
-from eaglenet.serve.server import run_app
 from eaglenet.serve.settings import Settings
 from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes

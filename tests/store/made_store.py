@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eaglenet.store.layout import Layout
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import Layout, Manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Line, Source, SourceLines
 from eaglenet.store.store import LocalStore
 

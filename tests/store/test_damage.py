@@ -17,7 +17,7 @@ from made_store import DIM, fill, make_batch
 
 from eaglenet.core.errors import StoreError
 from eaglenet.store.records import LineQuery
-from eaglenet.store.salvage import read_rows
+from eaglenet.store.repair import read_rows
 from eaglenet.store.schema import COLUMNS, DATABASE, PAGE_SIZE
 from eaglenet.store.segments import KINDS
 from eaglenet.store.store import LocalStore

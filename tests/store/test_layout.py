@@ -10,7 +10,7 @@ import torch
 
 from eaglenet.core.errors import StoreError
 from eaglenet.core.types import VideoFeatures
-from eaglenet.store.layout import Layout, feature_arrays, video_features
+from eaglenet.store.manifest import Layout, feature_arrays, video_features
 
 
 def make_features(tokens: int = 7) -> tuple[VideoFeatures, torch.Tensor]:

@@ -11,8 +11,7 @@ import pytest
 from made_store import make_manifest
 
 from eaglenet.core.errors import StoreError
-from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.store.manifest import Manifest
 
 

@@ -26,7 +26,7 @@ from made_store import (
 )
 
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.store import disk, schema, segments
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, ClipBatch

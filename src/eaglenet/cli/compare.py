@@ -1,11 +1,12 @@
-"""`eaglenet compare`: several methods, one budget, one report."""
+"""``eaglenet compare``, ``ablate`` and ``report``: several trainings, one budget, one report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,14 +25,13 @@ from eaglenet.cli.options import (
     root_setting,
 )
 from eaglenet.cli.terminal import show_progress
+from eaglenet.core.errors import EagleNetError, UnknownNameError
 
 if TYPE_CHECKING:
+    from eaglenet.research.evaluation.figures import QualitativeExample
+    from eaglenet.research.evaluation.run_records import RunRecord
     from eaglenet.research.experiments.build import ExperimentCheck
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("compare")(compare)
+    from eaglenet.research.experiments.campaign import CampaignRow
 
 
 def compare(
@@ -160,3 +160,204 @@ def print_checks(
         f"all rows with {seeds} seeds: about {seeds * seconds / 3600:.1f} h, without evaluation; "
         "nothing was trained (--dry-run)"
     )
+
+
+PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
+"""Data -> its name in the columns of the paper's ablation tables."""
+PaperNumbers = dict[str, dict[str, float | None]]
+"""Recalls by dataset and name."""
+RECALLS = ("R@1", "R@5", "R@10")
+
+
+def ablate(
+    table: Annotated[
+        str, typer.Argument(help="components, energy, pooling, graph, coefficient or edges.")
+    ],
+    output: Output,
+    data: Data = "demo",
+    tower: Tower = "",
+    protocol: Protocol = "",
+    root: Root = "",
+    seeds: Seeds = 1,
+    split: Annotated[
+        str | None, typer.Option(help="Split to report: test unless the data has none.")
+    ] = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train every row of an ablation table and print it beside the paper's numbers.
+
+    The paper's numbers are labelled. On other data than MSR-VTT and DiDeMo only the order of the
+    rows can be compared.
+    """
+    from eaglenet.research.experiments.build import default_split
+    from eaglenet.research.experiments.campaign import (
+        check_trials,
+        left_out_lines,
+        plain_rows,
+        reasons,
+        run_campaign,
+        write_report,
+    )
+    from eaglenet.research.experiments.trials import Trial
+    from eaglenet.research.recipes import TABLES, Recipe
+
+    if table not in TABLES:
+        raise UnknownNameError(f"unknown table {table!r}; choose one of {', '.join(TABLES)}")
+    changes = [*root_setting(root), *(settings or [])]
+    recipes = {
+        value: Recipe("eaglenet", data, tower, protocol, (f"{table}={value}",))
+        for value in TABLES[table]
+    }
+    trials = [Trial(value, recipe.build().override(changes)) for value, recipe in recipes.items()]
+    if dry_run:
+        print_checks(check_trials(trials, device), [], seeds, as_json)
+        return
+    reported_split = split or default_split(trials[0].experiment.data)
+    with show_progress(quiet=as_json) as announce:
+        rows = run_campaign(
+            trials, range(seeds), output, split=reported_split, device=device, announce=announce
+        )
+    paper = {row.label: paper_numbers(table, row.label, data) for row in rows}
+    where = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
+    title = f"{table}: ours on {where} ({reported_split} split, {seeds} seeds) beside the paper"
+    write_report(
+        output, "ablate", title, rows, beside_paper(rows, paper), split=reported_split, paper=paper
+    )
+    if as_json:
+        print(json.dumps({"title": title, "rows": plain_rows(rows, paper)}, indent=2))
+        return
+    print_table(title, *beside_paper(rows, paper))
+    for line in [*reasons(rows), *left_out_lines(output, rows)]:
+        print(line)
+    print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
+
+
+def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
+    """The paper's text-to-video recalls of a row: on the same data, or on both of its datasets."""
+    from eaglenet.research.evaluation.paper import paper_tables
+
+    datasets = [PAPER_COLUMNS[data]] if data in PAPER_COLUMNS else list(PAPER_COLUMNS.values())
+    published = paper_tables()[table]
+    if f"average {RECALLS[0]}" in published.columns:
+        datasets = [*datasets, "average"]
+    return {
+        dataset: {name: published.value(label, f"{dataset} {name}") for name in RECALLS}
+        for dataset in datasets
+    }
+
+
+def beside_paper(
+    rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
+) -> tuple[list[str], list[list[str]]]:
+    """Header and cells; each column is labelled ours or paper."""
+    from eaglenet.research.experiments.campaign import TrialRow
+
+    datasets = list(paper[rows[0].label])
+    header = ["", *(f"{name} (ours)" for name in RECALLS)]
+    header += [f"{dataset} {name} (paper)" for dataset in datasets for name in RECALLS]
+    cells = []
+    for row in rows:
+        ours = ["cannot run", "", ""]
+        if isinstance(row, TrialRow):
+            ours = [row.recall_text("t2v", name) for name in RECALLS]
+        theirs = [str(paper[row.label][dataset][name]) for dataset in datasets for name in RECALLS]
+        cells.append([row.label, *ours, *theirs])
+    return header, cells
+
+
+MAX_METHODS = 4  # rows per query of the qualitative figure
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain them.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
+    title: Annotated[str, typer.Option(help="Heading of the report.")] = "Report",
+    examples: Annotated[
+        int,
+        typer.Option(min=0, help="Draw this many example queries; loads the models; default 0."),
+    ] = 0,
+    split: Annotated[str, typer.Option(help="Split of the example queries; default val.")] = "val",
+    top_k: Annotated[int, typer.Option(min=1, help="Videos per example query; default 3.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write report.md and report.html: tables with mean and spread over seeds, curves, times.
+
+    The table of the test split comes first. With --examples the report also shows what each run
+    retrieves for some queries.
+
+    Scoring times come from `eaglenet evaluate RUN --output RUN/evaluation-test.json`.
+    """
+    from eaglenet.research.evaluation.report import write_report
+    from eaglenet.research.evaluation.run_records import read_runs
+
+    qualitative: list[QualitativeExample] = []
+    notes: list[str] = []
+    if examples:
+        finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
+        qualitative = _examples(finished_runs, split, examples, top_k, notes)
+    report = write_report(runs, output, title=title, examples=qualitative, notes=notes)
+    problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished]
+    problems += [(str(entry.folder), entry.reason) for entry in report.broken]
+    if as_json:
+        record = {
+            "markdown": str(report.markdown),
+            "html": str(report.html),
+            "runs": report.num_runs,
+            "unfinished_or_unreadable": [dict(zip(("folder", "why"), u, strict=True))
+                                         for u in problems],
+            "notes": list(report.notes),
+        }  # fmt: skip
+        print(json.dumps(record, indent=2))
+        return
+    print(f"{report.num_runs} runs: {report.markdown} and {report.html}")
+    for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
+        print(f"note: {line}", file=sys.stderr)
+
+
+def _examples(
+    runs: Sequence[RunRecord], split: str, count: int, top_k: int, notes: list[str]
+) -> list[QualitativeExample]:
+    """Query one run per recipe; runs on other data than the first are left out."""
+    from eaglenet.research.evaluation.figures import best_videos, make_examples
+    from eaglenet.research.evaluation.run_records import group_runs
+    from eaglenet.research.training.epochs import index_chunks
+
+    best: dict[str, Any] = {}
+    gallery = None
+    for group in group_runs(runs)[:MAX_METHODS]:
+        try:
+            method, source, candidate = _open(group.runs[0].folder, split)
+        except EagleNetError as error:
+            notes.append(f"No examples of {group.label}: {error}")
+            continue
+        if gallery is None:
+            gallery = candidate
+        elif list(gallery.sentences) != list(candidate.sentences):
+            notes.append(f"No examples of {group.label}: it was trained on other data")
+            continue
+        texts = (source.texts(rows) for rows in index_chunks(source.num_texts, 256))
+        videos = (source.videos(rows) for rows in index_chunks(source.num_videos, 32))
+        best[group.label] = best_videos(method, texts, videos, top_k=top_k)
+    return make_examples(best, gallery, count) if gallery is not None and best else []
+
+
+def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
+    """Open the model, data and gallery of a run."""
+    from eaglenet.core.errors import UsageError
+    from eaglenet.research.data import SOURCES
+    from eaglenet.research.evaluation.figures import Gallery
+    from eaglenet.research.experiments.build import load_source
+    from eaglenet.research.experiments.runs import frames_folder, load_run
+
+    experiment, method = load_run(folder)
+    data = experiment.data
+    if SOURCES[data.dataset].is_features:
+        raise UsageError("stored features have no frames to show")
+    cache = frames_folder(folder)
+    source = load_source(data, split, method, cache=cache, device=method.device)
+    clips: Any = source.videos
+    gallery = Gallery(source.sentences, source.video_ids, source.video_of_text.cpu(), clips)
+    return method, source, gallery

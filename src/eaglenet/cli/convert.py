@@ -1,4 +1,4 @@
-"""`eaglenet convert`: turn a checkpoint of the authors into a model folder."""
+"""``eaglenet convert`` and ``eaglenet push``: model folders from checkpoints, and to the hub."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglenet.cli.options import AsJson
+from eaglenet.cli.terminal import print_line
+
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
 
 POOLINGS = ("mean", "max", "min")
 EXAMPLE = "num_frames=12"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("convert")(convert)
 
 
 def convert(
@@ -61,9 +59,9 @@ def convert(
 
     settings = read_assignments(changes, EXAMPLE)
     if source == "eaglenet":
-        method, unused = _eaglenet(checkpoint, dataset, energy_pooling, settings)
+        method, unused = _convert_eaglenet(checkpoint, dataset, energy_pooling, settings)
     else:
-        method, unused = _peer(source, checkpoint, settings)
+        method, unused = _convert_peer(source, checkpoint, settings)
     if tokenizer is not None:
         method.tokenizer = (
             ClipTokenizer.from_table(tokenizer)
@@ -101,8 +99,8 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
         )
     for reason in dict.fromkeys(unused.values()):
         names = [name for name, why in unused.items() if why == reason]
-        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        lines.append(f"Left out {len(names)} weights, {listed}: {reason}")
+        examples = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        lines.append(f"Left out {len(names)} weights, {examples}: {reason}")
     if method.tokenizer is None and not reads_features:
         lines += [
             "Without a vocabulary the model scores features and token ids, not texts.",
@@ -111,7 +109,7 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
     return lines
 
 
-def _eaglenet(
+def _convert_eaglenet(
     checkpoint: Path, dataset: str | None, energy_pooling: str, settings: dict[str, Any]
 ) -> tuple[Method, dict[str, str]]:
     from eaglenet.core.errors import UsageError
@@ -136,7 +134,9 @@ def _eaglenet(
     return conversion.method, conversion.unused
 
 
-def _peer(name: str, checkpoint: Path, settings: dict[str, Any]) -> tuple[Method, dict[str, str]]:
+def _convert_peer(
+    name: str, checkpoint: Path, settings: dict[str, Any]
+) -> tuple[Method, dict[str, str]]:
     from eaglenet.methods.official.checkpoint import convert_official
     from eaglenet.models.released import read_released
     from eaglenet.research.recipes.authors import ORIGINALS
@@ -150,3 +150,34 @@ def _peer(name: str, checkpoint: Path, settings: dict[str, Any]) -> tuple[Method
         max_words=original.max_words if original else None,
     )
     return conversion.method, conversion.unused
+
+
+def push(
+    folder: Annotated[Path, typer.Argument(help="Run or model folder.")],
+    repository: Annotated[str, typer.Argument(help="Repository of the hub, OWNER/NAME.")],
+    licence: Annotated[
+        str, typer.Option("--license", help="Licence of the weights, such as apache-2.0.")
+    ] = "",
+    private: Annotated[bool, typer.Option("--private", help="Create it private.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the model card; upload nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Upload a model to a repository of the hub, with a model card.
+
+    The card says what the model is, how it was trained and what was measured, from the files of the
+    run. Log in first with `hf auth login`, or set HF_TOKEN.
+    """
+    from eaglenet.research.experiments.publication import find_model, model_card, push_model
+
+    model = find_model(folder)
+    card = model_card(folder, repository, licence)
+    if dry_run:
+        print(card)
+        return
+    address = push_model(model, repository, card, private=private)
+    if as_json:
+        print(json.dumps({"repository": repository, "address": address}))
+        return
+    print_line(f"{folder} is at {address}")

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from eaglenet.cli.data_options import (
-    DATASETS_WITH_VIDEOS,
-    EXAMPLE,
-    AsJson,
-    Dataset,
-    Root,
-    Settings,
-    VideoFolders,
-    Workers,
-)
-from eaglenet.cli.demo_world import register as register_demo_world
+from eaglenet.cli.demo import demo_world
 from eaglenet.cli.terminal import escape_lines, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, read_assignments, split_assignment
@@ -28,13 +18,30 @@ if TYPE_CHECKING:
     from eaglenet.research.data.checks import CheckReport
     from eaglenet.research.data.records import Split
 
-
-app = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
+data = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
+data.command("demo-world")(demo_world)
 
 MAX_REASONS = 5  # printed of each kind; --json lists them all
+EXAMPLE = "train=7k"
+DATASETS_WITH_VIDEOS = (
+    "msrvtt, didemo, msvd, vatex, activitynet, lsmdc, youcook2, qvhighlights, charades-sta, tgif, "
+    "folder (your own) or demo"
+)
+Dataset = Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}.")]
+Root = Annotated[Path, typer.Option("--root", help="Folder (or file) of the dataset.")]
+VideoFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--videos", help="Folder of video files, if not under the root; repeatable."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help=f"Dataset option as name=value, e.g. {EXAMPLE}; repeatable."),
+]
+Workers = Annotated[int, typer.Option("--workers", help="Files checked in parallel.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command()
+@data.command()
 def check(
     dataset: Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}; features or frames.")],
     root: Root,
@@ -85,7 +92,7 @@ def check(
     raise typer.Exit(report.exit_code)
 
 
-@app.command()
+@data.command()
 def cache(
     dataset: Dataset,
     root: Root,
@@ -128,17 +135,17 @@ def cache(
 
     if encoding not in get_args(Encoding):
         raise UsageError(f"--encoding {encoding!r}; choose one of {', '.join(get_args(Encoding))}")
-    chosen: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
-    spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **chosen)
+    choices: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
+    spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **choices)
     check_choices(spec)
     options = read_assignments(settings, EXAMPLE)
-    loaded = [
+    loaded_splits = [
         DATASETS[dataset].load(root, name, video_folders=videos or (), **options)
         for name in splits or ["train"]
     ]
     results = [
         cache_split(split, spec, output, encoding, workers, retry, estimate_only, as_json)
-        for split in loaded
+        for split in loaded_splits
     ]
     if as_json:
         print(json.dumps(results, indent=2))
@@ -159,23 +166,23 @@ def cache_split(
     from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
 
     folder = cache_folder(output, split.dataset, spec)
-    expected = estimate(split, spec, encoding)
+    estimated_bytes = estimate(split, spec, encoding)
     result: dict[str, Any] = {
         "split": split.name,
         "videos": len(split),
         "found": len(split) - len(split.missing),
-        "estimated_bytes": expected,
+        "estimated_bytes": estimated_bytes,
     }
     if not quiet:
         about = "" if encoding == "raw" else "about "
         print(
             f"{split.name}: {result['found']:,} of {len(split):,} videos found, "
-            f"{about}{expected / 1e9:.2f} GB"
+            f"{about}{estimated_bytes / 1e9:.2f} GB"
         )
     if estimate_only:
         return result
     with show_progress(quiet=quiet) as announce:
-        built = FrameCache.build(
+        frame_cache = FrameCache.build(
             split,
             spec,
             folder,
@@ -185,11 +192,15 @@ def cache_split(
             progress=announce(""),
         )
     skipped = {
-        video.video_id: built.skipped.get(video.video_id, "not cached")
-        for video, here in zip(split.videos, built.available.tolist(), strict=True)
+        video.video_id: frame_cache.skipped.get(video.video_id, "not cached")
+        for video, here in zip(split.videos, frame_cache.available.tolist(), strict=True)
         if not here
     }
-    result |= {"cached": len(split) - len(skipped), "skipped": skipped, "bytes": built.num_bytes}
+    result |= {
+        "cached": len(split) - len(skipped),
+        "skipped": skipped,
+        "bytes": frame_cache.num_bytes,
+    }
     if not quiet:
         print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {folder}")
         for video_id, reason in list(skipped.items())[:MAX_REASONS]:
@@ -200,7 +211,7 @@ def cache_split(
 
 
 def show(report: CheckReport) -> None:
-    """The report as a table, with the first few reasons of each kind."""
+    """Print the report as a table, with the first few reasons of each kind."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -246,28 +257,11 @@ def show(report: CheckReport) -> None:
 
 
 def printable(text: str) -> str:
-    """File names need not be UTF-8, and may hold signs that upset a terminal."""
+    """Escape text for a terminal; file names need not be UTF-8."""
     return escape_lines(text.encode(errors="replace").decode())
 
 
-def register(root: typer.Typer) -> None:
-
-    register_features(app)
-    register_frames(app)
-    register_demo_world(app)
-    root.add_typer(app, name="data")
-
-
-# `eaglenet data features`, `demo-experts` and `teach`: features made once, by several models.
-
-
-def register_features(app: typer.Typer) -> None:
-    """Add the commands to `eaglenet data`."""
-    app.command("features")(features)
-    app.command("demo-experts")(demo_experts)
-    app.command("teach")(teach)
-
-
+@data.command()
 def features(
     model: Annotated[
         str, typer.Argument(help="Whose towers to use: a CLIP folder or hub id, a model or a run.")
@@ -320,13 +314,14 @@ def features(
         print(f"{len(source.missing):,} videos of the split are missing, first {source.missing[0]}")
 
 
+@data.command()
 def demo_experts(
     output: Annotated[Path, typer.Option("--output", help="The experts folder to write.")],
     split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
     count: Annotated[int, typer.Option("--count", min=2, help="Clips of the split.")] = 600,
     seed: Annotated[int, typer.Option("--seed", help="Another seed is another world.")] = 0,
     missing: Annotated[
-        float, typer.Option(help="Share of videos without an expert, 0 to 0.5.")
+        float, typer.Option(help="Fraction of videos without an expert, 0 to 0.5.")
     ] = 0.3,
     as_json: AsJson = False,
 ) -> None:
@@ -344,6 +339,7 @@ def demo_experts(
     print(f"{len(records):,} videos, {len(records.texts):,} texts, {', '.join(WIDTHS)} in {output}")
 
 
+@data.command()
 def teach(
     model: Annotated[str, typer.Argument(help="The teacher: a run or a model folder.")],
     root: Annotated[Path, typer.Option("--root", help="The features folder it teaches on.")],
@@ -363,9 +359,9 @@ def teach(
     print(f"teacher {name}: {texts:,} texts and {videos:,} videos in {root}")
 
 
-def parse_experts(given: list[str] | None) -> dict[str, str]:
+def parse_experts(assignments: list[str] | None) -> dict[str, str]:
     """``NAME=MODEL`` pairs."""
-    pairs = [entry.partition("=") for entry in given or ()]
+    pairs = [entry.partition("=") for entry in assignments or ()]
     for name, equals, model in pairs:
         if not (name and equals and model):
             raise UsageError(f"--expert {name + equals + model!r}: expected NAME=MODEL")
@@ -375,7 +371,7 @@ def parse_experts(given: list[str] | None) -> dict[str, str]:
 
 
 def check_features(root: Path, as_json: bool) -> None:
-    """A feature folder has no files to miss: reading it checks it."""
+    """Check a features folder by reading it, and describe it."""
     from eaglenet.research.data.experts import load_expert_folder
 
     split = load_expert_folder(root)
@@ -412,16 +408,9 @@ def check_features(root: Path, as_json: bool) -> None:
         print(f"  words {name}: {packed.values.shape[1]} wide, up to {packed.most} per text")
 
 
-# `eaglenet data frames`: pictures and captions packed for training towers.
-
-
-def register_frames(app: typer.Typer) -> None:
-    """Add the command to `eaglenet data`."""
-    app.command("frames", help="Pack pictures with captions into a folder of frames.")(frames)
-
-
+@data.command()
 def frames(
-    images: Annotated[Path, typer.Option(help="Folder of pictures, with its subfolders.")],
+    images: Annotated[Path, typer.Option(help="Folder of images, with its subfolders.")],
     captions: Annotated[
         list[str],
         typer.Option(help="KIND=FILE with KIND people, machine or labels; repeatable."),
@@ -430,24 +419,26 @@ def frames(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
     size: Annotated[int, typer.Option(help="Side of a frame in pixels.")] = 192,
     item: Annotated[
-        str, typer.Option(help="Pattern whose group finds a picture's item in its path.")
+        str, typer.Option(help="Pattern whose group finds an image's item in its path.")
     ] = "",
     halves: Annotated[
-        bool, typer.Option("--halves", help="Every picture is two frames side by side.")
+        bool, typer.Option("--halves", help="Every image is two frames side by side.")
     ] = False,
     only: Annotated[Path | None, typer.Option(help="File with the ids to take.")] = None,
     without: Annotated[
         list[Path] | None, typer.Option(help="File with ids to leave out (a test split).")
     ] = None,
     validation: Annotated[
-        float, typer.Option(help="Share or number of items held out for validation.")
+        float, typer.Option(help="Fraction or number of items held out for validation.")
     ] = 0.0,
     test: Annotated[
         bool, typer.Option("--test", help="All items are the test split, in a folder of its own.")
     ] = False,
 ) -> None:
-    """Pack pictures with captions; `eaglenet train small --set folders=A,B` trains on them."""
-    from eaglenet.core.errors import UsageError
+    """Pack images with captions into a folder of frames.
+
+    `eaglenet train small --set folders=A,B` trains on them.
+    """
     from eaglenet.research.data.frame_folder import CAPTION_KINDS
     from eaglenet.research.data.frame_preparation import FramePreparation, prepare_frames
 
@@ -467,5 +458,5 @@ def frames(
         f"{counts['validation']} items held out for validation"
     )
     if counts["unreadable"]:
-        print(f"{counts['unreadable']} pictures could not be read and were left out")
+        print(f"{counts['unreadable']} images could not be read and were left out")
         raise typer.Exit(3)

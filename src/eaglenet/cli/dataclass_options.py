@@ -1,20 +1,15 @@
 """Command-line options made from dataclasses.
 
-An option is declared once, in the dataclass that it fills, as metadata of a field::
+An option is declared once, in the dataclass that it fills, with :func:`.core.settings.option`::
 
     @dataclass(frozen=True)
     class IndexOptions:
-        clip_seconds: float = field(
-            default=10.0,
-            metadata={"group": "Clips", "metavar": "SECONDS", "help": "Set the length of clips."},
-        )
+        clip_seconds: float = option(10.0, "Set the length of clips.", metavar="SECONDS")
 
-A command takes the dataclass as a parameter, and :func:`add_command` turns each field that has a
+A command takes the dataclass as a parameter, and :func:`make_command` turns each field that has a
 ``help`` into an option::
 
     def index(store: StoreName, *, options: IndexOptions) -> None: ...
-
-    add_command(app, "index", index, help="Index videos and images.")
 
 Metadata of a field:
 
@@ -44,6 +39,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
+import typer.main
 from typer.core import TyperCommand
 
 COMMON_SECTIONS = ("Arguments", "Options")
@@ -69,9 +65,21 @@ class GroupedCommand(TyperCommand):
                     formatter.write_dl(sections[title])
 
 
-def add_command(app: typer.Typer, name: str, function: Callable[..., None], *, help: str) -> None:
-    """Add a command with options made from the dataclasses among its parameters."""
-    app.command(name, cls=GroupedCommand, help=help)(expand_options(function))
+def make_command(name: str, source: Callable[..., None] | typer.Typer) -> Any:
+    """Make a command from a function, or from a group of commands.
+
+    Dataclasses among the parameters of the function become options.
+    """
+    app = typer.Typer(rich_markup_mode=None)
+    if isinstance(source, typer.Typer):
+        app.add_typer(source, name=name)
+    else:
+        parameters = inspect.signature(source, eval_str=True).parameters.values()
+        if any(_dataclass_of(parameter.annotation)[0] for parameter in parameters):
+            app.command(name, cls=GroupedCommand)(expand_options(source))
+        else:
+            app.command(name)(source)
+    return typer.main.get_group(app).commands[name]
 
 
 def expand_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""`eaglenet demo`: index a few real clips with `small`, ask five queries, draw the hits."""
+"""``eaglenet demo`` on real clips, and ``eaglenet data demo-world`` on a synthetic world."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from eaglenet.cli.options import AsJson
 from eaglenet.cli.terminal import show_progress
 from eaglenet.core.errors import UsageError, program_command, shell_quote
-from eaglenet.core.progress import report_progress
+from eaglenet.core.progress import Progress, report_progress
 
 if TYPE_CHECKING:
     from eaglenet.core.types import Hit
+    from eaglenet.methods.base import Method
+    from eaglenet.research.data.demo.dataset import DemoSplit
+    from eaglenet.research.data.demo.world import Scene
     from eaglenet.search.engine import Engine
-
 
 CLIPS = Path(__file__).parent / "demo_clips"
 """Twelve videos and images under free licences; LICENSES.md beside them names their sources."""
@@ -40,96 +43,211 @@ QUESTIONS = (
     Question("camping with a tent and a car", "tent.jpg"),
 )
 RESULTS = 3
+MAX_WORDS = 32
 
 WIDTH, HEIGHT = 288, 162  # pixels of a drawn frame, 16:9
 MARGIN, TITLE, CAPTION = 14, 30, 26  # pixels
 BACKGROUND, INK, FAINT = (250, 250, 248), (28, 28, 30), (110, 110, 114)
-FRAME_COLOUR = (28, 28, 30)
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo")(demo)
-
-
-def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")] = Path(
-        "demo"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
     """Index twelve real clips with `small`, search them, and draw the hits as one picture.
 
     Needs no network. A second run indexes nothing again.
     """
-    from eaglenet.indexing.index import IndexOptions, index_videos
     from eaglenet.search.engine import Engine
-    from eaglenet.search.export import write_page
-    from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import DEFAULT_MODEL
-    from eaglenet.search.query import Query
 
     if not CLIPS.is_dir():
         raise UsageError(f"{CLIPS}: the clips of the demo are missing; install the package again")
     started = time.perf_counter()
-    say: Callable[[str], None] = (lambda text: None) if as_json else print
+    say = _printer(as_json)
     with show_progress(quiet=as_json) as announce:
-        progress = announce("")
-
-        def report(state: Any) -> None:
-            report_progress(progress, "indexing", state.done + state.skipped, state.total)
-
-        # One process: starting workers takes longer than decoding a minute of video.
-        indexed = index_videos(
-            [CLIPS],
-            output / "store",
-            DEFAULT_MODEL,
-            options=IndexOptions(workers=0),
-            on_progress=report,
-        )
-    say(f"{indexed.clips} clips in {output}/store ({indexed.indexed} new files)\n")
+        report = _index([CLIPS], output, DEFAULT_MODEL, announce(""))
+    say(f"{report['clips']} clips in {output}/store ({report['indexed']} new files)\n")
     engine = Engine.open(output / "store")
-    queries = [Query(question.query) for question in QUESTIONS]
-    hits = engine.search_many(queries, RESULTS)
+    hits = _search(engine, QUESTIONS, output)
     draw_hits(output / "results.png", engine, hits)
-    write_page(
-        output / "results.html",
-        engine,
-        [SearchResult(query, found) for query, found in zip(queries, hits, strict=True)],
-    )
-    seconds = time.perf_counter() - started
     if as_json:
         answers = [
-            {**question._asdict(), "hits": [asdict(hit) for hit in found]}
-            for question, found in zip(QUESTIONS, hits, strict=True)
+            {**question._asdict(), "hits": [asdict(hit) for hit in each]}
+            for question, each in zip(QUESTIONS, hits, strict=True)
         ]
-        report_fields = {
-            "store": asdict(indexed),
-            "answers": answers,
-            "picture": str(output / "results.png"),
-            "page": str(output / "results.html"),
-            "seconds": round(seconds, 1),
-        }
-        print(json.dumps(report_fields))
+        _print_json(output, started, {"store": report, "answers": answers})
         return
-    for question, found in zip(QUESTIONS, hits, strict=True):
+    for question, each in zip(QUESTIONS, hits, strict=True):
         say(f'"{question.query}"')
-        for hit in found:
+        for hit in each:
             say(f"  {hit.rank}. {hit.score:.3f}  {Path(hit.path).name}{_time_of(hit)}")
         say("")
-    say(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n")
-    say(next_steps(output / "store"))
-
-
-def next_steps(store: Path) -> str:
-    """Return the commands to try after the demo: own videos first."""
-    program = program_command()
-    return f"""Your own videos:
+    program, store = program_command(), shell_quote(output / "store")
+    say(
+        f"""{_written(output, started)}
+Your own videos:
   {program} index FOLDER
   {program} search "a dog on a beach"
 The clips of the demo:
-  {program} search "a white parrot" --store {shell_quote(store)}
-  {program} serve --store {shell_quote(store)}          a page to search in, on this machine only"""
+  {program} search "a white parrot" --store {store}
+  {program} serve --store {store}          a page to search in, on this machine only"""
+    )
+
+
+def demo_world(
+    output: Output = Path("demo-world"),
+    clips: Annotated[int, typer.Option(min=8, help="Clips of the test world to render.")] = 240,
+    model: Annotated[str, typer.Option(help="The shipped model, or one trained here.")] = "demo",
+    as_json: AsJson = False,
+) -> None:
+    """Render the demo world, evaluate the model `demo` on it, index, search, draw the results.
+
+    Needs no network. What is already in the folder is not made again.
+    """
+    import torch
+
+    from eaglenet.models.folder import load
+    from eaglenet.research.data.demo.dataset import render_world
+    from eaglenet.search.engine import Engine
+    from eaglenet.search.export import write_contact_sheet
+    from eaglenet.search.hits import SearchResult
+    from eaglenet.search.query import Query
+    from eaglenet.video import decoding
+
+    started = time.perf_counter()
+    # The model's tensors are small: on shared cores threads waiting for each other take longer
+    # than the work (17 s with one thread, 118 s with two, under other load).
+    torch.set_num_threads(1)
+    say = _printer(as_json)
+    method = load(model)
+    # The reports below count what was left out; the loader need not say it too.
+    with show_progress(quiet=as_json) as announce, decoding.without_skip_warnings():
+        progress = announce("")
+        world = render_world(output / "world", "test", clips, progress=progress)
+        say(f"world:  {len(world)} H.264 clips and {len(world.texts)} sentences in {output}/world")
+        scores = _evaluate(method, world, output, progress)
+        say(f"\n{scores}\n")
+        paths = [video.path for video in world.videos if video.path is not None]
+        report = _index(paths, output, model, progress, method)
+        say(f"store:  {report['clips']} clips in {output}/store ({report['indexed']} new)\n")
+    questions = choose_sentences(world)
+    engine = Engine.open(output / "store", method)
+    # Few clips: rank them all exactly.
+    hits = _search(engine, questions, output, shortlist=len(world))
+    results = [
+        SearchResult(Query(question.query), each)
+        for question, each in zip(questions, hits, strict=True)
+    ]
+    files = {number: question.file for number, question in enumerate(questions)}
+    write_contact_sheet(output / "results.png", engine, results, files)
+    if as_json:
+        answers = [
+            {"sentence": query, "right": file, "hits": [asdict(hit) for hit in each]}
+            for (query, file), each in zip(questions, hits, strict=True)
+        ]
+        record = {"clips": len(world), "evaluation": scores.to_dict(), "store": report}
+        _print_json(output, started, {**record, "answers": answers})
+        return
+    for question, each in zip(questions, hits, strict=True):
+        say(f'"{question.query}"')
+        for hit in each:
+            name = Path(hit.path).name
+            mark = "right" if name == question.file else "wrong"
+            best = f"best at {hit.moment.best:.1f} s"
+            say(f"  {hit.rank}. {mark:5}  {hit.score:.3f}  {name}, {best}")
+        say("")
+    program, store = program_command(), shell_quote(output / "store")
+    say(
+        f"""{_written(output, started)}
+{program} search {shell_quote(questions[0].query)} --store {store}
+{program} serve --store {store}          a page to search in, on this machine only
+{program} train eaglenet --data demo --output runs/demo    train it yourself, in minutes"""
+    )
+
+
+def choose_sentences(world: DemoSplit) -> list[Question]:
+    """Three sentences and the files that they are about, by position and not by how well they do.
+
+    One motion; two things in order; and the same two things in the other order, which only a model
+    that sees time can tell apart.
+    """
+    single = _first(world, "single")
+    ordered = _first(world, "sequence")
+    twin = next(scene for scene in world.scenes if scene.scene_id == ordered.twin_id)
+    scenes = (single, ordered, twin)
+    return [Question(scene.captions[0], f"{scene.scene_id}.mp4") for scene in scenes]
+
+
+def _first(world: DemoSplit, kind: str) -> Scene:
+    for scene in world.scenes:
+        if scene.kind == kind and scene.twin_id is not None:
+            return scene
+    raise UsageError(f"no clip of kind {kind!r} in {len(world)} clips; ask for more with --clips")
+
+
+def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress | None) -> Any:
+    """Every sentence against every clip, from the decoded files."""
+    import torch
+
+    from eaglenet.research.data.frame_cache import FrameCache
+    from eaglenet.research.data.sources import cached_source
+    from eaglenet.research.training.distributed import World
+    from eaglenet.research.training.epochs import evaluate_source
+
+    folder = output / "frames" / f"{len(world)}-clips"
+    cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)
+    source = cached_source(world, cache, method.tokenize, MAX_WORDS)
+    return evaluate_source(method, source, World(device=torch.device("cpu")))
+
+
+def _index(
+    paths: Sequence[str | Path],
+    output: Path,
+    model: str,
+    progress: Progress | None,
+    method: Method | None = None,
+) -> dict[str, Any]:
+    from eaglenet.indexing.index import IndexOptions, index_videos
+
+    def report(state: Any) -> None:
+        report_progress(progress, "indexing", state.done + state.skipped, state.total)
+
+    # One process: starting workers takes longer than decoding a minute of video.
+    options = IndexOptions(workers=0)
+    return asdict(
+        index_videos(
+            paths, output / "store", model, options=options, on_progress=report, method=method
+        )
+    )
+
+
+def _search(
+    engine: Engine, questions: Sequence[Question], output: Path, **options: Any
+) -> Sequence[list[Hit]]:
+    from eaglenet.search.export import write_page
+    from eaglenet.search.hits import SearchResult
+    from eaglenet.search.query import Query
+
+    queries = [Query(question.query) for question in questions]
+    hits = engine.search_many(queries, RESULTS, **options)
+    results = [SearchResult(*pair) for pair in zip(queries, hits, strict=True)]
+    write_page(output / "results.html", engine, results)
+    return hits
+
+
+def _printer(as_json: bool) -> Callable[[str], None]:
+    return (lambda text: None) if as_json else print
+
+
+def _written(output: Path, started: float) -> str:
+    seconds = time.perf_counter() - started
+    return f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n"
+
+
+def _print_json(output: Path, started: float, values: dict[str, Any]) -> None:
+    files = {"picture": str(output / "results.png"), "page": str(output / "results.html")}
+    seconds = round(time.perf_counter() - started, 1)
+    print(json.dumps({**values, **files, "seconds": seconds}))
 
 
 def draw_hits(path: Path, engine: Engine, hits: Sequence[Sequence[Hit]]) -> None:
@@ -145,16 +263,16 @@ def draw_hits(path: Path, engine: Engine, hits: Sequence[Sequence[Hit]]) -> None
     drawing = ImageDraw.Draw(sheet)
     title_font: Any = ImageFont.load_default(19)
     caption_font: Any = ImageFont.load_default(13)
-    for number, (question, found) in enumerate(zip(QUESTIONS, hits, strict=True)):
+    for number, (question, row_hits) in enumerate(zip(QUESTIONS, hits, strict=True)):
         top = MARGIN + number * (row + MARGIN)
         drawing.text((MARGIN, top), f"\u201c{question.query}\u201d", INK, title_font)
-        for column, hit in enumerate(found):
+        for column, hit in enumerate(row_hits):
             left = MARGIN + column * (WIDTH + MARGIN)
             corner = (left, top + TITLE)
             sheet.paste(_frame(engine, hit), corner)
             if hit.rank == 1:
                 box = (left - 3, top + TITLE - 3, left + WIDTH + 2, top + TITLE + HEIGHT + 2)
-                drawing.rectangle(box, outline=FRAME_COLOUR, width=3)
+                drawing.rectangle(box, outline=INK, width=3)
             text = f"{hit.rank}.  {Path(hit.path).name}{_time_of(hit)}    {hit.score:.2f}"
             colour = INK if hit.rank == 1 else FAINT
             drawing.text((left, top + TITLE + HEIGHT + 6), text, colour, caption_font)

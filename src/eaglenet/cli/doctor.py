@@ -1,4 +1,4 @@
-"""`eaglenet doctor`: what protects this machine from hostile files, and what is missing."""
+"""`eaglenet doctor`: protections of this machine from hostile files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from eaglenet.core.errors import UsageError
 from eaglenet.version import __version__
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("doctor", help="Check the decoder and how it is confined on this machine.")(doctor)
-
-
 def doctor(as_json: AsJson = False) -> None:
-    """Print versions and protections; the exit code is 1 if something is missing."""
+    """Check the decoder and how it is confined on this machine.
+
+    The exit code is 1 if something is missing.
+    """
     problems: list[str] = []
     facts: dict[str, Any] = {
         "eaglenet": __version__,
@@ -46,16 +44,16 @@ def _ffmpeg(problems: list[str]) -> str:
     from eaglenet.video.containers import FFMPEG_FLOOR, ffmpeg_version, pyav
 
     try:
-        version, shown = ffmpeg_version(), str(pyav().ffmpeg_version_info)
+        version, name = ffmpeg_version(), str(pyav().ffmpeg_version_info)
     except UsageError as error:
         problems.append(str(error))
         return "not installed"
     if version < FFMPEG_FLOOR:
         floor = ".".join(map(str, FFMPEG_FLOOR))
         problems.append(
-            f"FFmpeg {shown} has known holes ({floor} or newer is needed): pip install -U av"
+            f"FFmpeg {name} has known holes ({floor} or newer is needed): pip install -U av"
         )
-    return shown
+    return name
 
 
 def _landlock() -> str:

@@ -12,21 +12,20 @@ from itertools import chain
 from typing import Annotated, Any
 
 import typer
-import typer.main
 from typer.core import TyperGroup
 
+from eaglenet.cli.dataclass_options import make_command
 from eaglenet.cli.terminal import (
     SafeFormatter,
     ShortCommand,
     end_short_command,
     escape_lines,
 )
-from eaglenet.core import plugins
-from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError
-from eaglenet.core.extras import missing_extra
+from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError, missing_extra
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
+from eaglenet.core.registry import import_plugin, load_installed
 
 VALUE_NAMES = {
     "int": "NUMBER",
@@ -49,7 +48,18 @@ COMMANDS = {
     "Train and compare": ("train", "evaluate", "recipes", "compare", "ablate", "report", "push"),
     "Data and files": ("data", "metrics", "convert", "doctor"),
 }
-"""Commands by section of the help. Each is a module of this package with a ``register(app)``."""
+"""Commands by section of the help. Each is a function or a group in the module of its name."""
+MODULES = {
+    "highlights": "search",
+    "mcp": "serve",
+    "watch": "index",
+    "metrics": "evaluate",
+    "ablate": "compare",
+    "push": "convert",
+    "recipes": "train",
+    "report": "compare",
+}
+"""Modules of the commands that share one with another command."""
 HELP_OPTIONS = {"-h", "--help", "--help-all"}
 
 
@@ -101,9 +111,8 @@ class CommandTable(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded and name in self:
-            app = typer.Typer(rich_markup_mode=None)
-            import_module(f"eaglenet.cli.{name}").register(app)
-            self._loaded[name] = typer.main.get_group(app).commands[name]
+            module = import_module(f"eaglenet.cli.{MODULES.get(name, name)}")
+            self._loaded[name] = make_command(name, getattr(module, name))
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -132,9 +141,9 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Import plug-ins before a command looks for their names."""
         modules, rest = take_imports(args)
-        plugins.load_installed()
+        load_installed()
         for module in modules:
-            plugins.import_plugin(module)
+            import_plugin(module)
         if not rest or rest[0] in HELP_OPTIONS:
             name_values(self, ctx)
         elif HELP_OPTIONS & set(rest):
@@ -262,34 +271,30 @@ def main() -> None:
     except StoppedError as stopped:
         print(escape_lines(str(stopped)), file=sys.stderr)
         sys.exit(stopped.exit_code)
-    except EagleNetError as error:
-        if os.environ.get("EAGLENET_DEBUG"):
-            raise
-        print(escape_lines(f"error: {error}"), file=sys.stderr)
-        sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        missing = missing_extra(error, "this command")
-        if missing is None or os.environ.get("EAGLENET_DEBUG"):
-            raise
-        print(f"error: {missing}", file=sys.stderr)
-        sys.exit(missing.exit_code)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe.
         sys.stderr.close()
         sys.exit(0)
-    except ObjectError as error:
-        if os.environ.get("EAGLENET_DEBUG"):
+    except Exception as error:
+        message, exit_code = explain(error)
+        if message is None or os.environ.get("EAGLENET_DEBUG"):
             raise
-        print(escape_lines(f"error: {error}"), file=sys.stderr)
-        sys.exit(StoreError.exit_code)
-    except OSError as error:
-        # A path that cannot be written or a full disk is no bug; anything else is.
-        if os.environ.get("EAGLENET_DEBUG") or (
-            error.filename is None and error.errno not in DISK_FAULTS
-        ):
-            raise
+        print(escape_lines(f"error: {message}"), file=sys.stderr)
+        sys.exit(exit_code)
+
+
+def explain(error: Exception) -> tuple[str | None, int]:
+    """Return message and exit code for an error; the message for a bug is None."""
+    if isinstance(error, ModuleNotFoundError):
+        error = missing_extra(error, "this command") or error
+    if isinstance(error, EagleNetError):
+        return str(error), error.exit_code
+    if isinstance(error, ObjectError):
+        return str(error), StoreError.exit_code
+    # A path that cannot be written or a full disk is no bug; anything else is.
+    if isinstance(error, OSError) and (error.filename or error.errno in DISK_FAULTS):
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         advice = "check the path, its permissions and the space on its disk"
         cause = f"{error.strerror}; {'a folder is expected there' if is_file else advice}"
-        print(escape_lines(f"error: {error.filename or 'the disk'}: {cause}"), file=sys.stderr)
-        sys.exit(1)
+        return f"{error.filename or 'the disk'}: {cause}", 1
+    return None, 1

@@ -26,28 +26,23 @@ NAME_WIDTH = 33
 """In the table of 80 columns; a longer name has a line for itself."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("models", help="List models to index with: size, languages, licence.")(models)
-
-
 def models(
     as_json: AsJson = False,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure frames per second on this machine (slow).")
     ] = False,
     wide: Annotated[
-        bool, typer.Option("--wide", help="A line for each model, of 110 columns.")
+        bool, typer.Option("--wide", help="Print one line per model, 110 columns wide.")
     ] = False,
     only: Annotated[
-        str, typer.Option("--containing", help="Only names with this text in them.")
+        str, typer.Option("--containing", help="Only models whose name contains this text.")
     ] = "",
-    download: Annotated[str | None, typer.Option(help="Fetch this model now.")] = None,
+    download: Annotated[str | None, typer.Option(help="Download this model now.")] = None,
     accept_licence: Annotated[
-        str | None, typer.Option(help="A licence that you have read and accept, by its name.")
+        str | None, typer.Option(help="Name of a licence that you have read and accept.")
     ] = None,
 ) -> None:
-    """List the towers that have a name, or fetch one."""
+    """List models to index with: size, languages, licence."""
     if download is not None:
         _download(download, accept_licence)
         return
@@ -159,7 +154,7 @@ def _print_wide(rows: list[dict[str, Any]], measure: bool) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them.
+    """Format a number of bytes.
 
     >>> size(44_900_000), size(1_500_000_000), size(16_300_000_000)
     ('45 MB', '1.5 GB', '16 GB')

@@ -1,10 +1,9 @@
-"""Options that commands share, and the recipe or table that they stand for."""
+"""Options and output that commands share."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +11,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import STORE_VARIABLE, default_store
 
 if TYPE_CHECKING:
-    from eaglenet.research.experiments.experiment import Experiment
-    from eaglenet.research.recipes import Recipe
+    pass
 
 
 Settings = Annotated[
@@ -53,35 +51,6 @@ Variants = Annotated[
     typer.Option("--variant", metavar="NAME=VALUE", help="Variant of the method, such as "
                  "edges=no-f2f; repeatable."),
 ]  # fmt: skip
-
-
-def find_recipe(
-    name: str, data: str, tower: str, protocol: str, variants: list[str] | None
-) -> Recipe:
-    """The recipe of a method, or of a row of the paper's tables, with the given axes."""
-    from eaglenet.research.recipes import Recipe, paper_recipe
-    from eaglenet.research.recipes.recipe import ROW_NAME
-
-    axes = {"data": data, "tower": tower, "protocol": protocol, "variants": tuple(variants or ())}
-    recipe = paper_recipe(name) if ROW_NAME.fullmatch(name) else Recipe(name)
-    changes: dict[str, Any] = {axis: value for axis, value in axes.items() if value}
-    return dataclasses.replace(recipe, **changes)
-
-
-def find_experiment(
-    name: str, data: str, tower: str, protocol: str, variants: list[str] | None
-) -> Experiment:
-    """The experiment of a recipe, or one saved as JSON."""
-    from eaglenet.research.experiments.experiment import Experiment
-
-    if not name.endswith(".json"):
-        return find_recipe(name, data, tower, protocol, variants).build()
-    if data or tower or protocol or variants:
-        raise UsageError(
-            f"{name} is a whole experiment; change it with --set instead of --data, --tower, "
-            "--protocol and --variant"
-        )
-    return Experiment.load(Path(name))
 
 
 def root_setting(root: str) -> list[str]:

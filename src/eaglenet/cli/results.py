@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from eaglenet.cli.terminal import escape_line, print_line
 from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.hits import file_url
 from eaglenet.search.confidence import fits_nothing, label
 from eaglenet.video.containers import is_image
 
@@ -136,7 +137,7 @@ def format_table(
     for hit, cells in zip(result.hits, rows, strict=True):
         name = escape_line(os.path.relpath(hit.path, folder))
         start = GAP.join(_pad(cells, widths))
-        link = f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}" if links else ""
+        link = f"{file_url(hit.path)}#t={hit.moment.start:.1f}" if links else ""
         if is_beside:
             first, *rest = wrap(name, columns_left)
             indent = " " * (len(start) + len(GAP))
@@ -338,7 +339,7 @@ def play(path: str, seconds: float) -> str:
         # In its own session, so that it continues when this program ends.
         subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
         return command[0]
-    if not webbrowser.open(f"{Path(path).as_uri()}#t={seconds:.2f}"):
+    if not webbrowser.open(f"{file_url(path)}#t={seconds:.2f}"):
         raise UsageError(f"no player found; install mpv or vlc, or open {path} yourself")
     return "the browser"
 
@@ -357,7 +358,7 @@ def save_hits(
     """Save the moment of every hit; each of several queries has its own folder."""
     from eaglenet.video.writing import moment_name, save_moment
 
-    saved, written = SavedMoments(), set[Path]()
+    saved, paths = SavedMoments(), set[Path]()
     for number, result in enumerate(results):
         name = _folder_name(number, result.query.title)
         subfolder = folder / name if len(results) > 1 else folder
@@ -369,7 +370,7 @@ def save_hits(
             start = max(0.0, hit.moment.start - padding)
             end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
             source = engine.file_of(hit.clip_id)
-            target = _free_path(subfolder / moment_name(source, start, end, form), source, written)
+            target = _free_path(subfolder / moment_name(source, start, end, form), source, paths)
             try:
                 save_moment(source, target, start, end, form)
             except VideoDecodeError as error:
@@ -389,21 +390,21 @@ def _folder_name(number: int, query: str) -> str:
     return f"{number + 1:02} {words}".strip()
 
 
-def _free_path(path: Path, source: Path, written: set[Path]) -> Path:
+def _free_path(path: Path, source: Path, used_paths: set[Path]) -> Path:
     """Add a number to ``path`` if this run has written it already.
 
     Images keep their names, so other images of the same name are not overwritten either.
     """
     free, number = path, 1
-    while free in written or (is_image(source) and _is_other_file(free, source)):
+    while free in used_paths or (is_image(source) and _is_other_file(free, source)):
         number += 1
         free = path.with_name(f"{path.stem} ({number}){path.suffix}")
-    written.add(free)
+    used_paths.add(free)
     return free
 
 
 def _is_other_file(path: Path, source: Path) -> bool:
-    """Whether a file exists that is not a copy of ``source``."""
+    """Return whether a file exists that is not a copy of ``source``."""
     try:
         return path.exists() and not filecmp.cmp(path, source, shallow=False)
     except OSError:

@@ -1,19 +1,20 @@
-"""``eaglenet search``: find moments in a store."""
+"""``eaglenet search`` and ``eaglenet highlights``: find moments in a store."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.dataclass_options import add_command
-from eaglenet.cli.options import StoreName
+from eaglenet.cli.options import AsJson, StoreName
 from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
@@ -41,18 +42,17 @@ from eaglenet.core.errors import (
     store_option,
 )
 from eaglenet.core.platform import data_folder
+from eaglenet.core.settings import option
 from eaglenet.search.confidence import label
 from eaglenet.search.grammar import AnyQuery, parse
-from eaglenet.search.options import SearchOptions
+from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
-    from eaglenet.search.hit_list import HitList
-    from eaglenet.search.hits import CaptionHit, SearchResult
-    from eaglenet.search.judge import Judge
+    from eaglenet.search.hits import CaptionHit, HitList, SearchResult
 
 PROMPT = "search> "
 HISTORY_LENGTH = 1000
@@ -66,78 +66,45 @@ NO_TRANSCRIPTS = (
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What to do with the results: print, save, play."""
+    """Options for printing, saving and playing results."""
 
-    as_json: bool = field(default=False, metadata={"option": "--json", "help": "Print JSON."})
-    open_best: bool = field(
-        default=False,
-        metadata={"option": "--open", "help": "Play the best result in mpv, vlc or a browser."},
+    as_json: bool = option(False, "Print JSON.", name="--json")
+    open_best: bool = option(False, "Play the best result in mpv, vlc or a browser.", name="--open")
+    thumbnails: bool = option(False, "Show images in terminals that support it.", group="Output")
+    html: Path | None = option(
+        None, "Write a web page with images.", group="Output", metavar="FILE"
     )
-    thumbnails: bool = field(
-        default=False,
-        metadata={"group": "Output", "help": "Show images in terminals that support it."},
+    save_sheet: Path | None = option(
+        None, "Write a PNG image with frames of all results.", group="Output", metavar="FILE"
     )
-    html: Path | None = field(
-        default=None,
-        metadata={"group": "Output", "metavar": "FILE", "help": "Write a web page with images."},
+    save_clips: Path | None = option(
+        None, "Save the moment of each result, with sound.", group="Output", metavar="FOLDER"
     )
-    save_sheet: Path | None = field(
-        default=None,
-        metadata={
-            "group": "Output",
-            "metavar": "FILE",
-            "help": "Write a PNG image with frames of all results.",
-        },
+    save_as: str = option(
+        "video",
+        "Save moments as video, gif or sheet (frames in rows).",
+        group="Output",
+        metavar="FORMAT",
     )
-    save_clips: Path | None = field(
-        default=None,
-        metadata={
-            "group": "Output",
-            "metavar": "FOLDER",
-            "help": "Save the moment of each result, with sound.",
-        },
+    save_timeline: Path | None = option(
+        None,
+        "Write results for editors: .edl, .fcpxml, .xml, .otio, .csv, .m3u8 or .srt.",
+        group="Output",
+        metavar="FILE",
     )
-    save_as: str = field(
-        default="video",
-        metadata={
-            "group": "Output",
-            "metavar": "FORMAT",
-            "help": "Save moments as video, gif or sheet (frames in rows).",
-        },
+    save_reel: Path | None = option(
+        None,
+        "Write the moments of all results as one MP4, with sound.",
+        group="Output",
+        metavar="FILE",
     )
-    save_timeline: Path | None = field(
-        default=None,
-        metadata={
-            "group": "Output",
-            "metavar": "FILE",
-            "help": "Write results for editors: .edl, .fcpxml, .xml, .otio, .csv, .m3u8 or .srt.",
-        },
-    )
-    save_reel: Path | None = field(
-        default=None,
-        metadata={
-            "group": "Output",
-            "metavar": "FILE",
-            "help": "Write the moments of all results as one MP4, with sound.",
-        },
-    )
-    padding: float = field(
-        default=1.0,
-        metadata={
-            "group": "Output",
-            "metavar": "SECONDS",
-            "min": 0,
-            "help": "Save this much before and after a moment.",
-        },
+    padding: float = option(
+        1.0, "Save this much before and after a moment.", group="Output", metavar="SECONDS", min=0
     )
 
     def __post_init__(self) -> None:
         if self.save_as != "video" and self.save_clips is None:
             raise UsageError(f"--save-as {self.save_as} needs a folder: --save-clips FOLDER")
-
-
-def register(app: typer.Typer) -> None:
-    add_command(app, "search", search, help="Find moments with a text, an image or a video.")
 
 
 def search(
@@ -146,7 +113,7 @@ def search(
         list[str] | None,
         typer.Argument(
             metavar="TEXT",
-            help='What to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
+            help='Text to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--results", help="Show this many results.")] = 10,
@@ -194,7 +161,7 @@ def search(
         and sys.stdin.isatty()
         and not output.as_json
     )
-    typed = (
+    typed_queries = (
         []
         if is_interactive
         else make_queries(words or [], queries, source, is_literal=options.literal)
@@ -207,7 +174,11 @@ def search(
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import runs_through_numpy
 
-    opened_judge = _open_judge(judge)
+    opened_judge = None
+    if judge is not None:
+        from eaglenet.search.judge import Judge
+
+        opened_judge = Judge(judge)
     engine = Engine.open(store, model, device)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
@@ -222,14 +193,14 @@ def search(
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
     elif captions is not None:
-        (query,) = typed
+        (query,) = typed_queries
         assert isinstance(query, Query), "made of --video or --similar"
         _print_captions(engine.best_captions(query, read_lines(captions), k), output.as_json)
     else:
-        hits = engine.search_many(typed, k, options=options, judge=opened_judge)
-        for query, each in zip(typed, hits, strict=True):
+        hits = engine.search_many(typed_queries, k, options=options, judge=opened_judge)
+        for query, each in zip(typed_queries, hits, strict=True):
             _print_notice(query, each)
-        results = [SearchResult(*pair) for pair in zip(typed, hits, strict=True)]
+        results = [SearchResult(*pair) for pair in zip(typed_queries, hits, strict=True)]
         _report(engine, store, results, options, output, draw, is_list=queries is not None)
 
 
@@ -481,8 +452,8 @@ def _print_notes(
         command = f"eaglenet index PATH{store_option(store)}"
         print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
     elif not as_json:
-        measured = "" if engine.has_confidence else "; confidence was not measured for this model"
-        print_line(f"searched {pluralize(num_clips, 'clip')} in {store}{measured}", is_error=True)
+        note = "" if engine.has_confidence else "; confidence was not measured for this model"
+        print_line(f"searched {pluralize(num_clips, 'clip')} in {store}{note}", is_error=True)
     if "visual" not in options.modalities and not engine.info()["lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
@@ -507,14 +478,6 @@ def _print_notes(
         )
 
 
-def _open_judge(address: str | None) -> Judge | None:
-    if address is None:
-        return None
-    from eaglenet.search.judge import Judge
-
-    return Judge(address)
-
-
 def _print_notice(query: AnyQuery, hits: HitList) -> None:
     if hits.notice:
         hint = "; --literal searches for the text as it is" if query.dates else ""
@@ -528,3 +491,42 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
     for hit in hits:
         time = format_time(hit.moment.best)
         print_line(f"{hit.rank:>3}  {hit.score:.3f}  {time:>8}  {escape_line(hit.caption)}")
+
+
+def highlights(
+    store: StoreName,
+    folder: Annotated[
+        Path | None, typer.Argument(help="Only files below this folder; default: all.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--results", help="Show this many moments.")] = 10,
+    as_json: AsJson = False,
+    *,
+    filters: Filters,
+) -> None:
+    """List moments unlike everything else."""
+    if folder is not None:
+        if filters.path is not None:
+            raise UsageError("FOLDER and --path cannot be combined; give one of them")
+        path = os.path.join(os.path.abspath(folder.expanduser()), "*")
+        filters = dataclasses.replace(filters, path=path)
+    begin_short_command()
+    from eaglenet.search.engine import Engine
+    from eaglenet.search.highlights import find_highlights
+    from eaglenet.search.hits import SearchResult
+    from eaglenet.search.options import SearchOptions
+    from eaglenet.search.query import Query
+
+    engine = Engine.open(store)
+    hits = find_highlights(engine, k, filters)
+    if as_json:
+        print_json({"hits": [asdict(hit) for hit in hits]})
+        return
+    num_clips = len(engine.snapshot)
+    if not num_clips:
+        command = f"eaglenet index PATH{store_option(store)}"
+        print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
+        return
+    ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in hits}
+    reason = "" if hits else engine.why_empty(SearchOptions(filters=filters))
+    print_result(SearchResult(Query("unusual moments"), hits), ids, reason)
+    print_line(f"compared with {pluralize(num_clips, 'clip')} in {store}", is_error=True)

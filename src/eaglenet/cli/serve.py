@@ -1,4 +1,4 @@
-"""``eaglenet serve``: the search page and the HTTP API."""
+"""``eaglenet serve`` and ``eaglenet mcp``: search over HTTP, and for assistants."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from typing import Annotated
 import typer
 
 from eaglenet.cli.options import StoreName
-from eaglenet.cli.terminal import print_line
+from eaglenet.cli.terminal import end_short_command, print_line
 from eaglenet.core.errors import UsageError
 
 MIN_TOKEN, MAX_TOKEN = 16, 4096
 """Characters."""
-
-
-def register(app: typer.Typer) -> None:
-    app.command("serve", help="Search in a browser and over HTTP.")(serve)
 
 
 def serve(
@@ -73,12 +69,12 @@ def serve(
         typer.Option(metavar="URL,URL,...", help="Search in these shards, 1/N to N/N."),
     ] = None,
 ) -> None:
-    """Serve the page and the API until interrupted."""
+    """Search in a browser and over HTTP."""
     # Waiting threads that spin take the core of those they wait for: with other work on the
     # machine a query took ten times as long. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from eaglenet.search.engine import Engine
-    from eaglenet.serve.server import run, run_app
+    from eaglenet.serve.app import run, run_app
     from eaglenet.serve.settings import Settings, is_local_host
     from eaglenet.store.kinds import open_store
 
@@ -122,14 +118,14 @@ def serve(
         )
         return
     scan = None
-    opened = open_store(store)
+    local_store = open_store(store)
     if shards is not None:
         from eaglenet.cluster.shard_front import START_TIMEOUT, ShardScan
 
         urls = [url.strip() for url in shards.split(",") if url.strip()]
-        scan = ShardScan(urls, opened.manifest.identity, token=token)
-        scan.wait_until_up(opened.snapshot(), START_TIMEOUT)
-    engine = Engine(opened, model=model, device=device, scan=scan)
+        scan = ShardScan(urls, local_store.manifest.identity, token=token)
+        scan.wait_until_up(local_store.snapshot(), START_TIMEOUT)
+    engine = Engine(local_store, model=model, device=device, scan=scan)
     what = f"{len(engine.snapshot)} clips"
     run(engine, settings, host=host, port=port, on_ready=ready)
 
@@ -146,3 +142,26 @@ def read_token(file: Path | None) -> str | None:
     if len(text) > MAX_TOKEN:
         raise UsageError(f"--token-file {file}: expected one line with the token, found more")
     return text.strip()
+
+
+def mcp(
+    store: StoreName,
+    save_folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Let assistants save clips into this folder."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Load the model from here, if it has moved.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Run the model on auto, cpu, cuda or mps.")] = "auto",
+) -> None:
+    """Let assistants search: an MCP server on standard input and output."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import anyio
+
+    from eaglenet.search.engine import Engine
+    from eaglenet.serve.mcp import serve_stdio
+
+    anyio.run(serve_stdio, Engine.open(store, model, device), save_folder)
+    # The client waits for the end of the process, and kills one that takes seconds.
+    end_short_command(0)

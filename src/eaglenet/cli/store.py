@@ -18,7 +18,7 @@ from eaglenet.core.errors import UsageError, shell_join, shell_quote
 if TYPE_CHECKING:
     from eaglenet.store.base import Store
 
-commands = typer.Typer(no_args_is_help=True, help="Inspect, repair, export and import a store.")
+store = typer.Typer(no_args_is_help=True, help="Inspect, repair, export and import a store.")
 FILES_SHOWN = 20
 
 
@@ -30,11 +30,7 @@ class TableFormat(StrEnum):
     csv = "csv"
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(commands, name="store")
-
-
-@commands.command()
+@store.command()
 def info(store: StoreName, as_json: AsJson = False) -> None:
     """Show clips, files, hours, model, how the store is searched, and its size."""
     from eaglenet.search.engine import Engine
@@ -64,7 +60,7 @@ def _size(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-@commands.command()
+@store.command()
 def files(store: StoreName, as_json: AsJson = False) -> None:
     """List all indexed files, and why others were skipped."""
     from eaglenet.store.kinds import open_store
@@ -79,7 +75,7 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
         print_line(f"{row.status:<7} {clips:>11}  {row.path}  {row.reason}".rstrip())
 
 
-@commands.command()
+@store.command()
 def transcript(
     store: StoreName,
     file: Annotated[str, typer.Argument(help="Path of an indexed video, or the id of a clip.")],
@@ -105,22 +101,22 @@ def transcript(
             f"{file} has no transcript; `eaglenet index --listen MODEL` recognises speech, "
             "`--read-text` reads on-screen text"
         )
-    chosen = transcripts[source - 1]
+    transcript = transcripts[source - 1]
     if save is not None:
-        write_transcript(save, chosen)
-        print_line(f"wrote {save}: {pluralize(len(chosen.lines), 'line')} ({chosen.title})")
+        write_transcript(save, transcript)
+        print_line(f"wrote {save}: {pluralize(len(transcript.lines), 'line')} ({transcript.title})")
     elif as_json:
         print_json([{**asdict(each), "number": n} for n, each in enumerate(transcripts, 1)])
         return
     else:
-        for line in chosen.lines:
+        for line in transcript.lines:
             print_line(f"{format_time(line.start):>8}  {line.text}")
     for number, other in enumerate(transcripts, 1):
         if number != source:
             print_line(f"also: --source {number:d} ({other.title})", is_error=True)
 
 
-@commands.command()
+@store.command()
 def remove(
     store: StoreName,
     paths: Annotated[list[str], typer.Argument(help="Files, or folders with everything in them.")],
@@ -133,7 +129,7 @@ def remove(
     print_line("indexing their folder again adds them again", is_error=True)
 
 
-@commands.command()
+@store.command()
 def recall(
     store: StoreName,
     k: Annotated[int, typer.Option("-k", min=1, help="Compare shortlists of this length.")] = 100,
@@ -155,7 +151,7 @@ def recall(
     )
 
 
-@commands.command()
+@store.command()
 def verify(store: StoreName, as_json: AsJson = False) -> None:
     """Compare everything in a store with its checksums, and name what is damaged."""
     from eaglenet.store.kinds import open_store
@@ -168,7 +164,7 @@ def verify(store: StoreName, as_json: AsJson = False) -> None:
     print_line(f"intact: {clips} of {files} in {store}")
 
 
-@commands.command()
+@store.command()
 def repair(store: StoreName, as_json: AsJson = False) -> None:
     """Restore a damaged store from everything in it that is intact."""
     from eaglenet.store.kinds import kind_of, open_store
@@ -198,7 +194,7 @@ def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
     )
 
 
-@commands.command()
+@store.command()
 def upgrade(store: StoreName) -> None:
     """Convert a store of an earlier version; the old one is kept beside it."""
     from eaglenet.indexing.upgrade import upgrade_store
@@ -212,7 +208,7 @@ def upgrade(store: StoreName) -> None:
         _print_incomplete(open_store(store), result.incomplete_files)
 
 
-@commands.command("export")
+@store.command("export")
 def export_tables(
     store: StoreName,
     folder: Annotated[Path, typer.Argument(help="New folder for the tables.")],
@@ -233,7 +229,7 @@ def export_tables(
     print_line(f"exported to {folder}: {counts or 'an empty store'}")
 
 
-@commands.command("import")
+@store.command("import")
 def import_tables(
     store: StoreName,
     folder: Annotated[Path, typer.Argument(help="Folder that `eaglenet store export` wrote.")],

@@ -171,7 +171,7 @@ def _join(separator: str, *parts: str) -> str:
 
 
 class ShortCommand:
-    """Whether the running command is short: the process ends with it."""
+    """State of the process: whether the running command is short, and the process ends with it."""
 
     is_running: ClassVar[bool] = False
 

@@ -1,10 +1,11 @@
-"""`eaglenet train`: train a recipe into a run folder; the same command again resumes it."""
+"""``eaglenet train`` and ``eaglenet recipes``: train a composition, or show what it sets."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,22 +22,17 @@ from eaglenet.cli.options import (
     Settings,
     Tower,
     Variants,
-    find_experiment,
     root_setting,
 )
 from eaglenet.cli.terminal import escape_line, pluralize, show_progress
-from eaglenet.core import plugins
 from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.registry import imported_modules
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck
     from eaglenet.research.experiments.experiment import Experiment
     from eaglenet.research.experiments.runs import Run
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("train")(train)
+    from eaglenet.research.recipes import Recipe
 
 
 def train(
@@ -135,7 +131,7 @@ def print_result(run: Run, output: Path) -> None:
         row = metrics[direction]
         recalls = "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
         print(f"  {direction} on {result['selected_on']} [{metrics['protocol']}]  {recalls}")
-    options = "".join(f" --import {shell_quote(module)}" for module in plugins.imported_modules())
+    options = "".join(f" --import {shell_quote(module)}" for module in imported_modules())
     if SOURCES[data.dataset].is_features and default_split(data) != "test":
         options = f" --features TEST_FOLDER{options}"
     command = f"eaglenet evaluate {shell_quote(output)}"
@@ -149,15 +145,15 @@ def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> No
 
     world = join(device)
     try:
-        checked = check_experiment(experiment, world)
+        check = check_experiment(experiment, world)
     finally:
         leave(world)
     if not world.is_main:
         return
     if as_json:
-        print(json.dumps(checked.to_dict(), indent=2))
+        print(json.dumps(check.to_dict(), indent=2))
         return
-    for line in summary(experiment, checked, str(world.device)):
+    for line in summary(experiment, check, str(world.device)):
         print(escape_line(line))
     print("nothing was trained (--dry-run); --json prints every setting")
 
@@ -185,3 +181,173 @@ def split_line(part: Mapping[str, Any]) -> str:
     note = f", {missing:,} more not found{first}" if missing else ""
     texts, videos = pluralize(part["texts"], "text"), pluralize(part["videos_found"], "video")
     return f"{texts} of {videos}{note}"
+
+
+def recipes(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Method, row of the paper (table1/xpool-b16), table of the paper (table1) or "
+            "experiment.json; without it, list the axes.",
+        ),
+    ] = "",
+    data: Data = "",
+    tower: Tower = "",
+    protocol: Protocol = "",
+    variants: Variants = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what `eaglenet train` composes experiments of, or show one composition.
+
+    With a NAME it prints the command, the settings that differ from the defaults of the method and
+    of training, and notes; --json prints the whole experiment, which `eaglenet train FILE.json`
+    takes.
+    """
+    from eaglenet.research.recipes import paper_recipes
+
+    if not name:
+        axes = list_axes()
+        print(json.dumps(axes, indent=2) if as_json else "\n".join(axes_lines(axes)))
+        return
+    rows = {row: recipe for row, recipe in _items(paper_recipes()) if row.startswith(f"{name}/")}
+    if rows:
+        commands = {row: recipe.command for row, recipe in rows.items()}
+        width = max(map(len, commands))
+        lines = [f"{row:<{width}}  {command}" for row, command in commands.items()]
+        print(json.dumps(commands, indent=2) if as_json else "\n".join(lines))
+        return
+    experiment = find_experiment(name, data, tower, protocol, variants).override(settings or [])
+    if as_json:
+        print(json.dumps(experiment.to_plain(), indent=2))
+        return
+    if not name.endswith(".json"):
+        print(find_recipe(name, data, tower, protocol, variants).command)
+    print("\n".join(difference_lines(experiment)))
+
+
+def _items(registry: Any) -> Iterable[tuple[str, Any]]:
+    return ((name, registry[name]) for name in registry)
+
+
+def list_axes() -> dict[str, Any]:
+    """Every axis with its values, as plain data."""
+    from eaglenet.methods import METHODS
+    from eaglenet.research.recipes import DATA, PROTOCOLS, VARIANTS, paper_recipes
+    from eaglenet.research.recipes.benchmarks import TOWERS
+    from eaglenet.research.recipes.recipe import OTHER_TOWERS
+
+    methods = {
+        name: spec.paper + (" (approximate)" if spec.is_approximate else "")
+        for name, spec in _items(METHODS)
+    }
+    return {
+        "methods": methods,
+        "data": {
+            name: {"title": axis.title, "towers": {t: list(p) for t, p in axis.towers.items()}}
+            for name, axis in DATA.items()
+        },
+        "towers": {**{name: tower.title for name, tower in TOWERS.items()}, **OTHER_TOWERS},
+        "protocols": dict(PROTOCOLS),
+        "variants": {
+            method: {name: list(values) for name, values in variants.items()}
+            for method, variants in VARIANTS.items()
+        },
+        "tables": sorted({row.split("/")[0] for row in paper_recipes()}),
+    }
+
+
+def axes_lines(axes: dict[str, Any]) -> list[str]:
+    """The axes in about forty lines."""
+    lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
+    lines += ["", "METHOD", *_wrapped(axes["methods"])]
+    lines += ["", "--data: towers, the default first"]
+    width = max(map(len, axes["data"]))
+    for name, entry in axes["data"].items():
+        lines.append(f"  {name:<{width}}  {entry['title']}: {_short(entry['towers'])}")
+    lines += ["", "--tower"]
+    width = max(map(len, axes["towers"]))
+    lines += [f"  {name:<{width}}  {title}" for name, title in axes["towers"].items()]
+    lines += ["", "--protocol"]
+    width = max(map(len, axes["protocols"]))
+    lines += [f"  {name:<{width}}  {title}" for name, title in axes["protocols"].items()]
+    lines += ["", "--variant"]
+    for method, variants in axes["variants"].items():
+        for name, values in variants.items():
+            lines.append(f"  {method}: {name}={'|'.join(values)}")
+    return [
+        *lines,
+        "",
+        f"Rows of the paper: {', '.join(axes['tables'])}; `eaglenet recipes table1` lists them.",
+        "`eaglenet recipes METHOD --data NAME ...` shows what a composition sets.",
+    ]
+
+
+def _short(towers: Iterable[str]) -> str:
+    names = list(towers)
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, any pretrained, {names[-1]}"
+
+
+def _wrapped(names: Iterable[str], width: int = 96) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(
+        ", ".join(names), width, initial_indent="  ", subsequent_indent="  ",
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def difference_lines(experiment: Experiment) -> list[str]:
+    """The settings that differ from the defaults of the method and of training, and the notes."""
+    from eaglenet.core.settings import differences, to_plain
+    from eaglenet.methods import METHODS
+    from eaglenet.research.data.sources import DataChoice
+    from eaglenet.research.training.config import TrainingConfig
+
+    defaults = {
+        "method_config": METHODS[experiment.method].config_class(),
+        "data": DataChoice(experiment.data.dataset),
+        "training": TrainingConfig(),
+    }
+    plain = experiment.to_plain()
+    lines = [f"experiment {experiment.name}: {METHODS[experiment.method].paper}"]
+    if METHODS[experiment.method].is_approximate:
+        lines.append("approximate: read from the abstract")
+    encoder = plain["encoder"]
+    lines.append(f"encoder: {encoder['kind']} {encoder['source']}".rstrip())
+    lines.append("settings that differ from the defaults (default -> recipe):")
+    for section, default in defaults.items():
+        lines += [
+            f"  {line}" for line in differences(to_plain(default), plain[section], where=section)
+        ]
+    return [*lines, f"notes: {experiment.notes}"]
+
+
+def find_recipe(
+    name: str, data: str, tower: str, protocol: str, variants: list[str] | None
+) -> Recipe:
+    """The recipe of a method, or of a row of the paper's tables, with the given axes."""
+    from eaglenet.research.recipes import Recipe, paper_recipe
+    from eaglenet.research.recipes.recipe import ROW_NAME
+
+    axes = {"data": data, "tower": tower, "protocol": protocol, "variants": tuple(variants or ())}
+    recipe = paper_recipe(name) if ROW_NAME.fullmatch(name) else Recipe(name)
+    changes: dict[str, Any] = {axis: value for axis, value in axes.items() if value}
+    return dataclasses.replace(recipe, **changes)
+
+
+def find_experiment(
+    name: str, data: str, tower: str, protocol: str, variants: list[str] | None
+) -> Experiment:
+    """The experiment of a recipe, or one saved as JSON."""
+    from eaglenet.research.experiments.experiment import Experiment
+
+    if not name.endswith(".json"):
+        return find_recipe(name, data, tower, protocol, variants).build()
+    if data or tower or protocol or variants:
+        raise UsageError(
+            f"{name} is a whole experiment; change it with --set instead of --data, --tower, "
+            "--protocol and --variant"
+        )
+    return Experiment.load(Path(name))

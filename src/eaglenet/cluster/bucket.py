@@ -60,6 +60,7 @@ from eaglenet.core.object_storage import (
     ObjectFolder,
 )
 from eaglenet.store import repair, transcripts
+from eaglenet.store.database import read_bank
 from eaglenet.store.disk import DamageError
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.kinds import STORES
@@ -76,7 +77,6 @@ from eaglenet.store.records import (
     Verified,
 )
 from eaglenet.store.segments import checksums_of
-from eaglenet.store.tables import read_bank
 
 logger = logging.getLogger(__name__)
 

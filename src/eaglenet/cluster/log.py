@@ -31,8 +31,7 @@ from eaglenet.core.errors import shell_quote
 from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.store.disk import DamageError
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.layout import Layout
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import Layout, Manifest
 from eaglenet.store.records import (
     Changes,
     ClipBatch,

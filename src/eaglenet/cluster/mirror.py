@@ -37,7 +37,7 @@ from eaglenet.core.files import LockHeldError, hold_lock
 from eaglenet.core.object_storage import MissingObjectError, ObjectFolder
 from eaglenet.core.platform import CACHE_VARIABLE, cache_folder, disk_bytes
 from eaglenet.store.codes import Codes
-from eaglenet.store.database import Database
+from eaglenet.store.database import Database, create, read_manifest
 from eaglenet.store.disk import DamageError, damage
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Changes, Features
@@ -45,7 +45,6 @@ from eaglenet.store.schema import DATABASE
 from eaglenet.store.segments import Segment
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
-from eaglenet.store.tables import create, read_manifest
 from eaglenet.store.writer import LocalWriter, Transaction
 
 logger = logging.getLogger(__name__)

@@ -74,7 +74,7 @@ class ChatServer:
 
     @property
     def is_model_known(self) -> bool:
-        """Whether :attr:`model` can be read without asking the server."""
+        """True if :attr:`model` can be read without asking the server."""
         return bool(self._model) or "model" in vars(self)
 
     @cached_property
@@ -87,8 +87,10 @@ class ChatServer:
         ids = [each.get("id") for each in entries if isinstance(each, dict)] if entries else []
         names = [name for name in ids if isinstance(name, str) and name.isprintable()]
         if len(names) != 1:
-            listed = ", ".join(names)[:MAX_EXCERPT] or "none"
-            raise UsageError(f"{self.url} has several models or none ({listed}); add #MODEL to it")
+            examples = ", ".join(names)[:MAX_EXCERPT] or "none"
+            raise UsageError(
+                f"{self.url} has several models or none ({examples}); add #MODEL to it"
+            )
         return names[0]
 
     def ask(
@@ -211,8 +213,8 @@ def _answer(reply: Mapping[str, Any], url: str) -> dict[str, Any]:
 
 def _excerpt(text: str) -> str:
     """First characters of a server's own words, on one line."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * MAX_EXCERPT])
-    return " ".join(shown.split())[:MAX_EXCERPT] or "no reason"
+    text = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * MAX_EXCERPT])
+    return " ".join(text.split())[:MAX_EXCERPT] or "no reason"
 
 
 def _wrong_address(address: str, problem: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""Errors a user may meet, and the commands their messages recommend.
+"""Errors a user may meet, the commands their messages recommend, and the extras they name.
 
 Each message says what is wrong, with the value, and what to do about it.
 """
@@ -10,7 +10,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from eaglenet.core.platform import default_store
@@ -165,3 +167,61 @@ def store_option(location: object) -> str:
     ' --store holidays'
     """
     return "" if str(location) == default_store() else f" --store {shell_quote(location)}"
+
+
+EXTRAS = {
+    "torch": "torch",
+    "huggingface_hub": "torch",
+    "jaxtyping": "torch",
+    "triton": "triton",
+    "open_clip": "openclip",
+    "sentence_transformers": "st",
+    "torchvision": "st",
+    "matplotlib": "train",
+    "tensorboard": "train",
+    "mteb": "mteb",
+    "datasets": "mteb",
+    "pyarrow": "parquet",
+    "lancedb": "lance",
+    "obstore": "s3",
+    "ray": "ray",
+    "rapidocr": "ocr",
+    "faster_whisper": "speech",
+    "watchfiles": "watch",
+    "pillow_heif": "heic",
+    "mcp": "mcp",
+    "rawpy": "raw",
+}
+"""Name of the extra by the module that it brings."""
+
+
+def missing_extra(error: ModuleNotFoundError, what: str = "this") -> UsageError | None:
+    """The error that names the extra of a missing module; None if no extra brings the module."""
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRAS:
+        return None
+    return UsageError(
+        f"{what} needs {module}, which is not installed: "
+        f"pip install {shell_quote(f'eaglenet[{EXTRAS[module]}]')}"
+    )
+
+
+@contextmanager
+def naming_extra(extra: str, what: str) -> Iterator[None]:
+    """Turn a failed import inside the block into an error that names the extra.
+
+    ``what`` says what needs which package: ``"speech recognition needs faster-whisper"``.
+    """
+    try:
+        yield
+    except ImportError as error:
+        command = f"pip install {shell_quote(f'eaglenet[{extra}]')}"
+        raise UsageError(f"{what} ({error}); install it with: {command}") from error
+
+
+def require_torch(what: str) -> None:
+    """Raise the error that names the extra if torch is not installed; does not import it."""
+    if find_spec("torch") is None:
+        error = missing_extra(ModuleNotFoundError(name="torch"), what)
+        assert error is not None
+        raise error

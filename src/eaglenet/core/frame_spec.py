@@ -1,4 +1,7 @@
-"""Sampling of frames from a video. Does not import torch, so decoder processes start fast."""
+"""Splitting of videos into clips, and sampling of frames from them.
+
+Does not import torch, so decoder processes and the command line start fast.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eaglenet.core.errors import ConfigError
+from eaglenet.core.settings import option
 
 Sampling = Literal["uniform", "per_second", "whole_rate"]
 Resize = Literal["crop", "stretch"]
@@ -46,3 +50,17 @@ class FrameSpec:
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value <= limit:
                 raise ConfigError(f"{name} is {value!r:.60}; expected a whole number, 1 to {limit}")
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Length and overlap of clips, in seconds.
+
+    frame_step: seconds between the frames of a whole clip, chosen for a new store so that
+        overlapping clips share frames; 0 spreads the frames over each clip.
+    """
+
+    clip_seconds: float = option(10.0, "Set the length of clips.", group="Clips", metavar="SECONDS")
+    overlap: float = option(2.0, "Set the overlap of clips.", group="Clips", metavar="SECONDS")
+    shots: bool = option(False, "Start a clip at every shot change.", group="Clips")
+    frame_step: float = 0.0

@@ -11,8 +11,7 @@ from pathlib import Path
 from platform import machine
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from eaglenet.core.errors import UsageError
-from eaglenet.core.extras import require_torch
+from eaglenet.core.errors import UsageError, require_torch
 from eaglenet.core.platform import read_proc
 
 if TYPE_CHECKING:

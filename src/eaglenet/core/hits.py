@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 Modality = Literal["visual", "speech", "screen-text", "descriptions"]
@@ -64,3 +65,8 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+def file_url(path: str) -> str:
+    """``file://`` URL of a path; other URLs stay as they are."""
+    return path if "://" in path else Path(path).absolute().as_uri()

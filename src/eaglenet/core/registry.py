@@ -1,14 +1,28 @@
-"""Tables of named entries, with helpful errors for unknown names."""
+"""Tables of named entries, and the plug-ins that add to them.
+
+A package declares a module under the entry point group ``eaglenet.plugins``::
+
+    [project.entry-points."eaglenet.plugins"]
+    anything = "my_package.my_module"
+
+The module is imported when a command starts, and in Python when a name is unknown. It registers
+methods, datasets, encoders and stores. Other modules are imported with
+``eaglenet --import MODULE ...``. See docs/how-to/extending.md.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import logging
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from eaglenet.core import plugins
-from eaglenet.core.errors import UnknownNameError
+from eaglenet.core.errors import UnknownNameError, UsageError
 
 Entry = TypeVar("Entry")
 
@@ -54,7 +68,7 @@ class Registry(Generic[Entry]):
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self and self.is_open:
-            plugins.load_installed()
+            load_installed()
         if name not in self:
             close = difflib.get_close_matches(name, list(self), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -100,3 +114,54 @@ class Registry(Generic[Entry]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)  # list() would call len() first
+
+
+logger = logging.getLogger(__name__)
+GROUP = "eaglenet.plugins"
+_loaded_groups: set[str] = set()
+_imported_modules: list[str] = []
+
+
+def load_installed() -> None:
+    """Import the plug-ins of installed packages, once. A failing one is skipped with a warning."""
+    if GROUP in _loaded_groups:
+        return
+    _loaded_groups.add(GROUP)
+    for entry in entry_points(group=GROUP):
+        try:
+            entry.load()
+        except Exception as error:  # third-party code may fail in any way
+            logger.warning(
+                "skipped plug-in %s (%s): %s: %s",
+                entry.name,
+                entry.value,
+                type(error).__name__,
+                error,
+            )
+
+
+def imported_modules() -> tuple[str, ...]:
+    """Return the modules imported by :func:`import_plugin`; child processes need them, too."""
+    return tuple(_imported_modules)
+
+
+def import_plugin(module: str) -> None:
+    """Import a plug-in module that is installed, on ``PYTHONPATH`` or in the current folder.
+
+    The current folder, which may hold untrusted videos, is on the module path only meanwhile.
+    """
+    here = os.getcwd()
+    is_added = here not in sys.path
+    if is_added:
+        sys.path.append(here)
+    try:
+        importlib.import_module(module)
+        _imported_modules.append(module)
+    except Exception as error:
+        raise UsageError(
+            f"--import {module}: {type(error).__name__}: {error}; give the name of a module "
+            "(package.module) that is installed, in the current folder or on PYTHONPATH"
+        ) from error
+    finally:
+        if is_added:
+            sys.path.remove(here)

@@ -28,6 +28,16 @@ _HINTS: dict[Any, dict[str, Any]] = {}
 _CHOICES: dict[Any, dict[str, list[Any]]] = {}
 
 
+def option(default: Any, help: str, *, name: str = "", **metadata: Any) -> Any:
+    """Declare a dataclass field that the command line can set.
+
+    name: name of the option, if it is not that of the field. ``metadata`` is described in
+    :mod:`eaglenet.cli.dataclass_options`.
+    """
+    named = {"option": name} if name else {}
+    return dataclasses.field(default=default, metadata={"help": help, **named, **metadata})
+
+
 def to_plain(value: Any) -> Any:
     """Convert dataclasses to dictionaries and tuples to lists, as `json.dumps` needs them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -26,8 +26,8 @@ from eaglenet.core.errors import (
     EagleNetError,
     ModelNotFoundError,
     UsageError,
+    missing_extra,
 )
-from eaglenet.core.extras import missing_extra
 from eaglenet.core.hardware import has_fast_bf16
 from eaglenet.core.types import (
     MAX_SIDE,

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.indexing.fetching import current_version, local_path, share
 from eaglenet.indexing.files import CHANGED, FileVersion
 from eaglenet.video import gpu

@@ -17,8 +17,7 @@ from eaglenet.core.hardware import AUTO, choose_precision, has_fast_int8
 from eaglenet.indexing.decoding import ClipFailure, ClipFrames, ClipRequest, Damage, decode_ahead
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.models.light_model import LightModel, mean_of_frames
-from eaglenet.store.layout import SECONDS
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import SECONDS, Manifest
 from eaglenet.store.records import ClipBatch
 from eaglenet.video.limits import Limits
 
@@ -200,7 +199,7 @@ class ClipEncoding:
         from eaglenet.core.hardware import autocast_for
         from eaglenet.core.types import Clips
         from eaglenet.search.torch_model import prepare_for_store
-        from eaglenet.store.layout import feature_arrays
+        from eaglenet.store.manifest import feature_arrays
 
         with torch.inference_mode():
             clips = Clips(*(torch.from_numpy(array) for array in (frames, mask, seconds)))

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.chat import ChatServer
-from eaglenet.core.errors import UsageError
-from eaglenet.core.extras import require_torch
+from eaglenet.core.errors import UsageError, require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress
@@ -255,7 +254,7 @@ class ModelSource:
         if method is None:
             refuse_other_model(self.store, self.name)
             if uses_light_model(self.name, self.options):
-                from eaglenet.search.numpy_model import load_light
+                from eaglenet.search.model import load_light
 
                 return load_light(self.name)
         require_torch(f"indexing with the model {self.name!r} and these options")
@@ -298,7 +297,7 @@ class ModelSource:
         spec = dataclasses.replace(method.frame_spec, fast=self.options.fast)
         splitting = with_shared_frames(self.options.splitting, spec)
         if isinstance(method, LightModel):
-            from eaglenet.search.numpy_model import make_light_manifest
+            from eaglenet.search.model import make_light_manifest
 
             return make_light_manifest(method, self.name, spec, splitting, roots)
         from eaglenet.search.torch_model import make_manifest

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from eaglenet.core.errors import VideoDecodeError
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.decoding import Window, split_windows
 from eaglenet.indexing.fetching import current_version, local_path, share
 from eaglenet.indexing.files import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eaglenet.core.options import option
-from eaglenet.core.splitting import Splitting
+from eaglenet.core.frame_spec import Splitting
+from eaglenet.core.settings import option
 from eaglenet.video.limits import Limits
 
 OWN, OFF = "own", "off"
@@ -30,7 +30,7 @@ class ClusterOptions:
     address: str | None = option(
         None,
         "Connect to this Ray cluster; default: RAY_ADDRESS.",
-        option="--ray-address",
+        name="--ray-address",
         group="Cluster",
         metavar="HOST:PORT",
     )
@@ -91,7 +91,7 @@ class IndexOptions:
     prepare: bool = option(
         False, "Make exact ranking of a new store faster, for six times the disk.", group="Ranking"
     )
-    hubness: HubnessChoice = option(  # noqa: RUF009 - it is a field
+    hubness: HubnessChoice = option(
         None,
         "Rank clips lower that match every text of this file (one per line); own: the "
         "model's texts; off. Default: as the store is.",

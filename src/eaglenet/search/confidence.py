@@ -149,9 +149,9 @@ def label(confidence: float | None) -> Label:
 
 
 def fits_nothing(confidences: Sequence[float | None]) -> bool:
-    """Whether no hit is likely to be right; False if confidence was not measured."""
-    known = [value for value in confidences if value is not None]
-    return bool(known) and max(known) < NOTHING
+    """Return whether no hit is likely to be right; False if confidence was not measured."""
+    values = [value for value in confidences if value is not None]
+    return bool(values) and max(values) < NOTHING
 
 
 def _log_sum(values: NDArray[np.float64]) -> float:

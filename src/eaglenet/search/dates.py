@@ -55,7 +55,7 @@ class DateRange:
 
     @property
     def notice(self) -> str:
-        """What was understood, for people."""
+        """Sentence that tells a user which dates were understood."""
         first = "" if self.after is None else f"from {_day(self.after)}"
         last = "" if self.before is None else f"to {_day(self.before - 1)}"
         return f"{self.phrase!r} was read as a date: only recordings {first} {last}".replace(
@@ -77,7 +77,10 @@ def take_dates(text: str, today: date | None = None) -> tuple[str, DateRange | N
     visible = re.sub(r'"[^"]*"', lambda match: "\x00" * len(match[0]), text)
     for pattern, read in _patterns():
         for match in pattern.finditer(visible):
-            days = read(match, today)
+            try:
+                days = read(match, today) if _is_past(match, today) else None
+            except ValueError:  # A day that no month has.
+                continue
             if days is None:
                 continue
             first, end = days
@@ -116,65 +119,53 @@ def _year(year: int) -> Days:
 
 
 def _month_number(name: str) -> int:
-    return next(number for number, month in enumerate(MONTHS, 1) if month[:3] == name[:3].lower())
+    """Number of a month from its name or its digits; raises ``ValueError``."""
+    if not name.isdecimal():
+        return [month[:3] for month in MONTHS].index(name[:3].lower()) + 1
+    return date(FIRST_YEAR, int(name), 1).month
 
 
-def _is_past(year: int, today: date) -> bool:
-    return FIRST_YEAR <= year <= today.year
-
-
-def _read_month(match: re.Match[str], today: date) -> Days | None:
-    year = int(match["year"])
-    return _month(year, _month_number(match["month"])) if _is_past(year, today) else None
-
-
-def _read_day(match: re.Match[str], today: date) -> Days | None:
+def _is_past(match: re.Match[str], today: date) -> bool:
+    """Return whether recordings can be of the years that a match names."""
     groups = match.groupdict()
-    text = groups["month"]
-    month = int(text) if text.isdecimal() else _month_number(text)
-    try:
-        day = date(int(groups["year"]), month, int(groups["day"]))
-    except ValueError:
-        return None
-    return (day, day + timedelta(days=1)) if _is_past(day.year, today) else None
+    years = [int(groups[name]) for name in ("year", "first", "last") if groups.get(name)]
+    if groups.get("decade"):  # It counts if any of its years does.
+        years.append(max(int(groups["decade"]), min(int(groups["decade"]) + 9, FIRST_YEAR)))
+    return all(FIRST_YEAR <= year <= today.year for year in years)
 
 
-def _read_iso_month(match: re.Match[str], today: date) -> Days | None:
-    year, month = int(match["year"]), int(match["month"])
-    return _month(year, month) if _is_past(year, today) and 1 <= month <= 12 else None
+def _read_month(match: re.Match[str], today: date) -> Days:
+    return _month(int(match["year"]), _month_number(match["month"]))
 
 
-def _read_season(match: re.Match[str], today: date) -> Days | None:
-    year = int(match["year"])
-    return _season(year, match["season"].lower()) if _is_past(year, today) else None
+def _read_day(match: re.Match[str], today: date) -> Days:
+    day = date(int(match["year"]), _month_number(match["month"]), int(match["day"]))
+    return day, day + timedelta(days=1)
+
+
+def _read_season(match: re.Match[str], today: date) -> Days:
+    return _season(int(match["year"]), match["season"].lower())
 
 
 def _read_years(match: re.Match[str], today: date) -> Days | None:
     first, last = int(match["first"]), int(match["last"])
-    if not _is_past(first, today) or last < first or last > today.year:
-        return None
-    return _year(first)[0], _year(last)[1]
+    return (_year(first)[0], _year(last)[1]) if first <= last else None
 
 
-def _read_decade(match: re.Match[str], today: date) -> Days | None:
-    year = int(match["year"])
-    is_past = year + 9 >= FIRST_YEAR and year <= today.year
-    return (date(year, 1, 1), date(year + 10, 1, 1)) if is_past else None
+def _read_decade(match: re.Match[str], today: date) -> Days:
+    year = int(match["decade"])
+    return _year(year)[0], _year(year + 9)[1]
 
 
-def _read_year(match: re.Match[str], today: date) -> Days | None:
-    year = int(match["year"])
-    return _year(year) if _is_past(year, today) else None
+def _read_year(match: re.Match[str], today: date) -> Days:
+    return _year(int(match["year"]))
 
 
-def _read_bound(match: re.Match[str], today: date) -> Bounds | None:
-    year = int(match["year"])
-    if not _is_past(year, today):
-        return None
-    word = match["word"].lower()
+def _read_bound(match: re.Match[str], today: date) -> Bounds:
+    days, word = _year(int(match["year"])), match["word"].lower()
     if word in ("before", "until"):
-        return None, _year(year)[word == "until"]
-    return _year(year)[word == "after"], None
+        return None, days[word == "until"]
+    return days[word == "after"], None
 
 
 def _read_recent_month(match: re.Match[str], today: date) -> Days | None:
@@ -263,7 +254,7 @@ def _patterns() -> list[tuple[re.Pattern[str], Read]]:
             r"(?:\bon\s+)?(?P<phrase>\b(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)\b)(?!-)",
             _read_day,
         ),
-        (r"(?:\bin\s+)?(?P<phrase>\b(?P<year>\d{4})-(?P<month>\d\d)\b)(?!-)", _read_iso_month),
+        (r"(?:\bin\s+)?(?P<phrase>\b(?P<year>\d{4})-(?P<month>\d\d)\b)(?!-)", _read_month),
         (rf"{lead}(?P<phrase>\b{month},?(?:\s+of)?\s+{year})", _read_month),
         (rf"{lead}(?P<phrase>\b{season}(?:\s+of)?\s+{year})", _read_season),
         (
@@ -271,7 +262,7 @@ def _patterns() -> list[tuple[re.Pattern[str], Read]]:
             r"(?P<last>(?:19|20)\d\d)\b)",
             _read_years,
         ),
-        (r"\b(?P<phrase>(?:in|from|during)\s+the\s+(?P<year>(?:19|20)\d0)s\b)", _read_decade),
+        (r"\b(?P<phrase>(?:in|from|during)\s+the\s+(?P<decade>(?:19|20)\d0)s\b)", _read_decade),
     ]
     at_ends: list[tuple[str, Read]] = [
         (rf"\b(?P<phrase>(?P<word>since|after|before|until)\s+{year})", _read_bound),

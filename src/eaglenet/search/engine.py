@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import numpy as np
 
-from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.extras import require_torch
+from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
 from eaglenet.core.platform import default_store
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import LightModel
@@ -19,21 +18,20 @@ from eaglenet.models.meaning import MODEL as MEANING_MODEL
 from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.confidence import Calibration
 from eaglenet.search.grammar import AnyQuery, parse
-from eaglenet.search.hit_list import HitList
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
+    HitList,
     explain_clip,
     first_existing,
     rank_captions,
 )
-from eaglenet.search.model import SearchModel, require_identity, runs_through_numpy
-from eaglenet.search.numpy_model import NumpyModel
-from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
+from eaglenet.search.model import NumpyModel, SearchModel, require_identity, runs_through_numpy
+from eaglenet.search.options import SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
 from eaglenet.search.retrieval import Retriever, StoreView
-from eaglenet.search.shortlist import Scan, Shortlist, Vectors, make_shortlists
+from eaglenet.search.shortlist import Scan
 from eaglenet.search.transcripts import explain_no_match
 from eaglenet.store.base import Store
 from eaglenet.store.kinds import open_store
@@ -55,7 +53,7 @@ Result = TypeVar("Result")
 class Engine:
     """Searches one store. Thread-safe; each search sees the newest version of the store.
 
-    Close it, or use it in a ``with`` statement, to let go of the model and of the store's files.
+    Close it, or use it in a ``with`` statement, to release the model and the files of the store.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Let go of the model and the store; using the engine afterwards is an error."""
+        """Release the model and the store; using the engine afterwards is an error."""
         with self._lock:
             self._closed_location = self.location
             self._loaded = self._encoder = None
@@ -178,10 +176,10 @@ class Engine:
         with self._lock:
             if self._encoder is None:
                 light = LightModel.open(MEANING_MODEL)
-                loaded = None if self._loaded is None else self._loaded[1]
-                if isinstance(loaded, NumpyModel) and loaded.model.identity == light.identity:
-                    light = loaded.model
-                elif loaded is None and self._is_same(view, light):
+                current = None if self._loaded is None else self._loaded[1]
+                if isinstance(current, NumpyModel) and current.model.identity == light.identity:
+                    light = current.model
+                elif current is None and self._is_same(view, light):
                     self._loaded = light.identity, NumpyModel(light)
                 self._encoder = MeaningEncoder(light)
             return self._encoder
@@ -208,7 +206,7 @@ class Engine:
 
     @property
     def has_confidence(self) -> bool:
-        """Whether hits of this store's model carry a confidence."""
+        """True if hits of this store's model carry a confidence."""
         return self._load_calibration(self._current_view()) is not None
 
     def warm_up(self) -> None:
@@ -253,33 +251,28 @@ class Engine:
             raise UsageError(
                 f"expected a list of queries, not {type(queries).__name__} {queries!r:.60}"
             )
-        typed = [
+        typed_queries = [
             query
             if isinstance(query, AnyQuery)
             else parse(clean_text(query), is_literal=options.literal)
             for query in queries
         ]
-        if not typed:
+        if not typed_queries:
             return []
-        notices = [query.dates.notice if query.dates else "" for query in typed]
-        if judge is None:
-            found = self.read(lambda view: self._retriever(view).search(typed, k, options))
-            return [
-                HitList(hits, self.thumbnail, notice)
-                for hits, notice in zip(found, notices, strict=True)
-            ]
-        from eaglenet.search.judge import Judge
+        if isinstance(judge, str):
+            from eaglenet.search.judge import Judge
 
-        judge = Judge(judge) if isinstance(judge, str) else judge
-        count = max(k, judge.count)
-        found = self.read(lambda view: self._retriever(view).search(typed, count, options))
-        verdicts = [judge.rank(*pair, self) for pair in zip(typed, found, strict=True)]
-        return [
-            HitList(
-                verdict.hits[:k], self.thumbnail, "; ".join(filter(None, (notice, verdict.notice)))
-            )
-            for verdict, notice in zip(verdicts, notices, strict=True)
-        ]
+            judge = Judge(judge)
+        count = k if judge is None else max(k, judge.count)
+        lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
+        results = []
+        for query, hits in zip(typed_queries, lists, strict=True):
+            notices = [query.dates.notice] if query.dates else []
+            if judge is not None:
+                judgement = judge.rank(query, hits, self)
+                hits, notices = judgement.hits[:k], [*notices, judgement.notice]
+            results.append(HitList(hits, self.thumbnail, "; ".join(filter(None, notices))))
+        return results
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
         """Rank captions for the video, the image or the clip of a query."""
@@ -296,7 +289,7 @@ class Engine:
 
     def explain(self, query: str | Query, clip_id: str) -> Explanation:
         """Return the scores of one clip for a text, frame by frame."""
-        query = _to_query(query)
+        query = query if isinstance(query, Query) else Query(clean_text(query))
         if query.text is None:
             raise UsageError("only the scores of a text can be explained")
         texts = [query.text, *query.negatives]
@@ -370,13 +363,6 @@ class Engine:
 
         return self.read(explain)
 
-    def shortlists(
-        self, vectors: Vectors, k: int, filters: Filters | None = None
-    ) -> tuple[Snapshot, list[Shortlist]]:
-        """Rows of the k nearest clips per vector ``[queries, dim]``, and their snapshot."""
-        snapshot = self.snapshot
-        return snapshot, make_shortlists(snapshot, vectors, k, filters, self._scan)
-
 
 def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
     """Load the model of a store, and check that it is the one that made the store.
@@ -394,10 +380,6 @@ def open_model(store: Store, model: str | Path | Method | None, device: Any) -> 
     from eaglenet.search.torch_model import TorchModel, load_for_search
 
     return TorchModel(load_for_search(store, model, device))
-
-
-def _to_query(query: str | Query) -> Query:
-    return query if isinstance(query, Query) else Query(clean_text(query))
 
 
 def open(

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.hits import Hit, TranscriptKind
+from eaglenet.core.hits import Hit, TranscriptKind, file_url
 from eaglenet.search.engine import Engine
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.retrieval import StoreView
+from eaglenet.search.timelines import save_text
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles
 from eaglenet.video.reel import Segment, save_reel
@@ -188,11 +189,7 @@ def write_transcript(path: Path, transcript: Transcript) -> None:
     suffix = path.suffix.lower()
     if suffix not in (".srt", ".vtt"):
         raise UsageError(f"{path}: unknown format; use a name that ends in .srt or .vtt")
-    text = format_subtitles(transcript.lines, is_webvtt=suffix == ".vtt")
-    try:
-        path.write_bytes(text.encode("utf-8", errors="replace"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+    save_text(path, format_subtitles(transcript.lines, is_webvtt=suffix == ".vtt"))
 
 
 def write_page(path: Path, engine: Engine, results: Sequence[SearchResult]) -> None:
@@ -208,15 +205,12 @@ def write_page(path: Path, engine: Engine, results: Sequence[SearchResult]) -> N
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n{''.join(sections)}</body>\n</html>\n"
     )
-    try:
-        path.write_text(page, "utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+    save_text(path, page)
 
 
 def _item(engine: Engine, hit: Hit) -> str:
     image = base64.b64encode(engine.thumbnail(hit.clip_id)).decode()
-    link = escape(f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}", quote=True)
+    link = escape(f"{file_url(hit.path)}#t={hit.moment.start:.1f}", quote=True)
     span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s" if hit.duration else "image"
     best = f"best at {hit.moment.best:.1f} s, " if hit.duration else ""
     return (

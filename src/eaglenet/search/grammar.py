@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.dates import take_dates
@@ -55,11 +55,18 @@ class Part:
             )
 
 
+class _FrameQuery:
+    """A query that compares frames alone: no transcripts, and dates only in plain texts."""
+
+    transcript: ClassVar[None] = None
+    dates: ClassVar[None] = None
+
+
 @dataclass(frozen=True)
-class ComposedQuery:
+class ComposedQuery(_FrameQuery):
     """Texts, images, videos and clips with weights, all about one moment.
 
-    See :class:`eaglenet.search.composition.EncodedComposition` for how parts are added.
+    See :class:`eaglenet.search.reranking.EncodedComposition` for how parts are added.
     """
 
     parts: tuple[Part, ...]
@@ -79,17 +86,9 @@ class ComposedQuery:
             titles.append(f"{sign}{_operand(part)}")
         return " ".join(titles)
 
-    @property
-    def transcript(self) -> None:
-        """None: frames alone are compared."""
-
-    @property
-    def dates(self) -> None:
-        """None: dates are read in plain texts."""
-
 
 @dataclass(frozen=True)
-class TemporalQuery:
+class TemporalQuery(_FrameQuery):
     """Steps that follow each other in one file.
 
     within: longest time in seconds from a step to the next; None: any.
@@ -109,14 +108,6 @@ class TemporalQuery:
         """The query as it can be typed."""
         steps = " then ".join(step.title for step in self.steps)
         return steps if self.within is None else f"{steps} within {self.within:g}s"
-
-    @property
-    def transcript(self) -> None:
-        """None: frames alone are compared."""
-
-    @property
-    def dates(self) -> None:
-        """None: dates are read in plain texts."""
 
 
 AnyQuery = Query | ComposedQuery | TemporalQuery
@@ -196,7 +187,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _is_composed(tokens: Sequence[_Token]) -> bool:
-    """Whether an operator stands beside a marked operand."""
+    """Return whether an operator stands beside a marked operand."""
     for number, token in enumerate(tokens[1:-1], 1):
         before = tokens[number - 1]
         if token.is_word("+", "-") and (before.is_marked or _begins_marked(tokens[number + 1 :])):
@@ -224,7 +215,7 @@ def _require_operands(tokens: Sequence[_Token]) -> None:
 
 
 def _begins_marked(tokens: Sequence[_Token]) -> bool:
-    """Whether the next operand is marked, perhaps after its weight: ``2: "a dog"``."""
+    """Return whether the next operand is marked, perhaps after its weight: ``2: "a dog"``."""
     if not tokens:
         return False
     has_weight = re.fullmatch(r"\d+(\.\d+)?:", tokens[0].text) and not tokens[0].is_quoted

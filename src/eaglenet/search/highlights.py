@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.engine import Engine
-from eaglenet.search.hit_list import HitList
-from eaglenet.search.hits import make_hit
+from eaglenet.search.hits import HitList, make_hit
 from eaglenet.search.options import Filters, SearchOptions, check_count
+from eaglenet.search.reranking import spaced_indices
 from eaglenet.search.retrieval import StoreView
 from eaglenet.search.selection import ClipDetails
 from eaglenet.store.records import Clip
@@ -57,30 +57,22 @@ def find_highlights(engine: Engine, k: int = 10, filters: Filters | None = None)
 
 def _find(view: StoreView, k: int, filters: Filters) -> list[Hit]:
     snapshot = view.snapshot
-    visible = snapshot.visible
-    rows = np.arange(snapshot.num_rows) if visible is None else np.flatnonzero(visible)
-    references = _spaced(rows, MAX_REFERENCES)
+    rows = snapshot.visible_rows()
+    references = rows[spaced_indices(len(rows), MAX_REFERENCES)]
     if filters:
         allowed = view.files.ids[filters.allowed(view.files)]
         rows = rows[snapshot.rows_of_contents(allowed)[rows]]
-    rows = _spaced(rows, MAX_CLIPS)
+    rows = rows[spaced_indices(len(rows), MAX_CLIPS)]
     if not len(rows):
         return []
     scores = measure_unusualness(snapshot, rows, references)
-    chosen = sorted(_choose(snapshot, rows, scores, k), key=lambda pair: -pair[1])
-    details = ClipDetails(snapshot, [clip for clip, _ in chosen])
+    best = sorted(_choose(snapshot, rows, scores, k), key=lambda pair: -pair[1])
+    details = ClipDetails(snapshot, [clip for clip, _ in best])
     options = SearchOptions(filters=filters)
     return [
         make_hit(details, clip.row, options, rank, score, _whole(clip), ())
-        for rank, (clip, score) in enumerate(chosen, 1)
+        for rank, (clip, score) in enumerate(best, 1)
     ]
-
-
-def _spaced(rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Evenly spaced rows of more than ``limit``."""
-    if len(rows) <= limit:
-        return rows
-    return rows[np.linspace(0, len(rows) - 1, limit).round().astype(np.int64)]
 
 
 def _whole(clip: Clip) -> Moment:
@@ -91,12 +83,12 @@ def measure_unusualness(
     snapshot: Snapshot, rows: NDArray[np.int64], references: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """Unusualness of the clips in ``rows`` against ``references``; 0 if there is no other clip."""
-    known = snapshot.vectors_at(references)
+    reference_vectors = snapshot.vectors_at(references)
     contents = snapshot.content_ids
     scores = np.zeros(len(rows), np.float32)
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
-        cosines = snapshot.vectors_at(block) @ known.T
+        cosines = snapshot.vectors_at(block) @ reference_vectors.T
         is_beside = (contents[block][:, None] == contents[references][None]) & (
             np.abs(block[:, None] - references[None]) <= BESIDE
         )
@@ -115,17 +107,17 @@ def _choose(
     snapshot: Snapshot, rows: NDArray[np.int64], scores: NDArray[np.float32], k: int
 ) -> list[tuple[Clip, float]]:
     """Choose k clips: the best of each file first, then the next of each, some time apart."""
-    chosen: list[tuple[Clip, float]] = []
+    clips: list[tuple[Clip, float]] = []
     times: dict[int, list[float]] = defaultdict(list)
     for clip, score in _by_turns(snapshot, rows, scores):
         is_near = any(abs(clip.start - other) < APART for other in times[clip.content_id])
         if is_near or _is_plain(snapshot.thumbnail(clip.row)):
             continue
         times[clip.content_id].append(clip.start)
-        chosen.append((clip, score))
-        if len(chosen) == k:
+        clips.append((clip, score))
+        if len(clips) == k:
             break
-    return chosen
+    return clips
 
 
 def _by_turns(
@@ -144,7 +136,7 @@ def _by_turns(
 
 
 def _is_plain(thumbnail: bytes) -> bool:
-    """Whether a thumbnail has one colour; False if it cannot be read."""
+    """Return whether a thumbnail has one colour; False if it cannot be read."""
     from PIL import Image
 
     try:

@@ -1,27 +1,30 @@
-"""From scores to results: hits, ranked captions and explanations."""
+"""From scores to results: lists of hits, ranked captions and explanations."""
 
 from __future__ import annotations
 
+import base64
+import html
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError, shell_quote
-from eaglenet.core.hits import Hit, Moment
+from eaglenet.core.errors import EagleNetError, StoreError, UsageError, missing_extra, shell_quote
+from eaglenet.core.hits import Hit, Moment, file_url
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel
-from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions, path_matcher
 from eaglenet.search.query import clean_texts
 from eaglenet.search.reranking import EncodedQuery
 from eaglenet.search.selection import (
     Candidates,
     ClipDetails,
+    find_moment,
     select,
     select_transcripts,
 )
@@ -29,6 +32,10 @@ from eaglenet.search.shortlist import hubness_offsets
 from eaglenet.search.transcripts import ClipTranscript, fuse_scores
 from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
 
 CAPTION_BATCH = 256
 
@@ -85,12 +92,12 @@ def make_hits(
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = np.argsort(-scores, kind="stable").tolist()
     visual_rows = {int(shortlist.rows[number]) for number in order[:k]}
-    ranked = scores.tolist()
+    rank_scores = scores.tolist()
     if candidates.transcripts:
         strengths = {row: clip.strength for row, clip in candidates.transcripts.items()}
-        fused = fuse_scores([int(shortlist.rows[number]) for number in order], strengths)
-        ranked = [fused[int(row)] for row in shortlist.rows]
-        order.sort(key=lambda number: -ranked[number])
+        fused_scores = fuse_scores([int(shortlist.rows[number]) for number in order], strengths)
+        rank_scores = [fused_scores[int(row)] for row in shortlist.rows]
+        order.sort(key=lambda number: -rank_scores[number])
     hits = []
     for rank, selected in enumerate(select(candidates, query, order, k, options), 1):
         number = selected.number
@@ -99,7 +106,14 @@ def make_hits(
             shortlist.rows[others].tolist() for others in (selected.more, selected.copies)
         )
         hit = make_hit(
-            candidates.details, row, options, rank, ranked[number], selected.moment, more, copies
+            candidates.details,
+            row,
+            options,
+            rank,
+            rank_scores[number],
+            selected.moment,
+            more,
+            copies,
         )
         hit = replace(hit, coarse_score=float(shortlist.cosines[number]))
         if row not in candidates.transcripts:
@@ -129,10 +143,8 @@ def make_transcript_hits(
     hits = []
     details = ClipDetails(snapshot, [each.clip for each in clips])
     for rank, selected in enumerate(select_transcripts(details, clips, k, options), 1):
-        clip = selected.clip
-        hit = make_hit(
-            details, clip.row, options, rank, clip.strength, selected.moment, selected.more
-        )
+        clip, more = clips[selected.number], [clips[number].row for number in selected.more]
+        hit = make_hit(details, clip.row, options, rank, clip.strength, selected.moment, more)
         hits.append(_add_transcript(hit, clip, is_visual=False))
     return hits
 
@@ -262,3 +274,100 @@ def explain_clip(
         moment=find_moment(frames.tolist(), seconds.tolist(), (clip.start, clip.end)),
         frames=tuple(pair for pair in pairs if pair[1] != float("-inf")),
     )
+
+
+Thumbnails = Callable[[str], bytes]
+
+
+class HitList(list[Hit]):
+    """The hits of one query, best first: a list with tables and a picture for notebooks."""
+
+    def __init__(
+        self, hits: Iterable[Hit] = (), thumbnails: Thumbnails | None = None, notice: str = ""
+    ) -> None:
+        """``thumbnails`` gives the JPEG of a clip id, for notebooks."""
+        super().__init__(hits)
+        self._thumbnails = thumbnails
+        self.notice = notice
+        """Interpretation of the text, if it is not literal; why a judge did not rate all hits."""
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One flat dictionary per hit."""
+        return [
+            {
+                "rank": hit.rank,
+                "score": hit.score,
+                "path": hit.path,
+                "start": hit.moment.start,
+                "end": hit.moment.end,
+                "best": hit.moment.best,
+                "duration": hit.duration,
+                "clip_id": hit.clip_id,
+                "matched_in": ",".join(hit.matched_in),
+                "text": " / ".join(line.text for line in hit.transcript),
+                **{name: hit.metadata.get(name) for name in RECORDING},
+            }
+            for hit in self
+        ]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A data frame with the columns of :meth:`to_rows`."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise UsageError("to_pandas needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.to_rows(), columns=COLUMNS)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """An Arrow table with the columns of :meth:`to_rows`."""
+        try:
+            import pyarrow
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, "to_arrow") or error from error
+        rows = self.to_rows()
+        return pyarrow.table({name: [row[name] for row in rows] for name in COLUMNS})
+
+    def _repr_html_(self) -> str:
+        """HTML for notebooks: thumbnail, time and a link that plays each moment."""
+        if not self:
+            return "<p>No moments found.</p>"
+        cards = "".join(map(self._card, self))
+        return f'<div style="display:flex;flex-wrap:wrap;gap:12px">{cards}</div>'
+
+    def _card(self, hit: Hit) -> str:
+        name = html.escape(Path(hit.path).name)
+        span = f"{_clock(hit.moment.start)} to {_clock(hit.moment.end)}"
+        link = html.escape(f"{file_url(hit.path)}#t={hit.moment.start:.2f}", quote=True)
+        return (
+            f'<a href="{link}" title="{html.escape(hit.path, quote=True)}" target="_blank" '
+            'style="width:180px;text-decoration:none;color:inherit">'
+            f"{self._image(hit)}<div><b>{hit.rank}. {name}</b></div>"
+            f"<div>{span} &middot; {hit.score:.3f}</div></a>"
+        )
+
+    def _image(self, hit: Hit) -> str:
+        if self._thumbnails is None:
+            return ""
+        try:
+            data = base64.b64encode(self._thumbnails(hit.clip_id)).decode()
+        except (EagleNetError, OSError):
+            return ""  # The clip is gone meanwhile; the rest of the table still helps.
+        return f'<img alt="" style="width:180px" src="data:image/jpeg;base64,{data}">'
+
+
+RECORDING = ("recorded", "latitude", "longitude", "camera")
+COLUMNS = [
+    *("rank", "score", "path", "start", "end", "best", "duration", "clip_id", "matched_in", "text"),
+    *RECORDING,
+]
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> _clock(3725.4)
+    '1:02:05'
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -5,6 +5,7 @@
 Any OpenAI-compatible server will do. It gets one contact sheet per question and returns one number,
 so that text in the frames of one hit can at most change the number of that hit. Transcripts and
 names of files are not sent. Without a valid number a hit keeps its rank, and ``notice`` says why.
+Numbers are cached in a file beside the store that they are about.
 """
 
 from __future__ import annotations
@@ -12,25 +13,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from eaglenet.core.chat import ChatError, ChatServer, ReplyError
 from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.search.grammar import AnyQuery
-from eaglenet.search.judge_cache import HIGHEST, MAX_CACHED, JudgeCache
 from eaglenet.search.query import Query
 from eaglenet.video.frame_images import Span, decode_sheet, draw_sheet
 from eaglenet.video.input_file import share_file
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Success, map_ahead
 
+HIGHEST = 10
+"""Largest number of a judge; the smallest is 0."""
+CACHE_FILE = ".judge.db"
+MAX_CACHED = 100_000
+"""Numbers in the cache, about 10 MB; the oldest go first."""
 COUNT = 10
 """Hits that are judged."""
 TIMEOUT, BUDGET = 20.0, 60.0
@@ -109,11 +116,10 @@ class Judge:
         ordered = reorder(first, numbers)
         notice = ""
         if len(numbers) < len(first):
-            places = (
-                "the usual order" if not numbers else f"{len(first) - len(numbers)} keep theirs"
-            )
+            rest = len(first) - len(numbers)
+            order = f"{rest} keep their rank" if numbers else "the usual order"
             reason = problems[0] if problems else f"no more than {self.budget:g} s per search"
-            notice = f"the judge rated {len(numbers)} of {len(first)} results ({reason}); {places}"
+            notice = f"the judge rated {len(numbers)} of {len(first)} results ({reason}); {order}"
         return Judgement([*ordered, *hits[self.count :]], notice)
 
     def _numbers(
@@ -132,9 +138,9 @@ class Judge:
             problems.append(str(error))
             self.fail(error)
             return {}
-        known = {key: self._memory[key] for key in keys if key in self._memory}
-        known |= cache.read([key for key in keys if key not in known])
-        open_positions = [number for number, key in enumerate(keys) if key not in known]
+        numbers = {key: self._memory[key] for key in keys if key in self._memory}
+        numbers |= cache.read([key for key in keys if key not in numbers])
+        open_positions = [number for number, key in enumerate(keys) if key not in numbers]
         if open_positions and pause:
             problems.append(pause)
             open_positions = []
@@ -147,8 +153,8 @@ class Judge:
         if len(self._memory) + len(new) > MAX_CACHED:
             self._memory.clear()
         self._memory.update(new)
-        known |= new
-        return {number: known[key] for number, key in enumerate(keys) if key in known}
+        numbers |= new
+        return {number: numbers[key] for number, key in enumerate(keys) if key in numbers}
 
     def _key(self, query: Query, hit: Hit) -> str:
         """Hash of all that a number depends on; the cache does not show queries."""
@@ -272,3 +278,50 @@ def reorder(hits: Sequence[Hit], numbers: Mapping[int, int]) -> list[Hit]:
             hit = replace(hit, metadata={**hit.metadata, **own})
         ordered.append(hit)
     return ordered
+
+
+class JudgeCache:
+    """Numbers by key, in a file inside the folder of a store.
+
+    A store without a folder, or in one that cannot be written to, has no cache. The file can be
+    deleted at any time; a damaged one is.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.path = Path(location).absolute() / CACHE_FILE if os.path.isdir(location) else None
+
+    def read(self, keys: Sequence[str]) -> dict[str, int]:
+        """Valid numbers of these keys."""
+        if self.path is None or not keys or not self.path.exists():
+            return {}
+        marks = ", ".join("?" * len(keys))
+        statement = f"SELECT key, number FROM numbers WHERE key IN ({marks})"
+        rows: list[tuple[Any, Any]] = []
+        try:
+            with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True)) as connection:
+                rows = connection.execute(statement, list(keys)).fetchall()
+        except sqlite3.OperationalError:
+            pass  # Locked or not readable; the server is asked again.
+        except sqlite3.DatabaseError:
+            with suppress(OSError):
+                self.path.unlink()
+        return {key: value for key, value in rows if value in range(HIGHEST + 1)}
+
+    def write(self, numbers: Mapping[str, int]) -> None:
+        if self.path is None or not numbers:
+            return
+        statements = (
+            "CREATE TABLE IF NOT EXISTS numbers (key TEXT UNIQUE, number INTEGER)",
+            "DELETE FROM numbers WHERE rowid <= (SELECT max(rowid) FROM numbers) - "
+            f"{MAX_CACHED - len(numbers)}",
+        )
+        with suppress(OSError):
+            self.path.touch(mode=0o600)
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(self.path, timeout=1)) as connection,
+            connection,
+        ):
+            for statement in statements:
+                connection.execute(statement)
+            connection.executemany("INSERT OR REPLACE INTO numbers VALUES (?, ?)", numbers.items())

@@ -1,8 +1,8 @@
 """The model of a store, as searching sees it, and which model a store has.
 
 Everything that crosses this border is a numpy array. There are two implementations:
-:mod:`eaglenet.search.numpy_model` for compact models, and :mod:`eaglenet.search.torch_model`, which
-alone imports torch.
+:class:`NumpyModel` for compact models, through numpy and onnxruntime, and
+:mod:`eaglenet.search.torch_model`, which alone imports torch.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.frame_spec import FrameSpec, Splitting
+from eaglenet.core.object_storage import absolute_location
+from eaglenet.models.checks import CHECK_TEXTS, check_frames, check_vectors
 from eaglenet.models.files import is_packaged
-from eaglenet.models.light_model import LightModel
+from eaglenet.models.light_model import LightModel, mean_of_frames, unit
 from eaglenet.store.base import Store
 from eaglenet.store.kinds import kind_of
-from eaglenet.store.layout import PREPARED, SECONDS
-from eaglenet.store.manifest import cannot_mix
-
-if TYPE_CHECKING:
-    pass
+from eaglenet.store.manifest import PREPARED, SECONDS, Layout, Manifest, cannot_mix
 
 DEFAULT_MODEL = "small"
 """Ships with the package, so it needs no network."""
@@ -36,7 +35,7 @@ takes longer to import than the query takes."""
 
 @dataclass(frozen=True)
 class ClipFeatures:
-    """Features of clips by field, as :meth:`eaglenet.store.layout.Layout.unpack` gives them.
+    """Features of clips by field, as :meth:`eaglenet.store.manifest.Layout.unpack` gives them.
 
     keys: what identifies the features of each clip, for caches; None if there is nothing to cache.
     """
@@ -186,3 +185,80 @@ def require_model(store: Store) -> None:
             f"the model of {store.location} was in {name}, which no longer exists; give its new "
             "location with --model FOLDER (in Python: model=)"
         )
+
+
+class NumpyTexts:
+    """See :class:`eaglenet.search.model.EncodedTexts`."""
+
+    def __init__(self, vectors: NDArray[np.float32]) -> None:
+        self.vectors = vectors
+
+    def __getitem__(self, rows: Sequence[int]) -> NumpyTexts:
+        return NumpyTexts(self.vectors[list(rows)])
+
+
+class NumpyModel:
+    """Searches with a :class:`LightModel`; see :class:`eaglenet.search.model.SearchModel`."""
+
+    device = "cpu"
+
+    def __init__(self, model: LightModel) -> None:
+        self.model = model
+
+    @property
+    def has_cosine_scores(self) -> bool:
+        return self.model.bank is None
+
+    def encode_texts(self, texts: Sequence[str]) -> NumpyTexts:
+        return NumpyTexts(unit(self.model.encode_texts(texts)))
+
+    def encode_frames(
+        self, frames: NDArray[np.uint8], mask: NDArray[np.bool_], seconds: NDArray[np.float32]
+    ) -> ClipFeatures:
+        vectors = self.model.encode_frames(frames, mask)
+        return ClipFeatures({"frames": vectors, "mask": mask, SECONDS: seconds})
+
+    def vectors(self, clips: ClipFeatures) -> NDArray[np.float32]:
+        return mean_of_frames(clips.frames, clips.mask)
+
+    def score(self, texts: NumpyTexts, clips: ClipFeatures) -> NDArray[np.float32]:
+        return self.model.score(texts.vectors, clips.frames, clips.mask)
+
+    def frame_scores(self, texts: NumpyTexts, clips: ClipFeatures) -> NDArray[np.float32]:
+        return self.model.frame_scores(texts.vectors, clips.frames, clips.mask)
+
+
+def load_light(name: str) -> LightModel:
+    """Open a compact model to index with, and check it before anything is written."""
+    model = LightModel.open(name)
+    frames = check_frames(model.frame_spec.size)
+    mask = np.ones(frames.shape[:2], np.bool_)
+    images = mean_of_frames(model.encode_frames(frames, mask), mask)
+    check_vectors(name, images, unit(model.encode_texts(CHECK_TEXTS)))
+    return model
+
+
+def make_light_manifest(
+    model: LightModel,
+    name: str,
+    spec: FrameSpec,
+    splitting: Splitting,
+    roots: Sequence[str | Path],
+) -> Manifest:
+    """Make the manifest of a store; torch gives the same model the same one."""
+    shape = (1, spec.num_frames)
+    arrays = {
+        "frames": np.zeros((*shape, model.dim), np.float32),
+        "mask": np.ones(shape, np.bool_),
+        SECONDS: np.zeros(shape, np.float32),
+    }
+    return Manifest(
+        model=name if is_packaged(name) else os.path.abspath(Path(name).expanduser()),
+        identity=model.identity,
+        method=model.name,
+        dim=model.dim,
+        frame_spec=spec,
+        splitting=splitting,
+        layout=Layout.of(arrays),
+        roots=tuple(absolute_location(root) for root in roots),
+    )

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from numbers import Real
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.settings import option
 from eaglenet.search.dates import DateRange
 from eaglenet.search.places import find_place, fold_accents
 from eaglenet.video.recording import Place, distances, parse_distance
@@ -70,83 +71,52 @@ class Filters:
     tags: tags that the file must have; case is ignored.
     """
 
-    path: str | None = field(
-        default=None,
-        metadata={
-            "parse": expand_path,
-            "metavar": "PATTERN",
-            "help": "Only paths that match: '*.mov', 'holidays/*', or part of a path.",
-        },
+    path: str | None = option(
+        None,
+        "Only paths that match: '*.mov', 'holidays/*', or part of a path.",
+        metavar="PATTERN",
+        parse=expand_path,
     )
-    after: float | None = field(
-        default=None,
-        metadata={
-            "group": "Filters",
-            "parse": parse_date,
-            "metavar": "DATE",
-            "help": "Only recordings since a date, like 2026-05-31. Files that do not say when "
-            "they were recorded count by their modification time.",
-        },
+    after: float | None = option(
+        None,
+        "Only recordings since a date, like 2026-05-31. Files that do not say when "
+        "they were recorded count by their modification time.",
+        group="Filters",
+        metavar="DATE",
+        parse=parse_date,
     )
-    before: float | None = field(
-        default=None,
-        metadata={
-            "group": "Filters",
-            "parse": parse_date,
-            "metavar": "DATE",
-            "help": "Only recordings before a date.",
-        },
+    before: float | None = option(
+        None, "Only recordings before a date.", group="Filters", metavar="DATE", parse=parse_date
     )
-    near: tuple[float, float] | None = field(
-        default=None,
-        metadata={
-            "group": "Filters",
-            "type": str,
-            "metavar": "PLACE",
-            "help": "Only recordings near '48.1,11.6' (degrees north and east), or near a town of "
-            "the table EAGLENET_PLACES.",
-        },
+    near: tuple[float, float] | None = option(
+        None,
+        "Only recordings near '48.1,11.6' (degrees north and east), or near a town of "
+        "the table EAGLENET_PLACES.",
+        group="Filters",
+        metavar="PLACE",
+        type=str,
     )
-    within: float | None = field(
-        default=None,
-        metadata={
-            "group": "Filters",
-            "type": str,
-            "metavar": "DISTANCE",
-            "help": "Set the distance for --near: 5km, 800m or 3mi. Default: 10km.",
-        },
+    within: float | None = option(
+        None,
+        "Set the distance for --near: 5km, 800m or 3mi. Default: 10km.",
+        group="Filters",
+        metavar="DISTANCE",
+        type=str,
     )
-    camera: str | None = field(
-        default=None,
-        metadata={
-            "group": "Filters",
-            "metavar": "TEXT",
-            "help": "Only recordings of a camera or phone, by part of its make and model.",
-        },
+    camera: str | None = option(
+        None,
+        "Only recordings of a camera or phone, by part of its make and model.",
+        group="Filters",
+        metavar="TEXT",
     )
-    min_duration: float | None = field(
-        default=None,
-        metadata={
-            "group": "Filters",
-            "metavar": "SECONDS",
-            "help": "Only files of at least this duration.",
-        },
+    min_duration: float | None = option(
+        None, "Only files of at least this duration.", group="Filters", metavar="SECONDS"
     )
-    max_duration: float | None = field(
-        default=None,
-        metadata={
-            "group": "Filters",
-            "metavar": "SECONDS",
-            "help": "Only files of at most this duration.",
-        },
+    max_duration: float | None = option(
+        None, "Only files of at most this duration.", group="Filters", metavar="SECONDS"
     )
-    tags: tuple[str, ...] = field(
-        default=(),
-        metadata={
-            "option": "--tag",
-            "group": "Filters",
-            "help": "Only files with this tag; repeatable.",
-        },
+    tags: tuple[str, ...] = option(
+        (), "Only files with this tag; repeatable.", name="--tag", group="Filters"
     )
 
     def __post_init__(self) -> None:
@@ -245,7 +215,11 @@ def _seconds(name: str, value: Any) -> float | None:
         return parse_date(value)
     if isinstance(value, date):
         moment = value if isinstance(value, datetime) else datetime.combine(value, time.min)
-        return moment.timestamp()
+        try:
+            return moment.timestamp()
+        except (ValueError, OverflowError, OSError):
+            # Local time is not defined in the years 1 and 9999; a few hours do not matter there.
+            return moment.replace(tzinfo=UTC).timestamp()
     if value is None or isinstance(value, Real):
         return None if value is None else float(value)
     raise UsageError(
@@ -308,7 +282,7 @@ def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search. Queries with equal options can be searched together.
+    """Options of a search. Queries with equal options can be searched together.
 
     filters: clips that may be hits.
     group_files: return one hit per file; its other clips are in ``metadata["more"]``.
@@ -323,54 +297,34 @@ class SearchOptions:
     """
 
     filters: Filters = field(default_factory=Filters)
-    group_files: bool = field(
-        default=False,
-        metadata={"option": "--group", "group": "Ranking", "help": "Show one result per file."},
-    )
-    shortlist: int = field(
-        default=100,
-        metadata={
-            "group": "Ranking",
-            "min": 1,
-            "help": "Number of clips to rank with the exact score.",
-        },
+    group_files: bool = option(False, "Show one result per file.", name="--group", group="Ranking")
+    shortlist: int = option(
+        100, "Number of clips to rank with the exact score.", group="Ranking", min=1
     )
     rerank: bool = True
-    modalities: tuple[Modality, ...] = field(
-        default=MODALITIES,
-        metadata={
-            "option": "--in",
-            "metavar": "MODALITY",
-            "parse": parse_modalities,
-            "help": "Search in visual, speech (with subtitles), screen-text or descriptions; "
-            "separate several by commas. Default: all.",
-        },
+    modalities: tuple[Modality, ...] = option(
+        MODALITIES,
+        "Search in visual, speech (with subtitles), screen-text or descriptions; "
+        "separate several by commas. Default: all.",
+        name="--in",
+        metavar="MODALITY",
+        parse=parse_modalities,
     )
-    keep_duplicates: bool = field(
-        default=False,
-        metadata={
-            "group": "Ranking",
-            "help": "Also show repeated moments and near copies of files.",
-        },
+    keep_duplicates: bool = option(
+        False, "Also show repeated moments and near copies of files.", group="Ranking"
     )
 
-    min_confidence: float = field(
-        default=0.0,
-        metadata={
-            "group": "Ranking",
-            "min": 0,
-            "max": 1,
-            "metavar": "PROBABILITY",
-            "help": "Only results that are right with at least this probability, 0 to 1.",
-        },
+    min_confidence: float = option(
+        0.0,
+        "Only results that are right with at least this probability, 0 to 1.",
+        group="Ranking",
+        metavar="PROBABILITY",
+        min=0,
+        max=1,
     )
 
-    literal: bool = field(
-        default=False,
-        metadata={
-            "group": "Queries",
-            "help": "Search for the text as it is; do not read dates or + - then in it.",
-        },
+    literal: bool = option(
+        False, "Search for the text as it is; do not read dates or + - then in it.", group="Queries"
     )
 
     def __post_init__(self) -> None:
@@ -425,7 +379,7 @@ class SearchOptions:
 
     @property
     def has_transcripts(self) -> bool:
-        """Whether speech or on-screen text is searched."""
+        """True if speech, on-screen text or descriptions are searched."""
         return self.modalities != ("visual",)
 
     def shortlist_size(self, k: int) -> int:

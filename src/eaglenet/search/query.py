@@ -1,11 +1,11 @@
-"""What a user asks for, as one value from the command line or HTTP to the hits."""
+"""Queries: one value from the command line or HTTP to the hits."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.settings import option
 from eaglenet.search.dates import DateRange
 from eaglenet.transcripts.lines import analyse, singular
 
@@ -35,7 +36,7 @@ _QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u3
 class Query:
     """A text, an image, a video or an indexed clip: exactly one of them.
 
-    text: what to look for. Words in quotation marks must occur as a phrase in speech or on-screen
+    text: the text to find. Words in quotation marks must occur as a phrase in speech or on-screen
         text.
     negatives: texts that rank a clip lower; with ``text`` only.
     image: an image file, the bytes of one, an image of Pillow, or a uint8 array
@@ -47,25 +48,15 @@ class Query:
     """
 
     text: str | None = None
-    negatives: tuple[str, ...] = field(
-        default=(),
-        metadata={"option": "--not", "help": "Rank clips that match this text lower; repeatable."},
+    negatives: tuple[str, ...] = option(
+        (), "Rank clips that match this text lower; repeatable.", name="--not"
     )
-    image: str | Path | bytes | NDArray[Any] | Image | None = field(
-        default=None,
-        metadata={"type": Path, "metavar": "FILE", "help": "Search with an image file."},
+    image: str | Path | bytes | NDArray[Any] | Image | None = option(
+        None, "Search with an image file.", metavar="FILE", type=Path
     )
-    video: str | Path | None = field(
-        default=None,
-        metadata={"type": Path, "metavar": "FILE", "help": "Search with a video file."},
-    )
-    clip_id: str | None = field(
-        default=None,
-        metadata={
-            "option": "--similar",
-            "metavar": "CLIP",
-            "help": "Search with a clip, by the id of a result.",
-        },
+    video: str | Path | None = option(None, "Search with a video file.", metavar="FILE", type=Path)
+    clip_id: str | None = option(
+        None, "Search with a clip, by the id of a result.", name="--similar", metavar="CLIP"
     )
     window: tuple[float, float] | None = None
     clips: FrameBatch | None = None
@@ -116,11 +107,11 @@ def _read_image(image: Any) -> Any:
         from PIL import Image, UnidentifiedImageError
 
         try:
-            opened = Image.open(io.BytesIO(image))
-            opened.load()
+            picture = Image.open(io.BytesIO(image))
+            picture.load()
         except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-            raise UsageError(f"these {len(image)} bytes are no image: {error}") from error
-        return opened
+            raise UsageError(f"these {len(image)} bytes are not an image: {error}") from error
+        return picture
     if isinstance(image, np.ndarray):
         from PIL import Image
 
@@ -175,7 +166,7 @@ class TranscriptQuery:
 
     @property
     def has_only_phrases(self) -> bool:
-        """Whether frames cannot match, because everything is in quotation marks."""
+        """True if frames cannot match, because everything is in quotation marks."""
         return bool(self.phrases) and not self.terms
 
 

@@ -1,7 +1,8 @@
-"""Encoded queries, and the exact scores of clips for them."""
+"""Encoded queries, plain and composed, and the exact scores of clips for them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -94,6 +95,11 @@ class EncodedFrames:
         return scores
 
 
+def spaced_indices(count: int, limit: int) -> NDArray[np.int64]:
+    """Evenly spaced indices into ``count`` things: all of them, up to ``limit``."""
+    return np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64)
+
+
 def unit_vectors(vectors: Vectors) -> Vectors:
     """Scale vectors along the last axis to unit length."""
     norms = np.sqrt(np.einsum("...d,...d->...", vectors, vectors))
@@ -107,3 +113,49 @@ def _subtract_negatives(values: Vectors) -> Vectors:
     if len(values) > 1:
         result = result - np.float32(NEGATIVE_WEIGHT) * values[1:].mean(axis=0, dtype=np.float32)
     return result
+
+
+MIN_SPREAD = 1e-6
+
+
+class EncodedComposition:
+    """Parts with weights: s(v) = sum_p w_p s_p(v) / sum_p |w_p|, on cosines and exact scores.
+
+    The cosines of an image with clips spread several times wider than those of a text, and would
+    outweigh it. So every part is scaled to the spread that the first one has over a sample of the
+    clips; a single part keeps its scores.
+    """
+
+    def __init__(
+        self, parts: Sequence[tuple[float, EncodedQuery]], sample: Vectors | None = None
+    ) -> None:
+        """``sample``: vectors of some clips; without them parts are not scaled."""
+        spreads = [1.0] * len(parts)
+        if sample is not None and len(sample) > 1 and len(parts) > 1:
+            spreads = [max(float((sample @ query.vector).std()), MIN_SPREAD) for _, query in parts]
+        total = sum(abs(weight) for weight, _ in parts)
+        self.parts = [
+            (np.float32(weight / total * spreads[0] / spread), query)
+            for (weight, query), spread in zip(parts, spreads, strict=True)
+        ]
+        self.vector: Vectors = np.sum(
+            [weight * query.vector for weight, query in self.parts], axis=0, dtype=np.float32
+        )
+        self.hubness_weight = float(sum(w * query.hubness_weight for w, query in self.parts))
+        self.exact_hubness_weight = float(
+            sum(w * query.exact_hubness_weight for w, query in self.parts)
+        )
+
+    def score(self, clips: ClipFeatures) -> Vectors:
+        scores: Vectors = np.sum(
+            [weight * query.score(clips) for weight, query in self.parts],
+            axis=0,
+            dtype=np.float32,
+        )
+        return scores
+
+    def frame_scores(self, clips: ClipFeatures) -> Vectors:
+        total = np.zeros(clips.mask.shape, np.float32)
+        for weight, query in self.parts:
+            total += weight * np.where(clips.mask, query.frame_scores(clips), np.float32(0))
+        return np.where(clips.mask, total, np.float32("-inf"))

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.models.meaning import MeaningEncoder
-from eaglenet.search.composition import EncodedComposition
 from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
@@ -21,7 +20,13 @@ from eaglenet.search.hits import make_hits, make_transcript_hits
 from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
-from eaglenet.search.reranking import EncodedFrames, EncodedQuery, EncodedText
+from eaglenet.search.reranking import (
+    EncodedComposition,
+    EncodedFrames,
+    EncodedQuery,
+    EncodedText,
+    spaced_indices,
+)
 from eaglenet.search.selection import Candidates
 from eaglenet.search.sequences import STEP_SHORTLIST, find_sequences
 from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists, scan_name
@@ -56,10 +61,8 @@ class StoreView:
     def sample(self) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """Vectors of some clips, evenly spaced, and their hubness offsets."""
         snapshot = self.snapshot
-        visible = snapshot.visible
-        rows = np.arange(snapshot.num_rows) if visible is None else np.flatnonzero(visible)
-        indices = np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_SIZE)).round()
-        rows = rows[indices.astype(np.int64)]
+        rows = snapshot.visible_rows()
+        rows = rows[spaced_indices(len(rows), SAMPLE_SIZE)]
         offsets = snapshot.hubness_offsets
         return snapshot.vectors_at(rows), None if offsets is None else offsets[rows]
 
@@ -99,7 +102,7 @@ class _Task:
 
     query: Query | ComposedQuery
     is_visual: bool
-    """Whether frames are compared."""
+    """True if frames are compared."""
     text: str = ""
     """Text to encode; empty for an image, a video or a clip."""
     transcripts: Sequence[ClipTranscript] = ()
@@ -178,18 +181,15 @@ class Retriever:
             if "visual" not in options.modalities:
                 raise UsageError("a composed query searches in visual only; use a plain text")
             clip_ids = [part.query.clip_id for part in query.parts if part.query.clip_id]
-            row = snapshot.row(snapshot.full_id(clip_ids[0])) if clip_ids else None
-            return _Task(query, is_visual=True, excluded_row=row)
+            return _Task(query, is_visual=True, excluded_row=self._row(*clip_ids[:1]))
+        is_visual = "visual" in options.modalities
         if query.text is None:
-            if "visual" not in options.modalities:
+            if not is_visual:
                 raise UsageError(
                     "an image, a video or a clip searches in visual only; speech, screen-text and "
                     "descriptions need a text"
                 )
-            has_row = query.clip_id is not None
-            row = snapshot.row(snapshot.full_id(query.clip_id or "")) if has_row else None
-            return _Task(query, is_visual=True, excluded_row=row)
-        is_visual = "visual" in options.modalities
+            return _Task(query, is_visual=True, excluded_row=self._row(query.clip_id))
         if not has_transcripts or query.transcript is None:
             return _Task(query, is_visual, query.text)
         # A phrase in quotation marks is looked for in transcripts alone.
@@ -208,6 +208,11 @@ class Retriever:
             meaning=self._meaning(query.transcript),
         )
         return _Task(query, is_visual, query.transcript.plain or query.text, transcripts)
+
+    def _row(self, clip_id: str | None = None) -> int | None:
+        """Row of the clip with this id, or the beginning of one."""
+        snapshot = self.view.snapshot
+        return None if clip_id is None else snapshot.row(snapshot.full_id(clip_id))
 
     def _meaning(self, query: TranscriptQuery) -> Meaning | None:
         """Vector of a query in the space of the transcript windows.

@@ -1,28 +1,41 @@
 """Selection of hits: the best candidates that show something new.
 
 A moment may be in two overlapping clips, and a video in several files. Both are shown once.
+
+A clip ends where its ten seconds end, not where what it shows ends. So the frames of the
+neighbouring clips count too: the moment of a hit is the run of frames around the best frame of the
+clip with the largest sum of scores above a threshold. ``benchmarks/moments.py`` measures it.
 """
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.hits import Moment
 from eaglenet.search.model import ClipFeatures
-from eaglenet.search.moments import NEIGHBOURS, find_moment
 from eaglenet.search.options import SearchOptions
-from eaglenet.search.reranking import EncodedQuery, unit_vectors
+from eaglenet.search.reranking import EncodedQuery, spaced_indices, unit_vectors
 from eaglenet.search.shortlist import Shortlist
 from eaglenet.search.transcripts import ClipTranscript
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.store.snapshot import Snapshot
 
+NEIGHBOURS = 2
+"""Clips before and after that are looked at."""
+THRESHOLD = 0.5
+"""Score from which a frame counts, between the mean over the store (0) and the best frame (1)."""
+MAX_GAP = 1
+"""Frames below the threshold, after each other, that a moment passes over."""
+FLAT = 1e-6
+"""Frames whose scores differ by less than this are equal: the moment is the whole clip."""
 SAME_MOMENT_SECONDS = 1.0
 """Best frames of one file that are closer than this show one moment."""
 MAX_TIME_DIFFERENCE = 0.5
@@ -70,8 +83,9 @@ def trim_moment(moment: Moment, others: Sequence[Moment]) -> Moment | None:
 
 
 def has_same_motion(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
-    """Whether the same changes happen at the same frames of two clips, by their unit features
-    ``[frames, dim]``:
+    """Return whether the same changes happen at the same frames of two clips.
+
+    Both are unit features ``[frames, dim]``, and the condition is
 
         mean_f |(a_f - mean a) - (b_f - mean b)|^2  <=  MAX_MOTION_DIFFERENCE max(var a, var b)
 
@@ -149,7 +163,7 @@ class NearCopies:
         return None
 
     def is_copy(self, number: int, other: int) -> bool:
-        """Whether the files of two candidates were found to be near copies."""
+        """Return whether the files of two candidates were found to be near copies."""
         if not self._same or max(number, other) >= len(self.contents):
             return False
         return self._same.get(self._pair(number, other), False)
@@ -172,7 +186,7 @@ class NearCopies:
         )
 
     def _has_same_thumbnails(self, one: int, other: int) -> bool:
-        """Whether the thumbnails of two candidates' files are alike, clip by clip."""
+        """Return whether the thumbnails of two candidates' files are alike, clip by clip."""
         pair = self._pair(one, other)
         if pair not in self._same:
             first, second = (self._sample_rows(content) for content in pair)
@@ -185,8 +199,7 @@ class NearCopies:
         """Rows of some clips of a file, evenly spaced."""
         clips = self.details.snapshot.clips_of_contents([content_id])[content_id]
         clips.sort(key=lambda clip: clip.number)
-        indices = np.linspace(0, len(clips) - 1, min(len(clips), NUM_THUMBNAILS)).round()
-        return [clips[index].row for index in indices.astype(np.int64)]
+        return [clips[index].row for index in spaced_indices(len(clips), NUM_THUMBNAILS)]
 
     def _is_same_thumbnail(self, row: int, other: int) -> bool:
         first, second = self._thumbnail(row), self._thumbnail(other)
@@ -237,7 +250,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Selected:
-    """A candidate to show, and those that it represents, as indices into the shortlist."""
+    """A candidate to show, and those that it represents, as indices into the candidates."""
 
     number: int
     moment: Moment
@@ -339,30 +352,83 @@ class _Moments:
         return list(zip(scores.tolist(), features.seconds.tolist(), strict=True))
 
 
-@dataclass(frozen=True)
-class SelectedTranscript:
-    """A clip to show for its transcript; ``more`` are rows of other clips of the file."""
-
-    clip: ClipTranscript
-    moment: Moment
-    more: list[int] = field(default_factory=list)
-
-
 def select_transcripts(
     details: ClipDetails, clips: Sequence[ClipTranscript], k: int, options: SearchOptions
-) -> list[SelectedTranscript]:
+) -> list[Selected]:
     """Select the first k clips that show something new, by their transcripts alone."""
-    selected: list[SelectedTranscript] = []
-    by_file: dict[int, list[SelectedTranscript]] = {}
-    for clip in clips:
+    selected: list[Selected] = []
+    by_file: dict[int, list[Selected]] = {}
+    for number, clip in enumerate(clips):
         same_file = by_file.setdefault(clip.clip.content_id, [])
         if options.group_files and same_file:
-            same_file[0].more.append(clip.row)
+            same_file[0].more.append(number)
             continue
         moment: Moment | None = clip.moment(details.duration(clip.row))
         if not options.keep_duplicates and moment is not None:
             moment = trim_moment(moment, [other.moment for other in same_file])
         if moment is not None and len(selected) < k:
-            selected.append(SelectedTranscript(clip, moment))
+            selected.append(Selected(number, moment))
             same_file.append(selected[-1])
     return selected
+
+
+def find_moment(
+    scores: Sequence[float],
+    seconds: Sequence[float],
+    clip: tuple[float, float],
+    span: tuple[float, float] | None = None,
+    background: float | None = None,
+) -> Moment:
+    """Find the run of frames around the best frame of a clip that scores best as a whole.
+
+    scores, seconds: of the frames of the clip and its neighbours, in any order; a frame that is in
+        two clips may be there twice. -inf marks padding.
+    clip: first and last second of the clip, which holds the best frame.
+    span: first and last second of the clip and its neighbours; None: the clip alone.
+    background: mean score of the query over clips of the store. So all of a video that shows the
+        query throughout is the moment. None, or if no frame is better: the mean of the frames.
+
+    With t = background + THRESHOLD (best - background), the run maximises sum_f (s_f - t). Unlike
+    a run of frames that all reach t, it passes over one bad frame between good ones. It extends
+    halfway to the frames beside it, and to the end of the span if there are none.
+    """
+    start, end = span or clip
+    pairs = {
+        second: score for second, score in zip(seconds, scores, strict=True) if math.isfinite(score)
+    }
+    frames = sorted(pairs.items(), key=itemgetter(0))
+    inside = [frame for frame in frames if clip[0] <= frame[0] <= clip[1]] or frames
+    if not frames:
+        return Moment(clip[0], clip[1], (clip[0] + clip[1]) / 2)
+    peak = max(inside, key=itemgetter(1))
+    best_time = min(max(peak[0], clip[0]), clip[1])
+    values = [score for _, score in frames]
+    if max(values) - min(values) < FLAT:
+        return Moment(clip[0], clip[1], best_time)
+    best = frames.index(peak)
+    if background is None or background >= peak[1]:
+        background = sum(values) / len(values)
+    threshold = background + THRESHOLD * (peak[1] - background)
+    above = [value - threshold for value in values]
+    first = best - _longest_gain(above[best::-1])
+    last = best + _longest_gain(above[best:])
+    begin = start if first == 0 else (frames[first - 1][0] + frames[first][0]) / 2
+    finish = end if last + 1 == len(frames) else (frames[last][0] + frames[last + 1][0]) / 2
+    return Moment(max(start, min(begin, best_time)), min(end, max(finish, best_time)), best_time)
+
+
+def _longest_gain(values: Sequence[float]) -> int:
+    """Index at which the sum from the first value on is largest; of equal ones the first.
+
+    More than ``MAX_GAP`` negative values after each other are the end: what comes then is another
+    moment.
+    """
+    total, highest, index, gap = 0.0, -math.inf, 0, 0
+    for number, value in enumerate(values):
+        gap = gap + 1 if value < 0 else 0
+        if gap > MAX_GAP:
+            break
+        total += value
+        if total > highest:
+            highest, index = total, number
+    return index

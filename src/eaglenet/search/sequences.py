@@ -15,10 +15,9 @@ from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.grammar import TemporalQuery
 from eaglenet.search.hits import make_hit
 from eaglenet.search.model import ClipFeatures
-from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.reranking import EncodedQuery
-from eaglenet.search.selection import ClipDetails
+from eaglenet.search.selection import ClipDetails, find_moment
 from eaglenet.search.shortlist import Shortlist, hubness_offsets
 from eaglenet.store.records import Clip
 from eaglenet.store.snapshot import Snapshot
@@ -63,13 +62,13 @@ def find_sequences(
     hits = []
     for rank, sequence in enumerate(sequences, 1):
         moments = _step_moments(sequence, features, scores, clips)
-        chosen = [clips[frame // num_frames] for frame in sequence.frames]
+        step_clips = [clips[frame // num_frames] for frame in sequence.frames]
         steps: list[dict[str, Any]] = [
             {"query": step.title, "clip_id": clip.id, **vars(moment)}
-            for step, clip, moment in zip(query.steps, chosen, moments, strict=True)
+            for step, clip, moment in zip(query.steps, step_clips, moments, strict=True)
         ]
         whole = Moment(moments[0].start, moments[-1].end, moments[0].best)
-        hit = make_hit(details, chosen[0].row, options, rank, sequence.score, whole, ())
+        hit = make_hit(details, step_clips[0].row, options, rank, sequence.score, whole, ())
         hits.append(replace(hit, metadata={**hit.metadata, "steps": steps}))
     return hits
 

@@ -7,7 +7,7 @@ All vectors are compared while that is fast; in larger stores their codes are (s
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -141,7 +141,7 @@ def allowed_rows(
 
 
 def uses_exact_scan(snapshot: Snapshot) -> bool:
-    """Whether all vectors are compared."""
+    """Return whether all vectors of a snapshot are compared."""
     return fits_exact_scan(len(snapshot), snapshot.manifest.dim)
 
 
@@ -151,7 +151,7 @@ def scan_name(snapshot: Snapshot) -> str:
 
 
 def fits_exact_scan(num_clips: int, dim: int) -> bool:
-    """Whether comparing so many vectors is fast enough."""
+    """Return whether comparing so many vectors is fast enough."""
     return num_clips * dim * 4 <= EXACT_BYTES
 
 
@@ -180,6 +180,10 @@ def exact_shortlists(
         positions = np.arange(len(rows))
     else:
         positions = rows - first
+
+    def vectors_at(indices: NDArray[np.int64]) -> Vectors:
+        return _take(parts, positions[indices])
+
     results = []
     for start in range(0, len(queries), QUERY_BATCH):
         batch = queries[start : start + QUERY_BATCH]
@@ -189,13 +193,7 @@ def exact_shortlists(
         for number, (query, row_scores) in enumerate(zip(batch, scores, strict=True), start):
             weight = hubness_weights[number] if hubness_weights else 0.0
             offsets = hubness_offsets(snapshot, rows, weight)
-            if offsets is not None:
-                row_scores = row_scores - offsets.astype(np.float32)
-            best = _near_best(row_scores, k)
-            cosines = _cosines(
-                _take(parts, positions[best]), query, None if offsets is None else offsets[best]
-            )
-            results.append(merge_shortlists([Shortlist(rows[best], cosines)], k))
+            results.append(_rank(row_scores, rows, vectors_at, query, k, offsets))
     return results
 
 
@@ -237,29 +235,11 @@ def _take(parts: Sequence[Vectors], indices: NDArray[np.int64]) -> Vectors:
         return parts[0][indices]
     edges = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     numbers = np.searchsorted(edges, indices, side="right") - 1
-    taken = np.empty((len(indices), parts[0].shape[1]), np.float32)
+    rows = np.empty((len(indices), parts[0].shape[1]), np.float32)
     for number in np.unique(numbers).tolist():
-        places = np.flatnonzero(numbers == number)
-        taken[places] = parts[number][indices[places] - edges[number]]
-    return taken
-
-
-def rank_rows(
-    vectors: Vectors,
-    rows: NDArray[np.int64],
-    query: Vectors,
-    k: int,
-    offsets: NDArray[np.float64] | None = None,
-) -> Shortlist:
-    """Rank a few rows, whose vectors are given; cosines equal those of an exact scan."""
-    if not len(rows) or k < 1:
-        return EMPTY
-    scores = vectors @ query
-    if offsets is not None:
-        scores = scores - offsets.astype(np.float32)
-    best = _near_best(scores, k)
-    cosines = _cosines(vectors[best], query, None if offsets is None else offsets[best])
-    return merge_shortlists([Shortlist(rows[best], cosines)], k)
+        is_here = numbers == number
+        rows[is_here] = parts[number][indices[is_here] - edges[number]]
+    return rows
 
 
 def hubness_offsets(
@@ -338,9 +318,40 @@ def rank_candidates(
     k: int,
     hubness_weight: float = 0.0,
 ) -> Shortlist:
-    """Rank the rows with the nearest codes. Distances of codes are not corrected for hubness."""
-    offsets = hubness_offsets(snapshot, rows, hubness_weight)
-    return rank_rows(snapshot.vectors_at(rows), rows, query, k, offsets)
+    """Rank the rows with the nearest codes; cosines equal those of an exact scan.
+
+    Distances of codes are not corrected for hubness.
+    """
+    if not len(rows) or k < 1:
+        return EMPTY
+    vectors = snapshot.vectors_at(rows)
+    return _rank(
+        vectors @ query,
+        rows,
+        vectors.__getitem__,
+        query,
+        k,
+        hubness_offsets(snapshot, rows, hubness_weight),
+    )
+
+
+def _rank(
+    scores: Vectors,
+    rows: NDArray[np.int64],
+    vectors_at: Callable[[NDArray[np.int64]], Vectors],
+    query: Vectors,
+    k: int,
+    offsets: NDArray[np.float64] | None,
+) -> Shortlist:
+    """Choose the k best rows by their scores, and compute their cosines exactly.
+
+    ``vectors_at`` returns the vectors of some indices into ``rows``.
+    """
+    if offsets is not None:
+        scores = scores - offsets.astype(np.float32)
+    best = _near_best(scores, k)
+    cosines = _cosines(vectors_at(best), query, None if offsets is None else offsets[best])
+    return merge_shortlists([Shortlist(rows[best], cosines)], k)
 
 
 def nearest_in_shard(
@@ -378,9 +389,7 @@ def measure_recall(store: Store, *, k: int = 100, num_queries: int = 100, seed: 
     """Compare the codes with an exact scan; queries are vectors of clips with added noise."""
     snapshot = store.snapshot()
     generator = np.random.default_rng(seed)
-    visible = snapshot.visible
-    rows = np.arange(snapshot.num_rows) if visible is None else np.flatnonzero(visible)
-    rows = generator.permutation(rows)[:num_queries]
+    rows = generator.permutation(snapshot.visible_rows())[:num_queries]
     noise = generator.standard_normal((len(rows), snapshot.manifest.dim), np.float32)
     scale = np.float32(0.5 / snapshot.manifest.dim**0.5)
     queries = unit_vectors(snapshot.vectors_at(rows) + scale * noise)

@@ -21,10 +21,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.hits import Hit
+from eaglenet.core.hits import Hit, file_url
+from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.subtitles import format_subtitles
 
 STILL_SECONDS = 5
-"""How long an image is shown."""
+"""Duration of an image on a timeline."""
 DEFAULT_RATE = Fraction(25)
 MAX_RATE = 1000
 NTSC = 1001
@@ -47,6 +49,10 @@ class Media:
     @property
     def name(self) -> str:
         return Path(self.path).name
+
+    def timecode(self, frame: int) -> str:
+        """Timecode of a frame, counted from the first one."""
+        return format_timecode(self.start + frame, self.rate, drop_frame=self.is_drop_frame)
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ def parse_timecode(text: str, rate: Fraction) -> int:
 
 
 def can_drop_frames(rate: Fraction) -> bool:
-    """Whether drop-frame timecode exists for a rate: 29.97 and its multiples."""
+    """Return whether drop-frame timecode exists for a rate: 29.97 and its multiples."""
     return rate.denominator == NTSC and round(rate) % 30 == 0
 
 
@@ -236,8 +242,12 @@ def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None
     rates = Counter(cut.media.rate for cut in cuts)
     line = " ".join("".join(c if c.isprintable() else " " for c in title).split())
     text = FORMATS[kind](_Timeline(line, rates.most_common(1)[0][0], cuts))
+    save_text(path, text)
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file. Names of files need not be Unicode; lone surrogates become ``?``."""
     try:
-        # Names of files need not be Unicode; a lone surrogate becomes a question mark.
         path.write_bytes(text.encode("utf-8", errors="replace"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
@@ -252,10 +262,7 @@ def _edl(timeline: _Timeline) -> str:
     record = 0
     for number, (cut, length) in enumerate(zip(timeline.cuts, timeline.lengths(), strict=True), 1):
         media = cut.media
-        source = [
-            format_timecode(media.start + frame, media.rate, drop_frame=media.is_drop_frame)
-            for frame in (cut.first, cut.last)
-        ]
+        source = [media.timecode(frame) for frame in (cut.first, cut.last)]
         target = [
             format_timecode(frame, rate, drop_frame=is_drop) for frame in (record, record + length)
         ]
@@ -309,7 +316,9 @@ def _fcpxml(timeline: _Timeline) -> str:
                 hasAudio="1" if media.has_audio else "0",
                 format=own_format,
             )
-            ElementTree.SubElement(asset, "media-rep", kind="original-media", src=_url(media.path))
+            ElementTree.SubElement(
+                asset, "media-rep", kind="original-media", src=file_url(media.path)
+            )
     library = ElementTree.SubElement(root, "library")
     event = ElementTree.SubElement(library, "event", name="eaglenet")
     project = ElementTree.SubElement(event, "project", name=_xml_text(timeline.title))
@@ -392,13 +401,12 @@ def _add_xmeml_file(item: ElementTree.Element, media: Media, files: dict[str, st
     files[media.path] = f"file-{len(files) + 1}"
     file = ElementTree.SubElement(item, "file", id=files[media.path])
     _add(file, "name", _xml_text(media.name))
-    _add(file, "pathurl", _url(media.path))
+    _add(file, "pathurl", file_url(media.path))
     _add(file, "duration", media.num_frames)
     _add_rate(file, media.rate)
     timecode = ElementTree.SubElement(file, "timecode")
     _add_rate(timecode, media.rate)
-    start = format_timecode(media.start, media.rate, drop_frame=media.is_drop_frame)
-    _add(timecode, "string", start)
+    _add(timecode, "string", media.timecode(0))
     _add(timecode, "frame", media.start)
     _add(timecode, "displayformat", "DF" if media.is_drop_frame else "NDF")
     kinds = ElementTree.SubElement(file, "media")
@@ -432,7 +440,7 @@ def _otio(timeline: _Timeline) -> str:
                 "media_references": {
                     "DEFAULT_MEDIA": {
                         "OTIO_SCHEMA": "ExternalReference.1",
-                        "target_url": _url(media.path),
+                        "target_url": file_url(media.path),
                         "available_range": time_range(media.start, media.num_frames, media.rate),
                     }
                 },
@@ -456,10 +464,7 @@ def _csv(timeline: _Timeline) -> str:
     )  # fmt: skip
     for rank, cut in enumerate(timeline.cuts, 1):
         media = cut.media
-        codes = [
-            format_timecode(media.start + frame, media.rate, drop_frame=media.is_drop_frame)
-            for frame in (cut.first, cut.last)
-        ]
+        codes = [media.timecode(frame) for frame in (cut.first, cut.last)]
         seconds = [f"{float(frame / media.rate):.6f}" for frame in (cut.first, cut.last)]
         confidence = "" if cut.confidence is None else f"{cut.confidence:.4f}"
         writer.writerow(
@@ -486,7 +491,7 @@ def _m3u8(timeline: _Timeline) -> str:
             f"#EXTINF:{float(cut.seconds):.3f},{_one_line(cut.media.name)}",
             f"#EXTVLCOPT:start-time={float(cut.first / rate):.3f}",
             f"#EXTVLCOPT:stop-time={float(cut.last / rate):.3f}",
-            _url(cut.media.path),
+            file_url(cut.media.path),
         ]
     return "\n".join(lines) + "\n"
 
@@ -494,25 +499,13 @@ def _m3u8(timeline: _Timeline) -> str:
 def _srt(timeline: _Timeline) -> str:
     """One subtitle per cut, for the cuts one after the other."""
     lines, start = [], Fraction(0)
-    for number, cut in enumerate(timeline.cuts, 1):
+    for cut in timeline.cuts:
         end = start + cut.seconds
-        media = cut.media
-        code = format_timecode(media.start + cut.first, media.rate, drop_frame=media.is_drop_frame)
-        lines += [
-            str(number),
-            f"{_srt_time(start)} --> {_srt_time(end)}",
-            _one_line(cut.title or timeline.title),
-            _one_line(f"{media.name}  {code}"),
-            "",
-        ]
+        code = cut.media.timecode(cut.first)
+        text = f"{_one_line(cut.title or timeline.title)}\n{_one_line(f'{cut.media.name}  {code}')}"
+        lines.append(TranscriptLine(float(start), float(end), text))
         start = end
-    return "\n".join(lines) + "\n"
-
-
-def _srt_time(seconds: Fraction) -> str:
-    milliseconds = round(seconds * 1000)
-    total, rest = divmod(milliseconds, 1000)
-    return f"{total // 3600:02d}:{total // 60 % 60:02d}:{total % 60:02d},{rest:03d}"
+    return format_subtitles(lines)
 
 
 FORMATS: Mapping[str, Callable[[_Timeline], str]] = {
@@ -554,11 +547,6 @@ def _rational(seconds: Fraction | int) -> str:
         if value.denominator == 1
         else (f"{value.numerator}/{value.denominator}s")
     )
-
-
-def _url(path: str) -> str:
-    """``file://`` URL of a path; other URLs stay as they are."""
-    return path if "://" in path else Path(path).absolute().as_uri()
 
 
 def _one_line(text: str) -> str:

@@ -19,9 +19,9 @@ from eaglenet.core.errors import (
     ModelNotFoundError,
     UsageError,
 )
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.hardware import AUTO, require_device
 from eaglenet.core.object_storage import absolute_location
-from eaglenet.core.splitting import Splitting
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub import exact_name
@@ -34,8 +34,7 @@ from eaglenet.scoring import Scorer, choose
 from eaglenet.scoring.scorer import ReferenceScorer
 from eaglenet.search.model import ClipFeatures, require_identity, require_model
 from eaglenet.store.base import Store
-from eaglenet.store.layout import Layout, feature_arrays, video_features
-from eaglenet.store.manifest import Manifest
+from eaglenet.store.manifest import Layout, Manifest, feature_arrays, video_features
 
 logger = logging.getLogger(__name__)
 
@@ -353,7 +352,7 @@ class TorchModel:
     def _prepare(
         self, scorer: Scorer, features: VideoFeatures, keys: Sequence[Hashable]
     ) -> Rows | None:
-        """What the scorer computes from each clip alone, from the cache as far as it has it."""
+        """Prepare each clip for the scorer, from the cache where possible; None: not cached."""
         if isinstance(scorer, ReferenceScorer):
             return None
 

@@ -18,7 +18,7 @@ from eaglenet.core.hits import Modality, Moment, TranscriptKind, TranscriptMatch
 from eaglenet.search.query import PREFIX, TranscriptQuery
 from eaglenet.store.records import Clip, LineHit, LineQuery, WindowHit
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.store.stemming import stem_words
+from eaglenet.store.transcripts import stem_words
 from eaglenet.transcripts.lines import (
     MIN_COSINE,
     Analysis,
@@ -52,7 +52,7 @@ MIN_COVERAGE = 0.7
 """Coverage below which a match is ignored in a ranking with other modalities: texts share common
 words by chance."""
 RANK_OFFSET = 60
-"""How slowly ranks by frames lose weight (Cormack, Clarke and Buettcher 2009)."""
+"""Constant of reciprocal rank fusion for ranks by frames (Cormack, Clarke and Buettcher 2009)."""
 TRANSCRIPT_WEIGHT = 2.0
 """Weight of the first rank among transcripts, times its strength: a match of one term counts as
 much as the first rank by frames, a match of three counts more."""
@@ -82,7 +82,7 @@ class ClipTranscript:
         return self.clip.row
 
     def is_telling(self, num_windows: int) -> bool:
-        """Whether this counts in a ranking with other modalities: too much for mere chance."""
+        """Return whether the match is too strong for chance, so that it ranks beside frames."""
         return self.coverage >= MIN_COVERAGE or self.cosine >= chance_cosine(num_windows)
 
     def moment(self, duration: float) -> Moment:
@@ -271,9 +271,9 @@ def _find_lines(
     lines = lines[:MAX_LINES]
     words = _find_words(query, [analysis for _, analysis in lines])
     return [
-        _Line(hit, analysis, frozenset(found), tuple(w for each in found.values() for w in each))
-        for (hit, analysis), found in zip(lines, words, strict=True)
-        if found or query.phrases  # The index stems the beginnings of words as well.
+        _Line(hit, analysis, frozenset(terms), tuple(w for each in terms.values() for w in each))
+        for (hit, analysis), terms in zip(lines, words, strict=True)
+        if terms or query.phrases  # The index stems the beginnings of words as well.
     ]
 
 
@@ -297,15 +297,15 @@ def _find_words(
     by_stem: dict[str, list[Spellings]] = {}
     for spelling, term in whole:
         by_stem.setdefault(stems[spelling], []).append(term)
-    found: list[dict[Spellings, list[Term]]] = []
+    matches: list[dict[Spellings, list[Term]]] = []
     for line in lines:
-        found.append({})
+        matches.append({})
         for word in _words(line):
             terms = list(by_stem.get(stems.get(word.text, ""), ()))
             terms += [term for prefix, term in prefixes if word.text.startswith(prefix)]
             for term in terms:
-                found[-1].setdefault(term, []).append(word)
-    return found
+                matches[-1].setdefault(term, []).append(word)
+    return matches
 
 
 def _words(line: Analysis) -> Iterable[Term]:
@@ -327,8 +327,8 @@ def _correct_spelling(
 
 
 def _has_all(analysis: Analysis, query: TranscriptQuery) -> bool:
-    (found,) = _find_words(query, [analysis])
-    return len(found) == len(query.terms) and all(
+    (matches,) = _find_words(query, [analysis])
+    return len(matches) == len(query.terms) and all(
         phrase_spans(analysis.terms, phrase) for phrase in query.phrases
     )
 
@@ -384,8 +384,8 @@ def fuse_scores(visual: Sequence[int], strengths: Mapping[int, float]) -> dict[i
 
         s(v) = (61 / (60 + r_visual(v)) + 2 strength(v) / r_transcript(v)) / 3
 
-    Ranks among transcripts lose weight quickly: lines that match about equally well are told apart
-    by their order, which ranks by frames, nearly equal over hundreds of clips, would shuffle.
+    Ranks among transcripts lose weight quickly: lines that match about equally well keep
+    their order, which ranks by frames, nearly equal over hundreds of clips, would shuffle.
 
     ``visual``: rows, best first. ``strengths``: strengths by row, best first.
     """

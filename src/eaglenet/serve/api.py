@@ -22,13 +22,19 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.hits import recording_of
 from eaglenet.search.query import Query as SearchQuery
+from eaglenet.search.reranking import spaced_indices
+from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.batching import BatchResult
-from eaglenet.serve.library import path_below_roots
+from eaglenet.serve.library import Library, path_below_roots
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import (
     CLIP_ID,
     ClipBody,
+    FileBody,
+    FilesBody,
+    FilesParameters,
+    FolderBody,
     HitBody,
     HitsBody,
     InfoBody,
@@ -39,8 +45,10 @@ from eaglenet.serve.schemas import (
     SearchParameters,
     SeveralBody,
     SeveralQueries,
+    SpanBody,
     StepBody,
     StreamParameters,
+    TimelineBody,
     TranscriptBody,
 )
 from eaglenet.serve.state import State, state_of
@@ -48,6 +56,8 @@ from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
+MAX_FOLDERS = 500
+MAX_ON_TIMELINE = 1000
 COMMON = (400, 401, 403, 404, 421, 422, 429, 431, 500, 503, 504)
 
 router = APIRouter(prefix="/api", responses=error_responses(*COMMON))
@@ -59,11 +69,9 @@ async def search(request: Request, parameters: Annotated[QueryParameters, Query(
     start = time.perf_counter()
     state = state_of(request)
     results, shortlist = await _search(state, [parameters.q], parameters.negative, parameters)
+    missing = list(state.engine.missing)
     return SearchBody(
-        **dict(results[0]),
-        shortlist=shortlist,
-        missing=list(state.engine.missing),
-        milliseconds=since(start),
+        **dict(results[0]), shortlist=shortlist, missing=missing, milliseconds=since(start)
     )
 
 
@@ -93,14 +101,7 @@ async def similar(
     query = SearchQuery(clip_id=clip_id)
     find = partial(state.engine.search, query, parameters.k, options=options)
     hits = await state.batcher.call(find)
-    bodies = [hit_body(state, hit) for hit in hits]
-    return SearchBody(
-        query=clip_id,
-        hits=bodies,
-        shortlist=options.shortlist_size(parameters.k),
-        missing=list(state.engine.missing),
-        milliseconds=since(start),
-    )
+    return search_body(state, clip_id, hits, options.shortlist_size(parameters.k), start)
 
 
 # Handlers without async run in threads, because they may have to read the store again.
@@ -282,6 +283,19 @@ def find_clip(engine: Engine, clip_id: str) -> tuple[Clip, FileTable]:
         raise Problem(404, str(error)) from None
 
 
+def search_body(
+    state: State, query: str, hits: Sequence[Hit], shortlist: int, start: float
+) -> SearchBody:
+    """Response with the hits of one query, which began at ``start``."""
+    return SearchBody(
+        query=query,
+        hits=[hit_body(state, hit) for hit in hits],
+        shortlist=shortlist,
+        missing=list(state.engine.missing),
+        milliseconds=since(start),
+    )
+
+
 def hit_body(state: State, hit: Hit) -> HitBody:
     return HitBody(
         rank=hit.rank,
@@ -318,3 +332,70 @@ def shown_path(state: State, path: str) -> str:
 
 def since(start: float) -> float:
     return round((time.perf_counter() - start) * 1000, 3)
+
+
+@router.get("/files", tags=["clips"])
+def files(request: Request, parameters: Annotated[FilesParameters, Query()]) -> FilesBody:
+    """List the indexed files of a folder and its subfolders, or find files by name."""
+    state = state_of(request)
+    prefix = parameters.folder.rstrip("/") + "/" if parameters.folder else ""
+
+    def read(view: StoreView) -> FilesBody:
+        library = state.libraries.of(view)
+        shelf = library.shelf(parameters.folder, parameters.order, parameters.name)
+        return FilesBody(
+            folder=parameters.folder,
+            folders=[
+                FolderBody(name=name, folder=prefix + name, files=count)
+                for name, count in shelf.folders[:MAX_FOLDERS]
+            ],
+            files=_file_bodies(
+                state, library, shelf.files[parameters.first : parameters.first + parameters.k]
+            ),
+            total=len(shelf.files),
+        )
+
+    return state.engine.read(read)
+
+
+def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[FileBody]:
+    table = library.view.files
+    clips = library.view.snapshot.clips(library.first_row[numbers])
+    return [
+        FileBody(
+            name=library.names[number],
+            path=shown_path(state, table.paths[number][0]),
+            folder=library.folders[number],
+            duration=float(table.durations[number]),
+            width=table.widths[number],
+            height=table.heights[number],
+            modified=float(table.modified[number]),
+            tags=table.tags[number],
+            clips=int(library.clips[number]),
+            clip_id=clip.id,
+            video=f"/api/clips/{clip.id}/video",
+            thumbnail=f"/api/clips/{clip.id}/thumbnail",
+        )
+        for number, clip in zip(numbers, clips, strict=True)
+    ]
+
+
+@router.get("/clips/{clip_id}/timeline", tags=["clips"], responses=error_responses(404))
+def timeline(request: Request, clip_id: ClipId) -> TimelineBody:
+    """List all clips of the file that contains a clip."""
+    engine = state_of(request).engine
+    clip, files = find_clip(engine, clip_id)
+    clips = engine.read(lambda view: view.snapshot.clips_of_content(clip.content))
+    return TimelineBody(
+        name=files.paths[0][0].rsplit("/", 1)[-1],
+        duration=float(files.durations[0]),
+        clips=[
+            SpanBody(
+                clip_id=each.id,
+                start=each.start,
+                end=each.end,
+                thumbnail=f"/api/clips/{each.id}/thumbnail",
+            )
+            for each in (clips[index] for index in spaced_indices(len(clips), MAX_ON_TIMELINE))
+        ],
+    )

@@ -12,39 +12,27 @@ class ServiceMetrics:
     """Counters, gauges and histograms of one service."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "eaglenet_requests",
-            "Answered requests",
-            ("method", "route", "status"),
-            registry=self.registry,
-        )
+        self.registry = registry = CollectorRegistry()
+        labels = ("method", "route", "status")
+        self.requests = Counter("eaglenet_requests", "Answered requests", labels, registry=registry)
+        title = "Seconds until the end of the response"
         self.seconds = Histogram(
-            "eaglenet_request_seconds",
-            "Seconds until the end of the response",
-            ("route",),
-            buckets=SECONDS,
-            registry=self.registry,
+            "eaglenet_request_seconds", title, ("route",), buckets=SECONDS, registry=registry
         )
+        title = "Queries answered in one call of the engine"
         self.batch_queries = Histogram(
-            "eaglenet_batch_queries",
-            "Queries answered in one call of the engine",
-            buckets=(1, 2, 4, 8, 16, 32),
-            registry=self.registry,
+            "eaglenet_batch_queries", title, buckets=(1, 2, 4, 8, 16, 32), registry=registry
         )
         self.active = Gauge(
-            "eaglenet_active_requests",
-            "Requests being answered",
-            ("kind",),
-            registry=self.registry,
+            "eaglenet_active_requests", "Requests being answered", ("kind",), registry=registry
         )
         self.refused = Counter(
             "eaglenet_refused_requests",
             "Requests refused by a limit",
             ("reason",),
-            registry=self.registry,
+            registry=registry,
         )
-        self.clips = Gauge("eaglenet_clips", "Clips in the store", registry=self.registry)
+        self.clips = Gauge("eaglenet_clips", "Clips in the store", registry=registry)
 
     def text(self) -> bytes:
         return bytes(generate_latest(self.registry))

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from eaglenet.search.places import fold_accents
 from eaglenet.search.retrieval import StoreView
-from eaglenet.store.records import Clip
 
 Order = Literal["newest", "oldest", "name", "longest"]
 
@@ -37,8 +36,7 @@ class Library:
         paths = [path_below_roots(paths[0], view.manifest.roots) for paths in files.paths]
         self.folders = [os.path.dirname(path) for path in paths]
         self.names = [os.path.basename(path) for path in paths]
-        visible = snapshot.visible
-        rows = np.arange(snapshot.num_rows) if visible is None else np.flatnonzero(visible)
+        rows = snapshot.visible_rows()
         order = np.argsort(files.ids)
         contents, first, counts = np.unique(
             snapshot.content_ids[rows], return_index=True, return_counts=True
@@ -50,8 +48,13 @@ class Library:
         self.clips = np.zeros(len(files), np.int64)
         self.clips[numbers] = counts[is_known]
 
-    def shelf(self, folder: str, order: Order) -> Shelf:
-        """Return the content of a folder, named as in :func:`path_below_roots`; '' is the top."""
+    def shelf(self, folder: str, order: Order, name: str = "") -> Shelf:
+        """Return the content of a folder, named as in :func:`path_below_roots`; '' is the top.
+
+        With ``name``, the files of all folders whose path contains all of these words.
+        """
+        if name:
+            return Shelf([], self._find_by_name(name, order))
         inside = folder.rstrip("/") + "/" if folder else ""
         below: Counter[str] = Counter()
         files = []
@@ -72,7 +75,7 @@ class Library:
             files.sort(key=lambda number: sign * float(table.dates[number]))
         return Shelf(sorted(below.items()), files)
 
-    def find_by_name(self, words: str, order: Order) -> list[int]:
+    def _find_by_name(self, words: str, order: Order) -> list[int]:
         """Return the positions of files whose path below the roots contains all of these words."""
         terms = fold_accents(words).split()
         if not terms:
@@ -116,10 +119,3 @@ class Libraries:
             if self._library is None or self._library.view is not view:
                 self._library = Library(view)
             return self._library
-
-
-def sample_clips(clips: list[Clip], limit: int) -> list[Clip]:
-    """Return an even sample of at most ``limit`` clips."""
-    if len(clips) <= limit:
-        return clips
-    return [clips[index] for index in np.linspace(0, len(clips) - 1, limit).round().astype(int)]

@@ -37,7 +37,7 @@ from eaglenet.search.options import MODALITIES, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import find_clip, shown_path
-from eaglenet.serve.library import Order, Shelf
+from eaglenet.serve.library import Order
 from eaglenet.serve.schemas import CLIP_ID, QueryText, Seconds
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
@@ -271,12 +271,12 @@ class Agents:
             modalities=tuple(search_in),
             min_confidence=min_confidence,
         ).replace({"path": path or None, "after": after or None, "before": before or None})
-        parsed = parse(query)
-        result = await self.state.batcher.search([parsed], k, options)
+        typed_query = parse(query)
+        result = await self.state.batcher.search([typed_query], k, options)
         hits = result.hits[0]
         note = ""
         if not hits:
-            note = await anyio.to_thread.run_sync(self.state.engine.why_empty, options, parsed)
+            note = await anyio.to_thread.run_sync(self.state.engine.why_empty, options, typed_query)
             note = note or "no moment found"
         elif fits_nothing([hit.confidence for hit in hits]):
             note = "nothing here is likely to show that; these are the nearest"
@@ -313,8 +313,8 @@ class Agents:
             times = (0.0,)
         name = visible_text(shown_path(self.state, files.paths[0][0]))
         images = await self._decode(clip_id, Path(files.paths[0][0]).suffix, times, side)
-        shown = ", ".join(f"{time:.2f}" for time in times)
-        return [f"{name} at {shown} s", *images]
+        seconds = ", ".join(f"{time:.2f}" for time in times)
+        return [f"{name} at {seconds} s", *images]
 
     async def read_transcript(
         self,
@@ -371,9 +371,7 @@ class Agents:
 
         def read(view: StoreView) -> FilesBody:
             library = self.state.libraries.of(view)
-            shelf = library.shelf(folder, order)
-            if name:
-                shelf = Shelf([], library.find_by_name(name, order))
+            shelf = library.shelf(folder, order, name)
             numbers = shelf.files[first : first + k]
             clips = view.snapshot.clips(library.first_row[numbers])
             table = view.files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
@@ -18,26 +19,18 @@ from eaglenet.serve.schemas import HealthBody
 from eaglenet.serve.security import COOKIE
 from eaglenet.serve.state import state_of
 
-TYPES = {
-    **dict.fromkeys(
-        (
-            *(
-                "app.js",
-                "address.js",
-                "browse.js",
-                "compose.js",
-                "help.js",
-                "language.js",
-                "picture.js",
-            ),
-            *("player.js", "selection.js", "timeline.js", "view.js", "words.js"),
-        ),
-        "text/javascript; charset=utf-8",
-    ),
-    "style.css": "text/css; charset=utf-8",
-    "icon.svg": "image/svg+xml",
+PAGE = files("eaglenet.serve") / "page"
+SUFFIXES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
-"""The only files under ``/static``."""
+TYPES = {
+    path.name: SUFFIXES[suffix]
+    for path in PAGE.iterdir()
+    if (suffix := PurePath(path.name).suffix) in SUFFIXES
+}
+"""The only files under ``/static``, with their types."""
 
 HTML = "text/html; charset=utf-8"
 WRONG_TOKEN = b'<p class="wrong" role="alert">That is not the token of this service.</p>'
@@ -115,7 +108,7 @@ async def metrics(request: Request) -> Response:
 
 @cache
 def _content(name: str) -> tuple[bytes, str]:
-    content = files("eaglenet.serve").joinpath("page", name).read_bytes()
+    content = (PAGE / name).read_bytes()
     return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
@@ -14,6 +14,7 @@ from eaglenet.core.hits import Modality, TranscriptKind
 from eaglenet.search.confidence import Label
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
 from eaglenet.search.places import find_place
+from eaglenet.serve.library import Order
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
@@ -103,8 +104,8 @@ class SearchParameters(BaseModel):
             raise Problem(404, str(error)) from None
         filters = Filters(
             path=self.path,
-            after=timestamp(self.after),
-            before=timestamp(self.before),
+            after=self.after,  # type: ignore[arg-type]
+            before=self.before,  # type: ignore[arg-type]
             min_duration=self.min_duration,
             max_duration=self.max_duration,
             tags=tuple(self.tag),
@@ -198,7 +199,7 @@ class StepBody(BaseModel):
 
 
 class RecordingBody(BaseModel):
-    """What a file says of its recording."""
+    """Recording metadata of a file."""
 
     recorded: float | None = Field(default=None, description="Seconds since 1970; null if unknown")
     latitude: float | None = Field(default=None, description="Degrees north; null if unknown")
@@ -306,18 +307,66 @@ class InfoBody(BaseModel):
     uploads: bool = Field(description="Uploads of images and videos are allowed")
 
 
+class FilesParameters(BaseModel):
+    """Folder or name of the files to list, and their order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    folder: str = Field(
+        "", max_length=4 * MAX_FILTER_CHARACTERS, description="Folder to list; '' is the top"
+    )
+    name: str = Field(
+        "",
+        max_length=MAX_FILTER_CHARACTERS,
+        description="Words that the path must contain; searches all folders and lists none",
+    )
+    order: Order = "newest"
+    first: int = Field(0, ge=0, le=10**9, description="Files to skip")
+    k: int = Field(24, ge=1, le=MAX_RESULTS, description="Number of files")
+
+
+class FolderBody(BaseModel):
+    name: str
+    folder: str = Field(description="Value of 'folder' that lists it")
+    files: int = Field(description="Number of files in it and below")
+
+
+class FileBody(BaseModel):
+    name: str
+    path: str
+    folder: str
+    duration: float
+    width: int
+    height: int
+    modified: float = Field(description="Seconds since 1970")
+    tags: list[str]
+    clips: int
+    clip_id: str = Field(description="Id of its first clip")
+    video: str
+    thumbnail: str
+
+
+class FilesBody(BaseModel):
+    folder: str
+    folders: list[FolderBody] = Field(description="Direct subfolders")
+    files: list[FileBody] = Field(description="Files in this folder and below")
+    total: int = Field(description="Number of files in this folder and below")
+
+
+class SpanBody(BaseModel):
+    clip_id: str
+    start: float
+    end: float
+    thumbnail: str
+
+
+class TimelineBody(BaseModel):
+    name: str
+    duration: float
+    clips: list[SpanBody] = Field(
+        description="In order of time; an even sample if there are very many"
+    )
+
+
 class HealthBody(BaseModel):
     status: str
-
-
-def timestamp(moment: date | datetime | None) -> float | None:
-    """Return seconds since 1970; local time unless a zone is given."""
-    if moment is None:
-        return None
-    if not isinstance(moment, datetime):
-        moment = datetime(moment.year, moment.month, moment.day)
-    try:
-        return moment.timestamp()
-    except (ValueError, OverflowError, OSError):
-        # Local time is not defined in the years 1 and 9999; a few hours do not matter there.
-        return moment.replace(tzinfo=UTC).timestamp()

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.search.query import Query as SearchQuery
-from eaglenet.serve.api import COMMON, hit_body, since
+from eaglenet.serve.api import COMMON, search_body
 from eaglenet.serve.limits import client_of
 from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import SearchBody, SearchParameters
@@ -60,7 +60,6 @@ async def _search(request: Request, parameters: SearchParameters, *, is_image: b
     start = time.perf_counter()
     state = state_of(request)
     options = await run_in_threadpool(parameters.options)
-    shortlist = options.shortlist_size(parameters.k)
     uploads = state.uploads
     if uploads is None:
         raise RuntimeError("the app has not been started; enter its lifespan first")
@@ -85,13 +84,8 @@ async def _search(request: Request, parameters: SearchParameters, *, is_image: b
                 raise Problem(503, "the service is shutting down") from None
             # The client must not see the path of the temporary file.
             raise Problem(400, str(error).replace(upload.path, "upload")) from None
-    return SearchBody(
-        query=f"uploaded {request.url.path.rsplit('/', 1)[-1]}",
-        hits=[hit_body(state, hit) for hit in hits],
-        shortlist=shortlist,
-        missing=list(state.engine.missing),
-        milliseconds=since(start),
-    )
+    title = f"uploaded {request.url.path.rsplit('/', 1)[-1]}"
+    return search_body(state, title, hits, options.shortlist_size(parameters.k), start)
 
 
 async def _receive(request: Request, file: IO[bytes]) -> None:

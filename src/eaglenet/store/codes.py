@@ -1,11 +1,11 @@
 """One-bit codes of coarse vectors, scanned where the vectors themselves are too many.
 
-A code has one bit per coordinate of the rotated vector: whether it is positive. The share of bits
-in which the codes of two unit vectors differ estimates their angle / pi (Charikar 2002, eq. 3), so
-the nearest codes hold the nearest vectors but for some noise. The nearest are ranked by the query's
-own numbers, of which a code knows the signs of the other side only: sum of q_i where bit i is set.
-Exact similarities of the best thousand decide. Codes need no training and depend only on their
-vector; 64 bytes stand for a vector of 512 numbers (2,048 bytes).
+A code has one bit per coordinate of the rotated vector: whether it is positive. The fraction of
+bits in which the codes of two unit vectors differ estimates their angle / pi (Charikar 2002,
+eq. 3), so the nearest codes hold the nearest vectors but for some noise. The nearest are ranked by
+the query's own numbers, of which a code knows the signs of the other side only: sum of q_i where
+bit i is set. Exact similarities of the best thousand decide. Codes need no training and depend only
+on their vector; 64 bytes stand for a vector of 512 numbers (2,048 bytes).
 
 A store can be searched in parts, each on another machine: every part reports the rows that may be
 among the nearest (:meth:`Codes.best_in_part`), and :func:`merge_best` decides among all. One
@@ -34,7 +34,7 @@ SAMPLE_STEP = 64
 FAR = np.iinfo(np.uint16).max
 """Distance of rows that must not be found; no two codes are so far apart."""
 RANKED_FACTOR = 4
-"""Codes that are ranked by the query's numbers, per row wanted."""
+"""Codes that are ranked by the query's numbers, per row of the result."""
 MAX_SUM = 2**24
 """Bound of the sums of weights."""
 BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int32)
@@ -185,8 +185,8 @@ class Codes:
         self, weights: NDArray[np.int16], count: int, allowed: NDArray[np.bool_] | None = None
     ) -> Near:
         """Rows of this part, with scores, that may be among the ``count`` best of the store."""
-        wanted = num_ranked(count)
-        near = self.nearest_in_part(weights, wanted, allowed).thinned(wanted)
+        ranked_count = num_ranked(count)
+        near = self.nearest_in_part(weights, ranked_count, allowed).thinned(ranked_count)
         return replace(near, scores=self.scores(near.rows, weights))
 
     def scores(self, rows: NDArray[np.int64], weights: NDArray[np.int16]) -> NDArray[np.int32]:
@@ -339,12 +339,12 @@ def _best(rows: NDArray[np.int64], scores: NDArray[np.int32], count: int) -> NDA
     return np.sort(rows)
 
 
-def _half_reach(parts: Sequence[Near], wanted: int) -> int:
-    """Smallest distance of first halves within which ``wanted`` rows are, or all of them."""
+def _half_reach(parts: Sequence[Near], count: int) -> int:
+    """Smallest distance of first halves within which ``count`` rows are, or all of them."""
     total = np.zeros(max(len(part.counts) for part in parts), np.int64)
     for part in parts:
         total[: len(part.counts)] += part.counts
-    return int(np.searchsorted(np.cumsum(total), wanted))
+    return int(np.searchsorted(np.cumsum(total), count))
 
 
 def _keys(rows: NDArray[np.int64], distances: NDArray[Any]) -> NDArray[np.int64]:

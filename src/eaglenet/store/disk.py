@@ -14,6 +14,7 @@ from pathlib import Path
 
 from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.core.files import LockHeldError, hold_lock
+from eaglenet.core.platform import sync
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_BYTES = 65_536
@@ -117,23 +118,12 @@ def make_folder(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def create_file(path: Path, mode: int = FILE_MODE) -> None:
     """Create an empty private file; SQLite gives its own files the same mode."""
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk; Windows does so by itself."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_network_disk(path: Path) -> bool:
@@ -152,12 +142,12 @@ def is_network_disk(path: Path) -> bool:
 def file_system_type(path: Path) -> str:
     """Type of the file system a path is on, like ``ext4`` or ``nfs4``; empty if unknown."""
     resolved = os.path.realpath(path)
-    best, found = "", ""
+    best, best_kind = "", ""
     for mount, kind in _mounts():
         is_inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
         if is_inside and len(mount) >= len(best):
-            best, found = mount, kind
-    return found
+            best, best_kind = mount, kind
+    return best_kind
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
@@ -165,8 +155,8 @@ def _mounts() -> Iterator[tuple[str, str]]:
     if sys.platform == "darwin":
         import subprocess
 
-        shown = subprocess.run(["/sbin/mount"], capture_output=True, text=True).stdout
-        for line in shown.splitlines():
+        output = subprocess.run(["/sbin/mount"], capture_output=True, text=True).stdout
+        for line in output.splitlines():
             match = re.fullmatch(r".* on (/.*) \((\w+)[,)].*", line)
             if match:
                 yield match[1], match[2]

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.core.hits import TranscriptKind as TranscriptKind
+
 Status = Literal["done", "failed"]
-TranscriptKind = Literal["subtitle", "speech", "text", "description"]
-"""Subtitles, recognised speech, on-screen text, descriptions of clips."""
 ClipKey = tuple[str, int]
 """Content hash of the file, and number of the clip in it."""
 Features = NDArray[np.void]
@@ -208,15 +208,13 @@ class LineHit:
 
 @dataclass(frozen=True)
 class LineQuery:
-    """Lines to look for: all ``phrases`` and ``near`` groups, and otherwise any of ``terms``.
+    """Lines to look for: all ``phrases``, and otherwise any of ``terms``.
 
-    A term that ends in ``*`` matches every word that begins with it. The terms of a ``near`` group
-    stand within ten words of each other.
+    A term that ends in ``*`` matches every word that begins with it.
     """
 
     terms: tuple[str, ...] = ()
     phrases: tuple[tuple[str, ...], ...] = ()
-    near: tuple[tuple[str, ...], ...] = ()
     kinds: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text", "description")
 
 
@@ -274,7 +272,7 @@ class Changes:
     transcripts: Sequence[SourceLines] = ()
     removed_sources: Sequence[SourceKey] = ()
     windows: Sequence[SourceWindows] = ()
-    """Of sources whose lines are stored, here or earlier; they replace earlier ones."""
+    """Windows of sources whose lines are stored, here or earlier; they replace earlier ones."""
 
     def __bool__(self) -> bool:
         return any(len(part) for part in vars(self).values())

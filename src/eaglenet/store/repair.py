@@ -4,12 +4,18 @@ Verification reads every byte that a search or a writer trusts. A repair reads t
 ``store.db`` page by page and the clips of every segment one by one, and writes a new ``store.db``
 from all that are intact. Files that lost a clip are no longer marked as done: the next index run
 encodes what is missing.
+
+Every leaf page of a damaged ``store.db`` is read by itself, without indexes, roots or header, and a
+row is taken only if its own checksum is right: damage to one page costs the rows on that page and
+no others. The format is that of https://www.sqlite.org/fileformat2.html (table leaf pages, record
+format).
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,20 +28,30 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_join, shell_quote
 from eaglenet.store import transcripts
-from eaglenet.store.database import Database, connect
+from eaglenet.store.database import (
+    Database,
+    State,
+    connect,
+    create,
+    put_state,
+    read_bank,
+    read_state,
+)
 from eaglenet.store.disk import DamageError, damage, store_errors, writer_lock
 from eaglenet.store.hubness import TOLERANCE, HubnessBank
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Repaired, Verified
-from eaglenet.store.salvage import read_rows
 from eaglenet.store.schema import (
     COLUMNS,
     COUNTED,
     DATABASE,
+    EARLIER_WIDTHS,
     HIDDEN,
     KEYFRAME_CLIPS,
+    PAGE_SIZE,
     insert_statement,
     is_intact,
+    names_of,
     quoted_names,
     require_total,
     row_of,
@@ -51,7 +67,6 @@ from eaglenet.store.segments import (
     checksums_of,
 )
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.store.tables import State, create, put_state, read_bank, read_state
 from eaglenet.store.windows import (
     WindowSegment,
     WindowSegmentInfo,
@@ -102,14 +117,14 @@ def _verify_table(database: Database, table: str) -> int:
 def _verify_visibility(snapshot: Snapshot) -> None:
     """Every clip is in a segment, every finished file has its clips, and they can be found."""
     database = snapshot.database
-    stored = _int_array(database.rows("SELECT id FROM clips"))
+    clip_ids = _int_array(database.rows("SELECT id FROM clips"))
     parts = [np.asarray(segment.labels["clip_id"]) for segment in snapshot.segments]
     in_segments = np.concatenate([np.zeros(0, np.int64), *parts])
-    shown = in_segments if snapshot.visible is None else in_segments[snapshot.visible]
-    finished = _int_array(database.rows(f"SELECT id FROM clips WHERE content_id IN ({DONE})"))
-    if len(np.setdiff1d(stored, in_segments)):
+    visible_ids = in_segments if snapshot.visible is None else in_segments[snapshot.visible]
+    finished_ids = _int_array(database.rows(f"SELECT id FROM clips WHERE content_id IN ({DONE})"))
+    if len(np.setdiff1d(clip_ids, in_segments)):
         raise damage("table clips in store.db", snapshot.location)
-    if not np.array_equal(np.sort(shown), np.sort(finished)):
+    if not np.array_equal(np.sort(visible_ids), np.sort(finished_ids)):
         raise damage(f"table {HIDDEN} in store.db", snapshot.location)
     incomplete = database.value(
         "SELECT path FROM files WHERE status = 'done' AND num_clips > "
@@ -144,7 +159,7 @@ def _int_array(rows: list[tuple[Any, ...]]) -> NDArray[np.int64]:
 
 @dataclass
 class Salvage:
-    """What is intact of a store, and what a repair found missing."""
+    """Intact parts of a store, and what a repair found missing."""
 
     folder: Path
     manifest: Manifest
@@ -297,11 +312,11 @@ def _intact_rows(salvage: Salvage, info: SegmentInfo) -> Iterator[NewRows]:
 
 def _is_known(salvage: Salvage, labels: NDArray[np.void]) -> NDArray[np.bool_]:
     """Labels whose clip SQLite has, for the same content, and no other segment has."""
-    clips, taken = salvage.rows["clips"], salvage.clip_ids
+    clips, ids_in_segments = salvage.rows["clips"], salvage.clip_ids
     pairs = zip(labels["clip_id"].tolist(), labels["content_id"].tolist(), strict=True)
     return np.array(
         [
-            clip in clips and clips[clip][1] == content and clip not in taken
+            clip in clips and clips[clip][1] == content and clip not in ids_in_segments
             for clip, content in pairs
         ],
         bool,
@@ -324,11 +339,11 @@ def _drop_incomplete(salvage: Salvage) -> None:
     rows[KEYFRAME_CLIPS] = {
         number: row for number, row in rows[KEYFRAME_CLIPS].items() if number in rows["clips"]
     }
-    held = Counter(row[1] for row in rows["clips"].values())
+    num_clips_of = Counter(row[1] for row in rows["clips"].values())
     for number, row in list(rows["files"].items()):
         path, content_id, status, num_clips = row[1], row[4], row[5], row[10]
         is_lost = content_id is not None and content_id not in contents
-        if is_lost or (status == "done" and held[content_id] < num_clips):
+        if is_lost or (status == "done" and num_clips_of[content_id] < num_clips):
             salvage.incomplete.add(path)
             del rows["files"][number]
     sources = {number: row for number, row in rows["sources"].items() if row[1] in contents}
@@ -422,3 +437,132 @@ def _fill(connection: sqlite3.Connection, salvage: Salvage) -> None:
         text_checksum=transcripts.text_checksum(connection),
     )
     put_state(connection, state)
+
+
+LEAF = 13
+INTEGER_SIZES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+
+_TABLES_BY_WIDTH: dict[int, list[str]] = {}
+for _table in COLUMNS:
+    _TABLES_BY_WIDTH.setdefault(len(names_of(_table)), []).append(_table)
+for _table, _width in EARLIER_WIDTHS.items():
+    _TABLES_BY_WIDTH.setdefault(_width + 2, []).append(_table)
+
+
+def read_rows(path: Path) -> dict[str, dict[int, tuple[Any, ...]]]:
+    """Intact rows by table and id, as ``(id, *values)``."""
+    rows: dict[str, dict[int, tuple[Any, ...]]] = {table: {} for table in COLUMNS}
+    file = path.read_bytes()
+    for page in range(len(file) // PAGE_SIZE):
+        for row_id, values in _cells(file, page):
+            for table in _TABLES_BY_WIDTH.get(len(values), ()):
+                row = (row_id, *_as_columns(table, values[1:]))
+                if is_intact(table, row):
+                    # Columns that an earlier schema did not have are unknown.
+                    unknown = (None,) * (len(names_of(table)) - len(row))
+                    rows[table][row_id] = (*row[:-1], *unknown)
+    return rows
+
+
+def _as_columns(table: str, values: list[Any]) -> list[Any]:
+    """SQLite stores whole numbers of REAL columns as integers."""
+    kinds = [*list(COLUMNS[table].values())[: len(values) - 1], "INTEGER"]
+    return [
+        float(value) if kind.startswith("REAL") and type(value) is int else value
+        for value, kind in zip(values, kinds, strict=True)
+    ]
+
+
+def _cells(file: bytes, page: int) -> Iterator[tuple[int, list[Any]]]:
+    """Rows on one page; none if it is no leaf page or damaged beyond reading."""
+    start = page * PAGE_SIZE
+    header = start + (100 if page == 0 else 0)
+    if file[header] != LEAF:
+        return
+    (count,) = struct.unpack_from(">H", file, header + 3)
+    for number in range(min(count, PAGE_SIZE // 4)):
+        try:
+            (offset,) = struct.unpack_from(">H", file, header + 8 + 2 * number)
+            size, position = _varint(file, start + offset)
+            row_id, position = _varint(file, position)
+            values = _record(_payload(file, position, size))
+        except (IndexError, ValueError, struct.error):
+            continue
+        if values and values[0] is None:  # Where the id would be: it is the row id.
+            yield row_id, values
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number in SQLite's variable length, and the position after it."""
+    value = 0
+    for index in range(9):
+        byte = data[position + index]
+        if index == 8:
+            value = value << 8 | byte
+            break
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            break
+    return value - (1 << 64) if value >= 1 << 63 else value, position + index + 1
+
+
+def _payload(file: bytes, position: int, size: int) -> bytes:
+    """Bytes of a record, with those on overflow pages."""
+    if not 0 < size <= len(file):
+        raise ValueError("impossible size")
+    largest = PAGE_SIZE - 35
+    if size <= largest:
+        return file[position : position + size]
+    smallest = (PAGE_SIZE - 12) * 32 // 255 - 23
+    local = smallest + (size - smallest) % (PAGE_SIZE - 4)
+    local = local if local <= largest else smallest
+    parts = [file[position : position + local]]
+    (page,) = struct.unpack_from(">I", file, position + local)
+    missing = size - local
+    while missing > 0:
+        start = (page - 1) * PAGE_SIZE
+        if page < 1 or start + PAGE_SIZE > len(file):
+            raise ValueError("impossible page")
+        (page,) = struct.unpack_from(">I", file, start)
+        parts.append(file[start + 4 : start + 4 + min(missing, PAGE_SIZE - 4)])
+        missing -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _record(payload: bytes) -> list[Any]:
+    """Values of a record."""
+    header_size, position = _varint(payload, 0)
+    kinds = []
+    while position < header_size:
+        kind, position = _varint(payload, position)
+        kinds.append(kind)
+    values: list[Any] = []
+    position = header_size
+    for kind in kinds:
+        size = _size_of(kind)
+        part = payload[position : position + size]
+        if len(part) != size:
+            raise ValueError("the record is too short")
+        values.append(_value(kind, part))
+        position += size
+    return values
+
+
+def _size_of(kind: int) -> int:
+    if kind < 0 or kind in (10, 11):
+        raise ValueError("impossible type")
+    if kind >= 12:
+        return (kind - 12) // 2
+    return 8 if kind == 7 else INTEGER_SIZES.get(kind, 0)
+
+
+def _value(kind: int, part: bytes) -> Any:
+    if kind == 0:
+        return None
+    if kind == 7:
+        return struct.unpack(">d", part)[0]
+    if kind in (8, 9):
+        return kind - 8
+    if kind >= 12:
+        return part.decode() if kind % 2 else part
+    return int.from_bytes(part, "big", signed=True)

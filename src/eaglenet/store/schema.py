@@ -218,6 +218,11 @@ def insert_statement(table: str, *, replace_on: str = "") -> str:
     return statement
 
 
+def put_row(connection: sqlite3.Connection, table: str, row_id: int, values: Sequence[Any]) -> None:
+    """Insert a row, or replace the one with this id."""
+    connection.execute(insert_statement(table, replace_on="id"), row_of(table, row_id, values))
+
+
 def is_intact(table: str, row: Sequence[Any]) -> bool:
     """Compare a whole row (id, values, checksum) with its checksum."""
     return bool(checksum(table, row[0], row[1:-1]) == row[-1])
@@ -249,8 +254,8 @@ def require_version(connection: sqlite3.Connection, location: object) -> None:
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("application_id", "user_version")
     )
-    stored = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
-    is_other = not stored.issuperset(STATEMENTS)  # They name the version as well.
+    statements = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
+    is_other = not statements.issuperset(STATEMENTS)  # They name the version as well.
     if is_other and application == APPLICATION_ID and version > SCHEMA_VERSION:
         raise StoreError(
             f"{location} was made by a newer eaglenet (schema {version}, this one reads up to "

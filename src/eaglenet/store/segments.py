@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.core.platform import read_at, sync
 from eaglenet.store.codes import Block, code_bytes, codes_of, scan_blocks
-from eaglenet.store.disk import FILE_MODE, damage, sync_folder
+from eaglenet.store.disk import FILE_MODE, damage
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Features
 
@@ -38,7 +39,7 @@ CAPACITY = 65_536
 BLOCK = 4096
 BINARY = getattr(os, "O_BINARY", 0)
 READ_AHEAD = 64
-"""Rows from which on the disk is told about all reads before the first one."""
+"""Number of rows from which on all reads are announced to the disk before the first one."""
 MAPPED = ("vectors", "codes", "labels")
 KINDS = (*MAPPED, "features", "thumbnails")
 
@@ -235,7 +236,7 @@ class Segment:
         if len(spans) >= READ_AHEAD and hasattr(os, "posix_fadvise"):
             for start, size in spans:
                 os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
-        parts = [self._read_at(descriptor, start, size) for start, size in spans]
+        parts = [read_at(descriptor, size, start) for start, size in spans]
         lengths = [size for _, size in spans]
         if list(map(len, parts)) != lengths or [*map(zlib.crc32, parts)] != checksums.tolist():
             raise self.damaged(kind)
@@ -250,13 +251,6 @@ class Segment:
                 except FileNotFoundError:
                     raise self.damaged(kind) from None
             return self._files[kind]
-
-    def _read_at(self, descriptor: int, start: int, size: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(descriptor, size, start)
-        with self._lock:  # Windows
-            os.lseek(descriptor, start, os.SEEK_SET)
-            return os.read(descriptor, size)
 
 
 @dataclass(frozen=True)
@@ -343,7 +337,7 @@ def append_files(
         for descriptor in descriptors:
             os.close(descriptor)
     if is_new:
-        sync_folder(paths[0].parent)
+        sync(paths[0].parent)
 
 
 def write_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:

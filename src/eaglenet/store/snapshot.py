@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.store import transcripts
 from eaglenet.store.codes import Codes, scan_blocks
-from eaglenet.store.database import Database
+from eaglenet.store.database import Database, read_bank, read_state
 from eaglenet.store.disk import DamageError, damage
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
@@ -40,7 +40,6 @@ from eaglenet.store.records import (
     clip_id,
 )
 from eaglenet.store.segments import Segment
-from eaglenet.store.tables import read_bank, read_state
 from eaglenet.store.windows import (
     WindowIndex,
     WindowSegment,
@@ -110,7 +109,7 @@ class Snapshot:
 
     @property
     def stamp(self) -> Hashable:
-        """What :meth:`eaglenet.store.base.Store.stamp` gives while this is the newest version."""
+        """Value of :meth:`eaglenet.store.base.Store.stamp` while this is the newest version."""
         return self.database.opened_file, self.version
 
     def __len__(self) -> int:
@@ -127,6 +126,10 @@ class Snapshot:
         visible = np.ones(self.num_rows, bool)
         visible[rows] = False
         return visible
+
+    def visible_rows(self) -> NDArray[np.int64]:
+        """Rows of the clips that can be found."""
+        return np.arange(self.num_rows) if self.visible is None else np.flatnonzero(self.visible)
 
     def _rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows by clip id; -1 where this snapshot has no such clip."""
@@ -153,7 +156,7 @@ class Snapshot:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Tell damage from what a writer removed since this snapshot was taken."""
+        """Distinguish damage from what a writer removed since this snapshot was taken."""
         try:
             yield
         except DamageError as error:
@@ -218,10 +221,10 @@ class Snapshot:
 
     def rows_of_contents(self, content_ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
         """Mask over rows: clips of these contents."""
-        is_wanted = np.zeros(int(self.content_ids.max(initial=0)) + 1, bool)
-        wanted = np.asarray(content_ids, np.int64)
-        is_wanted[wanted[wanted < len(is_wanted)]] = True
-        return is_wanted[self.content_ids]
+        is_selected = np.zeros(int(self.content_ids.max(initial=0)) + 1, bool)
+        ids = np.asarray(content_ids, np.int64)
+        is_selected[ids[ids < len(is_selected)]] = True
+        return is_selected[self.content_ids]
 
     # Clips
 
@@ -255,11 +258,11 @@ class Snapshot:
         ids = np.zeros(len(indices), np.int64)
         owners = np.zeros(len(indices), np.int64)
         with self._current(), self.database.reading():
-            for segment, places, inside in self._by_segment(indices):
+            for segment, positions, inside in self._by_segment(indices):
                 labels = segment.labels[inside]
-                ids[places], owners[places] = labels["clip_id"], labels["content_id"]
-            wanted = sorted(set(ids.tolist()))
-            values = {row[0]: row[1:] for row in self.database.checked_by_id("clips", "id", wanted)}
+                ids[positions], owners[positions] = labels["clip_id"], labels["content_id"]
+            stored_rows = self.database.checked_by_id("clips", "id", sorted(set(ids.tolist())))
+            values = {row[0]: row[1:] for row in stored_rows}
             pairs = list(zip(indices.tolist(), ids.tolist(), owners.tolist(), strict=True))
             if any(clip not in values or values[clip][0] != owner for _, clip, owner in pairs):
                 raise damage("table clips in store.db", self.location)
@@ -343,12 +346,12 @@ class Snapshot:
         if text in self or match is None or len(match[1]) < SHORTEST_ID:
             return text
         names = {clip_id((content, int(match[2]))) for content in self._beginning_with(match[1])}
-        found = sorted(name for name in names if name in self)
-        if len(found) > 1:
+        matches = sorted(name for name in names if name in self)
+        if len(matches) > 1:
             raise UsageError(
-                f"{text!r:.60} is ambiguous ({len(found)} clips); type more characters"
+                f"{text!r:.60} is ambiguous ({len(matches)} clips); type more characters"
             )
-        return found[0] if found else text
+        return matches[0] if matches else text
 
     def short_id(self, name: str) -> str:
         """The shortest beginning of a clip id that no clip of another file has."""
@@ -396,22 +399,18 @@ class Snapshot:
         with self._current(), self.database.reading():
             if content_ids is None:
                 rows = [row[1:] for row in self.database.checked("files")]
-                wanted = {row[3] for row in rows if row[4] == "done"}
+                ids = {row[3] for row in rows if row[4] == "done"}
                 hashes = dict(self.database.checked("contents"))
-                hashes = {number: hashes[number] for number in wanted if number in hashes}
+                hashes = {number: hashes[number] for number in ids if number in hashes}
             else:
-                wanted = set(map(int, content_ids))
-                found = self.database.checked_by_id("files", "content_id", sorted(wanted))
-                rows = [row[1:] for row in found]
-                hashes = transcripts.content_hashes(self.database, wanted)
+                ids = set(map(int, content_ids))
+                file_rows = self.database.checked_by_id("files", "content_id", sorted(ids))
+                rows = [row[1:] for row in file_rows]
+                hashes = transcripts.content_hashes(self.database, ids)
             files = [row for row in rows if row[4] == "done"]
-            if wanted != {row[3] for row in files} or len(hashes) != len(wanted):
+            if ids != {row[3] for row in files} or len(hashes) != len(ids):
                 raise damage("table files in store.db", self.location)
         return _file_table(sorted(files), hashes)
-
-    @property
-    def num_files(self) -> int:
-        return int(self.database.value("SELECT count(*) FROM files WHERE status = 'done'"))
 
     # Transcripts
 

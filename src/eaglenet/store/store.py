@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_quote, store_option
 from eaglenet.store import repair
-from eaglenet.store.database import Database
+from eaglenet.store.database import (
+    Database,
+    create,
+    read_files,
+    read_hidden,
+    read_manifest,
+    read_segments,
+    read_state,
+)
 from eaglenet.store.disk import (
     LOCK,
     DamageError,
@@ -37,14 +45,6 @@ from eaglenet.store.records import IndexedFile, Repaired, Verified
 from eaglenet.store.schema import DATABASE, OldSchemaError
 from eaglenet.store.segments import FOLDER, KINDS, Segment, SegmentInfo
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.store.tables import (
-    create,
-    read_files,
-    read_hidden,
-    read_manifest,
-    read_segments,
-    read_state,
-)
 from eaglenet.store.windows import KINDS as WINDOW_KINDS
 from eaglenet.store.writer import LocalWriter
 

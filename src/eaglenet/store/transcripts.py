@@ -1,7 +1,7 @@
 """Transcripts in SQLite: storing lines, and finding them with FTS5.
 
-Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes,
-phrases and words that are near each other. ``term_trigrams`` holds every distinct word and finds
+Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes
+and phrases. ``term_trigrams`` holds every distinct word and finds
 those that are spelled similarly. The normalised ``terms`` of a line are made by the caller: words
 without case and accents; pairs of characters for scripts without spaces.
 """
@@ -9,6 +9,7 @@ without case and accents; pairs of characters for scripts without spaces.
 from __future__ import annotations
 
 import sqlite3
+import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -26,10 +27,9 @@ from eaglenet.store.records import (
     TranscriptKind,
     WindowHit,
 )
-from eaglenet.store.schema import TEXT_INDEXES, insert_statement, row_of
+from eaglenet.store.schema import TEXT_INDEXES, TOKENIZER, insert_statement, put_row, row_of
 from eaglenet.store.windows import NearWindows
 
-NEAR_WORDS = 10
 SHORTEST_TERM = 4
 """Characters of a term whose spelling may be corrected."""
 LONG_TERM = 6
@@ -40,49 +40,35 @@ INFINITY = float("inf")
 
 def source_values(source: Source, content_id: int) -> tuple[Any, ...]:
     """Values of the table ``sources``; NULL stands for infinity."""
-    return (
-        content_id,
-        source.kind,
-        source.path,
-        source.size,
-        source.modified_ns,
-        source.reader,
-        source.status,
-        source.reason,
-        source.language,
-        None if source.until == INFINITY else float(source.until),
-        source.lines,
-    )
+    until = None if source.until == INFINITY else float(source.until)
+    return tuple({**vars(source), "content": content_id, "until": until}.values())
 
 
 def source_of(values: Sequence[Any], content: str) -> Source:
     """Inverse of :func:`source_values`."""
-    until = INFINITY if values[9] is None else values[9]
-    kind, path, size, modified_ns, reader, status, reason, language = values[1:9]
-    first = (content, kind, path, size, modified_ns, reader, status, reason, language)
-    return Source(*first, until, values[10])
+    source = Source(content, *values[1:])
+    return source if values[9] is not None else replace(source, until=INFINITY)
 
 
 def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: int) -> None:
     """Store a source with its lines, inside a transaction."""
     source = change.source
     key = (content_id, source.kind, source.path)
-    found = connection.execute(
+    row = connection.execute(
         "SELECT id FROM sources WHERE content_id = ? AND kind = ? AND path = ?", key
     ).fetchone()
     largest = "SELECT coalesce(max(id), 0) + 1 FROM"
-    source_id = found[0] if found else connection.execute(f"{largest} sources").fetchone()[0]
+    source_id = row[0] if row else connection.execute(f"{largest} sources").fetchone()[0]
     _forget_windows(connection, source_id)
     connection.execute(
         "DELETE FROM lines WHERE source_id = ? AND start >= ?",
         (source_id, float(change.keep_until) if change.keep_until else -INFINITY),
     )
-    (kept,) = connection.execute(
+    (num_earlier,) = connection.execute(
         "SELECT count(*) FROM lines WHERE source_id = ?", (source_id,)
     ).fetchone()
-    values = source_values(replace(source, lines=kept + len(change.lines)), content_id)
-    statement = insert_statement("sources", replace_on="id")
-    connection.execute(statement, row_of("sources", source_id, values))
+    values = source_values(replace(source, lines=num_earlier + len(change.lines)), content_id)
+    put_row(connection, "sources", source_id, values)
     first = connection.execute(f"{largest} lines").fetchone()[0]
     origin = f"{source.kind} {_content_term(content_id)}"
     rows = [
@@ -130,8 +116,6 @@ def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None)
     'terms : ("no entry" AND ("no entry" OR "car" OR "vid" *)) AND origin : ("text")'
     """
     required = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
-    for group in query.near:
-        required.append(f"NEAR({' '.join(map(_term, group))}, {NEAR_WORDS})")
     terms = " OR ".join(map(_term, query.terms))
     if required and terms:
         # Terms beside a phrase rank lines higher; they exclude none.
@@ -157,8 +141,11 @@ def find_lines(
     database: Database, query: LineQuery, limit: int, content_ids: Sequence[int] | None = None
 ) -> list[LineHit]:
     """Find the best lines by BM25; ``content_ids`` restricts them to some files."""
-    has_words = query.terms or query.phrases or query.near
-    if not has_words or not query.kinds or (content_ids is not None and not len(content_ids)):
+    if (
+        not (query.terms or query.phrases)
+        or not query.kinds
+        or (content_ids is not None and not len(content_ids))
+    ):
         return []
     statement = (
         "SELECT rowid FROM words WHERE words MATCH ? ORDER BY bm25(words, 1.0, 0.0), rowid LIMIT ?"
@@ -184,9 +171,9 @@ def _line_hits(database: Database, ids: Sequence[int]) -> list[LineHit]:
 
 def content_hashes(database: Database, ids: Iterable[int]) -> dict[int, str]:
     """Content hashes by content id."""
-    wanted = sorted(ids)
-    hashes = dict(database.checked_by_id("contents", "id", wanted))
-    if len(hashes) != len(wanted):
+    content_ids = sorted(ids)
+    hashes = dict(database.checked_by_id("contents", "id", content_ids))
+    if len(hashes) != len(content_ids):
         raise damage("table contents in store.db", database.location)
     return hashes
 
@@ -373,3 +360,50 @@ def _add_table(
         f"FROM {table} NOT INDEXED"
     ).fetchone()
     return zlib.crc32(f" {values[1]} {values[2]}".encode(), zlib.crc32(values[0] or b"", total))
+
+
+MAX_CACHED = 200_000
+
+
+class Stemmer:
+    """Stems words in an FTS5 table in memory. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stems: dict[str, str] = {}
+        self._connection: sqlite3.Connection | None = None
+
+    def __call__(self, words: Iterable[str]) -> dict[str, str]:
+        """Stem of each word; a word that the index would split is its own stem."""
+        distinct = set(words)
+        with self._lock:
+            new = sorted(distinct - self._stems.keys())
+            if new:
+                if len(self._stems) > MAX_CACHED:
+                    self._stems, new = {}, sorted(distinct)
+                self._stems.update(self._stem(new))
+            return {word: self._stems[word] for word in distinct}
+
+    def _stem(self, words: list[str]) -> dict[str, str]:
+        connection = self._connection
+        if connection is None:
+            connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+            connection.execute(
+                f'CREATE VIRTUAL TABLE words USING fts5(word, tokenize="{TOKENIZER}")'
+            )
+            connection.execute("CREATE VIRTUAL TABLE stems USING fts5vocab(words, 'instance')")
+            self._connection = connection
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO words(rowid, word) VALUES (?, ?)", enumerate(words))
+        tokens: dict[int, list[str]] = {}
+        for number, token in connection.execute("SELECT doc, term FROM stems"):
+            tokens.setdefault(number, []).append(token)
+        connection.execute("ROLLBACK")
+        stems = {}
+        for number, word in enumerate(words):
+            own = tokens.get(number, [])
+            stems[word] = own[0] if len(own) == 1 else word
+        return stems
+
+
+stem_words = Stemmer()

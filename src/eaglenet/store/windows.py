@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.store.codes import Codes, code_bytes, codes_of, scan_blocks
-from eaglenet.store.database import Database
+from eaglenet.store.database import Database, State
 from eaglenet.store.disk import FILE_MODE, DamageError, damage
 from eaglenet.store.records import SourceWindows
-from eaglenet.store.schema import insert_statement, row_of
+from eaglenet.store.schema import put_row
 from eaglenet.store.segments import (
     BLOCK,
     CAPACITY,
@@ -39,7 +39,6 @@ from eaglenet.store.segments import (
     checksums_of,
     extended_checksums,
 )
-from eaglenet.store.tables import State
 
 KINDS = ("windows", "meanings")
 CANDIDATES = 2048
@@ -249,7 +248,7 @@ class WindowWriter:
             ]
             for source_id, _, each in group:
                 if not len(each.vectors):  # Nothing in it can be encoded.
-                    self._put("windows", source_id, (0, 0, 0, encoder))
+                    put_row(self.connection, "windows", source_id, (0, 0, 0, encoder))
             group = [batch for batch in group if len(batch[2].vectors)]
             if not group:
                 continue
@@ -260,7 +259,12 @@ class WindowWriter:
             first = info.num_rows
             info = self._append(info, windows, vectors)
             for source_id, _, each in group:
-                self._put("windows", source_id, (info.id, first, len(each.vectors), encoder))
+                put_row(
+                    self.connection,
+                    "windows",
+                    source_id,
+                    (info.id, first, len(each.vectors), encoder),
+                )
                 first += len(each.vectors)
 
     def compact(self, infos: Sequence[WindowSegmentInfo]) -> list[Path]:
@@ -276,7 +280,7 @@ class WindowWriter:
                 start = 0
                 for source_id, _, num_rows in spans:
                     values = (target.id, start, num_rows, info.encoder)
-                    self._put("windows", source_id, values)
+                    put_row(self.connection, "windows", source_id, values)
                     start += num_rows
             self.connection.execute("DELETE FROM window_segments WHERE id = ?", (info.id,))
             obsolete += info.paths(self.folder)
@@ -310,12 +314,8 @@ class WindowWriter:
             num_rows=info.num_rows + len(windows),
             block_checksums=extended_checksums(info.block_checksums, info.num_rows, [windows]),
         )
-        self._put("window_segments", info.id, info.to_values())
+        put_row(self.connection, "window_segments", info.id, info.to_values())
         return info
-
-    def _put(self, table: str, row_id: int, values: Sequence[Any]) -> None:
-        row = row_of(table, row_id, values)
-        self.connection.execute(insert_statement(table, replace_on="id"), row)
 
 
 def _stored_windows(source_id: int, content_id: int, each: SourceWindows) -> NDArray[np.void]:

@@ -18,7 +18,19 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError
 from eaglenet.store import transcripts
-from eaglenet.store.database import Database, connect
+from eaglenet.store.database import (
+    Database,
+    State,
+    connect,
+    put_bank,
+    put_manifest,
+    put_state,
+    read_bank,
+    read_files,
+    read_manifest,
+    read_segments,
+    read_state,
+)
 from eaglenet.store.disk import store_errors
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import (
@@ -36,6 +48,7 @@ from eaglenet.store.schema import (
     KEYFRAME_CLIPS,
     insert_statement,
     migrate,
+    put_row,
     row_of,
 )
 from eaglenet.store.segments import (
@@ -49,17 +62,6 @@ from eaglenet.store.segments import (
     block_checksums,
     new_labels,
     write_file,
-)
-from eaglenet.store.tables import (
-    State,
-    put_bank,
-    put_manifest,
-    put_state,
-    read_bank,
-    read_files,
-    read_manifest,
-    read_segments,
-    read_state,
 )
 from eaglenet.store.windows import WindowWriter, read_window_segments, sparse_segments
 
@@ -100,8 +102,7 @@ class Transaction:
 
     def put(self, table: str, row_id: int, values: Sequence[Any]) -> None:
         """Insert a row, or replace the one with this id."""
-        row = row_of(table, row_id, values)
-        self.connection.execute(insert_statement(table, replace_on="id"), row)
+        put_row(self.connection, table, row_id, values)
 
     def ids(self, statement: str, *parameters: Any) -> list[int]:
         return [row[0] for row in self.connection.execute(statement, parameters)]

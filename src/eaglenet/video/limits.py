@@ -10,7 +10,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 
-from eaglenet.core.options import option
+from eaglenet.core.settings import option
 
 MAX_PIXELS = 2**27
 """Pixels per frame: 16384 x 8192. A header may claim any size, and decoders believe it."""
@@ -34,7 +34,7 @@ class Limits:
     memory: int = option(
         4 * 2**30,
         "Limit the memory for decoding one file; default 4 GiB.",
-        option="--file-memory",
+        name="--file-memory",
         group="Resources",
         metavar="GIB",
         type=float,
@@ -44,7 +44,7 @@ class Limits:
     seconds: float = option(
         600.0,
         "Limit the time for one file, plus 2 s per second of video.",
-        option="--file-seconds",
+        name="--file-seconds",
         group="Resources",
         metavar="SECONDS",
         min=1,

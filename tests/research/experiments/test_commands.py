@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from eaglenet.cli.ablate import paper_numbers
+from eaglenet.cli.compare import paper_numbers
 from eaglenet.cli.main import app
 from eaglenet.core.errors import EagleNetError
 from eaglenet.research.experiments.campaign import CannotRun

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglenet.core.errors import DatasetError
-from eaglenet.core.extras import missing_extra
+from eaglenet.core.errors import DatasetError, missing_extra
 from eaglenet.core.files import atomic_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.encoders.hub import guard_downloads, is_hub_id, split_revision

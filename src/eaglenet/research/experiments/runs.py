@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from eaglenet.core import plugins
 from eaglenet.core.errors import CheckpointError, ConfigError, UnknownNameError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock, read_json, write_json
 from eaglenet.core.progress import Progress
+from eaglenet.core.registry import imported_modules
 from eaglenet.core.run_folder import EXPERIMENT, MANIFEST, MODEL, RESULT
 from eaglenet.core.settings import differences
 from eaglenet.methods.base import Method
@@ -280,7 +280,7 @@ def write_manifest(
             "experiment": experiment.name,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             **describe_environment(),
-            "imports": list(plugins.imported_modules()),
+            "imports": list(imported_modules()),
             "processes": world.size,
             "device": str(world.device),
             "data": {name: source.describe() for name, source in sources.items()},

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from eaglenet.core import plugins
 from eaglenet.core.files import read_json, write_json
 from eaglenet.core.platform import num_cores
 from eaglenet.core.process import ChildProcess, start_child
 from eaglenet.core.progress import Progress
+from eaglenet.core.registry import import_plugin, imported_modules
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.evaluation.bootstrap import RANKS
@@ -138,7 +138,7 @@ def _run_in_processes(jobs: Sequence[Job], processes: int, say: Callable[[str], 
     waiting, failed = list(jobs), list[Job]()
     running: dict[Any, tuple[ChildProcess, Job]] = {}
     done, started = 0, time.monotonic()
-    modules = plugins.imported_modules()
+    modules = imported_modules()
     while waiting or running:
         while waiting and len(running) < processes:
             job = waiting.pop(0)
@@ -164,7 +164,7 @@ def _run_child(connection: Connection, job: Job, processes: int, modules: Sequen
     job.output.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(max(1, num_cores() // processes))
     for module in modules:
-        plugins.import_plugin(module)
+        import_plugin(module)
     log = job.output.parent / f".{job.output.name}.log"
     with (
         log.open("a") as stream,

@@ -13,8 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from eaglenet.core.errors import UsageError, shell_quote
-from eaglenet.core.extras import EXTRAS
+from eaglenet.core.errors import EXTRAS, UsageError, shell_quote
 from eaglenet.core.run_folder import LogEvent
 
 PROJECT = "eaglenet"
