@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from eaglenet.methods.base import Method
     from eaglenet.search.judge import Judge
+    from eaglenet.video.query_decoder import QueryDecoder
 
 AUTO = "auto"
 ATTEMPTS = 5
@@ -74,6 +75,7 @@ class Engine:
         self._loaded: tuple[str, SearchModel] | None = None
         self._calibration: tuple[str, Calibration | None] | None = None
         self._encoder: MeaningEncoder | None = None
+        self._decoder: QueryDecoder | None = None
         self._closed_location = ""
         self._open_view: StoreView | None = StoreView.open(store)
 
@@ -104,6 +106,9 @@ class Engine:
             self._closed_location = self.location
             self._loaded = self._encoder = None
             self._open_view = None
+            if self._decoder is not None:
+                self._decoder.close()
+                self._decoder = None
 
     @property
     def location(self) -> str:
@@ -130,6 +135,16 @@ class Engine:
     def model(self) -> SearchModel:
         """The model, loaded on first use and checked to be the one that made the store."""
         return self._load_model(self._current_view())
+
+    @property
+    def decoder(self) -> QueryDecoder:
+        """Confined decoder of files to search with, and of frames to show."""
+        from eaglenet.video.query_decoder import QueryDecoder
+
+        with self._lock:
+            if self._decoder is None:
+                self._decoder = QueryDecoder()
+            return self._decoder
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -168,6 +183,7 @@ class Engine:
         return Retriever(
             view,
             partial(self._load_model, view),
+            lambda: self.decoder,
             self._scan,
             self._load_calibration(view),
             partial(self._load_encoder, view),
@@ -321,10 +337,10 @@ class Engine:
 
         The thumbnail, if the file does not exist or cannot be decoded.
         """
-        from eaglenet.video.decoding import thumbnail
+        from eaglenet.video.images import pixels_to_jpeg
 
         try:
-            return thumbnail(self.file_of(clip_id), seconds, size)
+            return pixels_to_jpeg(self.decoder.read_frame(self.file_of(clip_id), seconds, size))
         except (VideoDecodeError, OSError):
             return self.thumbnail(clip_id)
 

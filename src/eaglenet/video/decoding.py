@@ -11,6 +11,7 @@ frames, ``pixels`` converts them, ``writing`` encodes.
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from eaglenet.video.picking import decode_through
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
 from eaglenet.video.sampling import Window, clip_window
 from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.windows import DecodedVideo, frame_at
+from eaglenet.video.windows import DecodedVideo
 from eaglenet.video.writing import read_audio
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,6 @@ __all__ = [
     "open_video",
     "probe",
     "shot_boundaries",
-    "thumbnail",
     "write_clip",
     "write_video",
 ]
@@ -185,14 +185,6 @@ def is_video(path: str | Path) -> bool:
     return True
 
 
-def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
-    """Return the frame shown at ``seconds`` as an upright JPEG with shorter side ``size``."""
-    if is_image(path):
-        return images.pixels_to_jpeg(images.scale_short_side(images.open_image(path), size))
-    with open_video(path, threads=1) as source:
-        return images.pixels_to_jpeg(source.scaled_pixels(frame_at(source, seconds), size))
-
-
 def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:
     """Decode an image file to uint8 [3, size, size], with the same steps as frames."""
     return images.decode_image(Path(path), size, resize)
@@ -253,18 +245,15 @@ def write_video(
         writing.encode(container, frames, rate, codec, options, frame_type)
 
 
-def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
+def write_clip(
+    source: str | Path, target: str | Path | io.BytesIO, start: float, end: float
+) -> None:
     """Write ``[start, end)`` seconds with audio to an MP4 that plays from its first frame."""
     with open_video(source) as opened:
         first, last = clip_window(opened, (start, end))
         audio = read_audio(opened, first, last)
-        options = {"movflags": "+faststart"}
-        try:
-            with pyav().open(str(target), "w", format="mp4", options=options) as container:
-                writing.encode_clip(opened, container, first, last, audio.write if audio else None)
-        except BaseException:
-            Path(target).unlink(missing_ok=True)
-            raise
+        with writing.open_mp4(target) as container:
+            writing.encode_clip(opened, container, first, last, audio.write if audio else None)
 
 
 @contextmanager
@@ -300,13 +289,14 @@ class QueryRequest(NamedTuple):
     path: str
     spec: FrameSpec
     is_image: bool
+    window: Window | None = None
 
 
 def decode_query(request: QueryRequest) -> DecodedVideo:
     """Decode an image or video to search with, whatever the name of its file."""
     path, spec = request.path, request.spec
     if not request.is_image:
-        return decode(path, spec, threads=1)
+        return decode(path, spec, window=request.window, threads=1)
     frame = images.decode_image(Path(path), spec.size, spec.resize)
     return images.repeat_frame(frame, spec.num_frames)
 

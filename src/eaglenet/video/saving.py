@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.files import atomic_write
 from eaglenet.video import writing
 from eaglenet.video.containers import is_image, pyav
 from eaglenet.video.decoding import write_clip
 from eaglenet.video.images import pixels_to_image
+from eaglenet.video.input_file import share_file
+from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.sampling import clip_window
 from eaglenet.video.source import VideoSource, open_video
+from eaglenet.video.worker import IsolatedProcess
 
 MAX_EARLY_START = 0.25
 """Seconds by which a clip that is copied, not re-encoded, may begin too early."""
@@ -28,34 +35,47 @@ COPIED_FROM = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 GIF_RATE, GIF_SIDE = 8, 240
 """Frames per second, and their shorter side in pixels."""
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 4, 3, 180
+MAX_BYTES = 10**9
+"""Bytes of a saved moment."""
+MAX_SECONDS = 3600.0
+"""Seconds for encoding a moment."""
 
 
-def save_video(source: str | Path, target: Path, start: float, end: float) -> None:
-    """Save ``[start, end)`` seconds with audio as an MP4 that plays from its first frame.
+class MomentRequest(NamedTuple):
+    """Seconds ``[start, end)`` of a file, to save in a format."""
+
+    path: str
+    start: float
+    end: float
+    format: str = "video"
+
+
+def encode_moment(request: MomentRequest) -> Pixels:
+    """Return the content of a file with a moment, as bytes in an array; runs in a worker."""
+    output = io.BytesIO()
+    FORMATS[request.format][1](request, output)
+    if output.getbuffer().nbytes > MAX_BYTES:
+        raise VideoDecodeError(request.path, "the moment takes more than 1 GB; save a shorter one")
+    return np.frombuffer(output.getbuffer(), np.uint8)
+
+
+def encode_video(request: MomentRequest, output: io.BytesIO) -> None:
+    """Write a moment with audio as an MP4 that plays from its first frame.
 
     Streams are copied if an MP4 can hold them and a keyframe is at most ``MAX_EARLY_START`` before
     the start; otherwise they are re-encoded and begin exactly there.
     """
-    with open_video(source) as opened:
-        first, last = clip_window(opened, (start, end))
+    with open_video(request.path) as opened:
+        first, last = clip_window(opened, (request.start, request.end))
         keyframe = _near_keyframe(opened, first)
         if keyframe is not None:
-            with contextlib.suppress(pyav().FFmpegError, ValueError), _mp4(target) as container:
-                _copy(opened, container, keyframe, last)
+            with contextlib.suppress(pyav().FFmpegError, ValueError):
+                with writing.open_mp4(output) as container:
+                    _copy(opened, container, keyframe, last)
                 return
-    write_clip(source, target, start, end)
-
-
-@contextlib.contextmanager
-def _mp4(target: Path) -> Iterator[Any]:
-    """Open an MP4 for writing; it is removed if the block fails."""
-    options = {"movflags": "+faststart"}
-    try:
-        with pyav().open(str(target), "w", format="mp4", options=options) as container:
-            yield container
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
+            output.seek(0)
+            output.truncate()
+    write_clip(request.path, output, request.start, request.end)
 
 
 def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
@@ -97,32 +117,30 @@ def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> No
                 container.mux(packet)
 
 
-def save_gif(source: str | Path, target: Path, start: float, end: float) -> None:
-    """Save ``[start, end)`` seconds as a GIF with ``GIF_RATE`` frames per second."""
-    count = max(1, round((end - start) * GIF_RATE))
-    first, *rest = map(pixels_to_image, _sample_frames(source, start, end, count, GIF_SIDE))
-    first.save(target, "GIF", save_all=True, append_images=rest, duration=1000 // GIF_RATE, loop=0)
+def encode_gif(request: MomentRequest, output: io.BytesIO) -> None:
+    """Write a moment as a GIF with ``GIF_RATE`` frames per second."""
+    count = max(1, round((request.end - request.start) * GIF_RATE))
+    first, *rest = map(pixels_to_image, _sample_frames(request, count, GIF_SIDE))
+    first.save(output, "GIF", save_all=True, append_images=rest, duration=1000 // GIF_RATE, loop=0)
 
 
-def save_sheet(source: str | Path, target: Path, start: float, end: float) -> None:
-    """Save frames of ``[start, end)`` seconds, arranged in rows, as one JPEG."""
+def encode_sheet(request: MomentRequest, output: io.BytesIO) -> None:
+    """Write frames of a moment, arranged in rows, as one JPEG."""
     from PIL import Image
 
     count = SHEET_COLUMNS * SHEET_ROWS
-    images = list(map(pixels_to_image, _sample_frames(source, start, end, count, SHEET_SIDE)))
+    images = list(map(pixels_to_image, _sample_frames(request, count, SHEET_SIDE)))
     width, height = images[0].size
     sheet = Image.new("RGB", (SHEET_COLUMNS * width, SHEET_ROWS * height))
     for number, image in enumerate(images):
         sheet.paste(image, (number % SHEET_COLUMNS * width, number // SHEET_COLUMNS * height))
-    sheet.save(target, "JPEG", quality=88)
+    sheet.save(output, "JPEG", quality=88)
 
 
-def _sample_frames(
-    source: str | Path, start: float, end: float, count: int, side: int
-) -> Iterator[Pixels]:
+def _sample_frames(request: MomentRequest, count: int, side: int) -> Iterator[Pixels]:
     """Yield uncropped frames at the middles of ``count`` equal segments."""
-    with open_video(source) as opened:
-        first, last = clip_window(opened, (start, end))
+    with open_video(request.path) as opened:
+        first, last = clip_window(opened, (request.start, request.end))
         targets = [first + (last - first) * (2 * index + 1) / (2 * count) for index in range(count)]
         for time, duration, frame in writing.frames_between(opened, first, last):
             while targets and time + duration > targets[0]:
@@ -130,10 +148,10 @@ def _sample_frames(
                 yield opened.scaled_pixels(frame, min(side, frame.height, frame.width))
 
 
-FORMATS: dict[str, tuple[str, Callable[[str | Path, Path, float, float], None]]] = {
-    "video": (".mp4", save_video),
-    "gif": (".gif", save_gif),
-    "sheet": (".jpg", save_sheet),
+FORMATS: dict[str, tuple[str, Callable[[MomentRequest, io.BytesIO], None]]] = {
+    "video": (".mp4", encode_video),
+    "gif": (".gif", encode_gif),
+    "sheet": (".jpg", encode_sheet),
 }
 """Format -> file extension and function."""
 
@@ -147,21 +165,46 @@ def moment_name(source: Path, start: float, end: float, format: str = "video") -
     return f"{source.stem[:100]} {_time_label(start)}-{_time_label(end)}{FORMATS[format][0]}"
 
 
-def save_moment(
-    source: Path, target: Path, start: float, end: float, format: str = "video"
-) -> None:
-    """Save ``[start, end)`` seconds of a file; an image is copied."""
-    if is_image(source):
+class MomentSaver:
+    """Saves moments of files, which are decoded in a confined process."""
+
+    def __init__(self) -> None:
+        self._process = IsolatedProcess(encode_moment, Limits().memory, MAX_SECONDS, threads=True)
+
+    def __enter__(self) -> MomentSaver:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.close()
+
+    def save(
+        self, source: Path, target: Path, start: float, end: float, format: str = "video"
+    ) -> None:
+        """Save ``[start, end)`` seconds of a file; an image is copied."""
+        if is_image(source):
+            _copy_image(source, target)
+            return
+        shared = share_file(source)
         try:
-            shutil.copyfile(source, target)
-        except shutil.SameFileError:
-            raise VideoDecodeError(
-                source, "is already in that folder; choose another folder"
-            ) from None
+            content = self._process(MomentRequest(str(source), start, end, format), shared)
+        except UsageError as error:
+            raise VideoDecodeError(source, str(error)) from None
+        finally:
+            shared.close()
+        try:
+            with atomic_write(target) as partial:
+                partial.write_bytes(content)
         except OSError as error:
-            raise VideoDecodeError(source, f"cannot be copied ({error.strerror})") from error
-    else:
-        FORMATS[format][1](source, target, start, end)
+            raise UsageError(f"{target}: cannot be written: {error.strerror}") from error
+
+
+def _copy_image(source: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(source, target)
+    except shutil.SameFileError:
+        raise VideoDecodeError(source, "is already in that folder; choose another folder") from None
+    except OSError as error:
+        raise VideoDecodeError(source, f"cannot be copied ({error.strerror})") from error
 
 
 def _time_label(seconds: float) -> str:

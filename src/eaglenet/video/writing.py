@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,6 +70,55 @@ def channels_last(frames: Any) -> Pixels:
         raise UsageError(f"frames must have at least 2x2 pixels, not {list(array.shape)}")
     images: Pixels = array if array.shape[3] == 3 else array.transpose(0, 2, 3, 1)
     return images
+
+
+class _Content(io.RawIOBase):
+    """Reads a buffer that is being written, from a position of its own."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        self._buffer = buffer
+        self._position = 0
+
+    def read(self, size: int = -1) -> bytes:
+        end = None if size < 0 else self._position + size
+        with self._buffer.getbuffer() as content:
+            chunk = bytes(content[self._position : end])
+        self._position += len(chunk)
+        return chunk
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        sizes = {os.SEEK_CUR: self._position, os.SEEK_END: self._buffer.getbuffer().nbytes}
+        self._position = offset + sizes.get(whence, 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def open_mp4(target: str | Path | io.BytesIO) -> Iterator[Any]:
+    """Open an MP4 for writing, with its index at the front; a file is removed if the block fails.
+
+    FFmpeg opens what it has written a second time, to move it behind the index.
+    """
+    options = {"movflags": "+faststart"}
+    if isinstance(target, io.BytesIO):
+        arguments = {"io_open": lambda url, flags, options: _Content(target)}
+        with pyav().open(target, "w", format="mp4", options=options, **arguments) as container:
+            yield container
+        return
+    try:
+        with pyav().open(str(target), "w", format="mp4", options=options) as container:
+            yield container
+    except BaseException:
+        Path(target).unlink(missing_ok=True)
+        raise
 
 
 def encode_clip(
