@@ -66,8 +66,9 @@ class Engine:
         model: str | Path | Method | None = None,
         device: torch.device | str = AUTO,
         scan: Scan | None = None,
+        decoder: QueryDecoder | None = None,
     ) -> None:
-        """``scan`` makes the shortlists on other machines."""
+        """``scan`` makes the shortlists on other machines; ``decoder`` may be starting already."""
         self._scan = scan
         self._model = model
         self._device = device
@@ -75,7 +76,7 @@ class Engine:
         self._loaded: tuple[str, SearchModel] | None = None
         self._calibration: tuple[str, Calibration | None] | None = None
         self._encoder: MeaningEncoder | None = None
-        self._decoder: QueryDecoder | None = None
+        self._decoder = decoder
         self._closed_location = ""
         self._open_view: StoreView | None = StoreView.open(store)
 
@@ -85,6 +86,7 @@ class Engine:
         store: str | Path | None = None,
         model: str | Path | Method | None = None,
         device: torch.device | str = AUTO,
+        decoder: QueryDecoder | None = None,
     ) -> Engine:
         """Open a store for searching. The model and the vectors are read on first use.
 
@@ -92,7 +94,8 @@ class Engine:
         ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
         uses a GPU if there is one; a :class:`Method` stays on its device.
         """
-        return cls(open_store(store or default_store()), model=model, device=device)
+        opened = open_store(store or default_store())
+        return cls(opened, model=model, device=device, decoder=decoder)
 
     def __enter__(self) -> Self:
         return self
