@@ -6,9 +6,9 @@
 
 The store has the demo's clips, indexed with ``small``, and random clips of the same layout
 (``store.py``). In turns: ``eaglenet search``, transcripts included; the same for what is seen
-alone; the same with an image, which is decoded in another process; ``eaglenet serve`` until its first search is answered; and ``python -c "import torch"``,
-which any program with a torch model has to wait for. The first round
-is dropped: the others find the files in the page cache.
+alone; the same with an image, which another process decodes; ``eaglenet serve`` until its first
+search is answered; and ``python -c "import torch"``, which any program with a torch model has to
+wait for. The first round is dropped: the others find the files in the page cache.
 """
 
 from __future__ import annotations

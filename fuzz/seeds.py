@@ -12,20 +12,41 @@ import struct
 import sys
 import zipfile
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
+import av
 import numpy as np
-
-from eaglenet.video.decoding import write_video
 
 
 @cache
-def sound_video(folder: Path) -> bytes:
-    path = folder / "seed.mkv"
-    frames = np.random.default_rng(0).integers(0, 255, (8, 24, 32, 3), dtype=np.uint8)
-    write_video(path, frames, 10)
-    return path.read_bytes()
+def sound_video() -> bytes:
+    """Eight frames with audio and one line of subtitles."""
+    buffer, chance = io.BytesIO(), np.random.default_rng(0)
+    with av.open(buffer, "w", format="matroska") as container:
+        video = container.add_stream("libx264", rate=10)
+        video.width, video.height, video.pix_fmt = 32, 24, "yuv420p"
+        audio = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        subtitles = container.add_mux_stream("subrip")
+        subtitles.time_base = Fraction(1, 1000)
+        for number in range(8):
+            pixels = chance.integers(0, 255, (24, 32, 3), dtype=np.uint8)
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = number
+            container.mux(video.encode(frame))
+        samples = chance.integers(-999, 999, (1, 800), dtype=np.int16)
+        sound = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+        sound.sample_rate, sound.pts, sound.time_base = 8000, 0, Fraction(1, 8000)
+        container.mux(audio.encode(sound))
+        packet = av.Packet(b"<i>Hi</i>")
+        packet.stream, packet.time_base = subtitles, Fraction(1, 1000)
+        packet.pts = packet.dts = 100
+        packet.duration = 500
+        container.mux(packet)
+        for stream in (video, audio):
+            container.mux(stream.encode(None))
+    return buffer.getvalue()
 
 
 def image_bytes() -> bytes:
@@ -58,10 +79,10 @@ def zip_bytes() -> bytes:
     return buffer.getvalue()
 
 
-def sound_input(name: str, folder: Path) -> bytes:
+def sound_input(name: str) -> bytes:
     """A valid input of a target."""
     if name in ("video", "audio", "embedded_subtitles"):
-        return sound_video(folder)
+        return sound_video()
     inputs: dict[str, Callable[[], bytes]] = {
         "image": image_bytes,
         "subtitles": lambda: b"\0" + b"1\n00:00:01,000 --> 00:00:02,000\n<i>Hi {\\an8}</i>\n\n" * 3,
@@ -93,9 +114,7 @@ def sound_input(name: str, folder: Path) -> bytes:
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    content = sound_input(name, folder)
-    (folder / "seed.mkv").unlink(missing_ok=True)
-    (folder / "seed").write_bytes(content)
+    (folder / "seed").write_bytes(sound_input(name))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mutations import mutate_bytes
@@ -19,23 +20,23 @@ MAX_SECONDS = 20.0
 """Seconds per input; a slow machine needs some for a video."""
 
 
-def load_targets() -> dict[str, Callable[[bytes], None]]:
-    spec = importlib.util.spec_from_file_location("targets", FUZZ / "targets.py")
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, FUZZ / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["targets"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
-    targets: dict[str, Callable[[bytes], None]] = module.TARGETS
-    return targets
+    return module
 
 
-TARGETS = load_targets()
+TARGETS: dict[str, Callable[[bytes], None]] = load("targets").TARGETS
+sound_input: Callable[[str], bytes] = load("seeds").sound_input
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_damaged_inputs_are_read_or_refused(name: str, tmp_path: Path) -> None:
-    run, sound = TARGETS[name], sound_input(name, tmp_path)
+def test_damaged_inputs_are_read_or_refused(name: str) -> None:
+    run, sound = TARGETS[name], sound_input(name)
     run(b"")
     run(sound)
     slow = name in ("video", "audio", "embedded_subtitles", "openai_weights")
