@@ -6,9 +6,9 @@
 
 The store has the demo's clips, indexed with ``small``, and random clips of the same layout
 (``store.py``). In turns: ``eaglenet search``, transcripts included; the same for what is seen
-alone; ``eaglenet serve`` until its first search is answered; and ``python -c "import torch"``,
-which any program with a torch model has to wait for. The first round
-is dropped: the others find the files in the page cache.
+alone; the same with an image, which another process decodes; ``eaglenet serve`` until its first
+search is answered; and ``python -c "import torch"``, which any program with a torch model has to
+wait for. The first round is dropped: the others find the files in the page cache.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ def main() -> None:
         measured: dict[str, Callable[[], float]] = {
             "search": lambda: seconds_of(search),
             "search what is seen": lambda: seconds_of([*search, "--in", "visual"]),
+            "search with an image": lambda: seconds_of(
+                [*search[:4], "--image", str(CLIPS / "tent.jpg"), "--store", str(store)]
+            ),
             "service until the first search": lambda: seconds_until_service(store),
             "import torch alone": lambda: seconds_of([sys.executable, "-c", "import torch"]),
         }

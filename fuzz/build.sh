@@ -11,6 +11,14 @@ seeds() { # target, folders of the corpus
   local name=$1; shift
   (cd ../tests/hostile/corpus && find "$@" -type f -print0 2>/dev/null | xargs -0 -r zip -q "$OUT/fuzz_${name}_seed_corpus.zip") || true
 }
+python3 - <<'END'
+import os, zipfile
+from seeds import sound_input
+from targets import TARGETS
+for name in TARGETS:
+    with zipfile.ZipFile(f"{os.environ['OUT']}/fuzz_{name}_seed_corpus.zip", "w") as archive:
+        archive.writestr("seed", sound_input(name))
+END
 seeds video video
 seeds image picture-JPEG picture-PNG picture-WEBP picture-GIF picture-BMP picture-TIFF
 seeds array_file npy

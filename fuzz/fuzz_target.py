@@ -13,16 +13,19 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parent))
-with atheris.instrument_imports(include=["eaglenet"]):
-    from targets import TARGETS
 
 
 def main() -> None:
-    name = Path(sys.argv[0]).stem.removeprefix("fuzz_")
-    if name not in TARGETS:
-        name = sys.argv.pop(1)
-    atheris.Setup(sys.argv, TARGETS[name])
-    atheris.Fuzz()
+    # Targets import their readers when they run: without this, nothing is instrumented.
+    with atheris.instrument_imports(include=["eaglenet"]):
+        from targets import TARGETS
+
+        name = Path(sys.argv[0]).stem.removeprefix("fuzz_")
+        if name not in TARGETS:
+            name = sys.argv.pop(1)
+        TARGETS[name](b"")
+        atheris.Setup(sys.argv, TARGETS[name])
+        atheris.Fuzz()
 
 
 if __name__ == "__main__":

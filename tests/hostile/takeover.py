@@ -19,7 +19,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
 from eaglenet.video.messages import HEADER, MAGIC
+from eaglenet.video.saving import MomentRequest
 
 libc = ctypes.CDLL(None, use_errno=True)
 IS_ARM = platform.machine() == "aarch64"
@@ -302,3 +304,14 @@ def reply_with(attack: str) -> NDArray[np.uint8]:
         os._exit(3)
     time.sleep(600)
     raise AssertionError
+
+
+def steal_as_query(request: QueryRequest) -> DecodedVideo:
+    """Read a file beside the query before decoding it."""
+    Path(request.path).with_name("secret").read_bytes()
+    return decode_query(request)
+
+
+def steal_as_moment(request: MomentRequest) -> NDArray[np.uint8]:
+    """Return a file beside the video as the saved moment."""
+    return np.frombuffer(Path(request.path).with_name("secret").read_bytes(), np.uint8)

@@ -12,7 +12,8 @@ from videos import expected_numbers, read_numbers, write_audio_only, write_numbe
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.types import FrameSpec
-from eaglenet.video.decoding import decode, decode_windows, is_video, probe, thumbnail
+from eaglenet.video.decoding import decode, decode_windows, is_video, probe
+from eaglenet.video.frame_images import FramesRequest, read_frame_images
 
 SPEC = FrameSpec(num_frames=7, size=64)
 CODES = {"a.mp4": "h264", "a.mkv": "h264", "b.mp4": "hevc", "c.webm": "vp9", "d.mp4": "av1"}
@@ -71,7 +72,7 @@ def test_undecodable_file_raises_with_name_and_cause(
         lambda: decode(path, FrameSpec(num_frames=3, size=32, fast=True)),
         lambda: list(decode_windows(path, SPEC, [(0, 1)])),
         lambda: probe(path),
-        lambda: thumbnail(path, 0.5),
+        lambda: read_frame_images(FramesRequest(str(path), (0.5,), 64)),
     ):
         with pytest.raises(VideoDecodeError, match=CAUSES[kind]) as caught:
             attempt()

@@ -19,7 +19,8 @@ from chunks import FRAMES, WINDOWS, assert_equal, damaged, decode_in_chunks, ope
 from videos import read_numbers, write_numbered
 
 from eaglenet.video import source as sources
-from eaglenet.video.decoding import thumbnail, write_video
+from eaglenet.video.decoding import write_video
+from eaglenet.video.frame_images import FramesRequest, read_frame_images
 from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import BORDER_TOLERANCE, frames_within
 from eaglenet.video.source import VideoSource, open_video
@@ -223,7 +224,7 @@ def test_unexpected_times_after_a_seek_are_rejected(
 def test_late_frame_is_found_by_seeking(tmp_path: Path) -> None:
     path = write_busy(tmp_path / "a.mkv", 96)
     before = bytes_read()
-    thumbnail(path, 90.0)
+    read_frame_images(FramesRequest(str(path), (90.0,), 64))
     assert bytes_read() - before < path.stat().st_size / 2
 
 

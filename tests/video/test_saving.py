@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from eaglenet.core.errors import UsageError
-from eaglenet.video import writing as saving
+from eaglenet.video import saving
 from eaglenet.video.decoding import probe
-from eaglenet.video.writing import moment_name, save_moment
+from eaglenet.video.saving import MomentRequest, MomentSaver, encode_moment, moment_name
 
 RATE, FPS, SECONDS = 16_000, 10, 6
 TONES = [300, 500, 700, 900, 1100, 1300]
@@ -64,8 +64,12 @@ def test_saved_clip_has_video_and_audio(
     )
     source = film(tmp_path / "film.mp4", keyframes)
     target = tmp_path / "clip.mp4"
-    save_moment(source, target, 2.2, 4.1)
+    content = encode_moment(MomentRequest(str(source), 2.2, 4.1)).tobytes()
+    assert content.index(b"moov") < content.index(b"mdat")
     assert bool(encoded) != is_copied
+    with MomentSaver() as saver:
+        saver.save(source, target, 2.2, 4.1)
+    assert target.read_bytes() == content
     early = 0.2 if is_copied else 0.0  # Back to the keyframe at 2.0 s.
     assert probe(target).duration == pytest.approx(1.9 + early, abs=0.15)
     assert tone(target, 0.1, 0.7) == pytest.approx(TONES[2], abs=20)
@@ -75,11 +79,12 @@ def test_saved_clip_has_video_and_audio(
 def test_saves_gif_and_sheet(tmp_path: Path) -> None:
     """Eight pictures a second; twelve frames in rows that grow lighter."""
     source = film(tmp_path / "film.mp4", 60)
-    save_moment(source, tmp_path / "moving.gif", 1.0, 3.0, "gif")
+    saver = MomentSaver()
+    saver.save(source, tmp_path / "moving.gif", 1.0, 3.0, "gif")
     with Image.open(tmp_path / "moving.gif") as moving:
         assert moving.n_frames == 16
         assert moving.size == (64, 48)
-    save_moment(source, tmp_path / "sheet.jpg", 0.0, 6.0, "sheet")
+    saver.save(source, tmp_path / "sheet.jpg", 0.0, 6.0, "sheet")
     with Image.open(tmp_path / "sheet.jpg") as sheet:
         assert sheet.size == (4 * 64, 3 * 48)
         shades = [
@@ -100,5 +105,5 @@ def test_file_names_and_copied_images(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="video, gif, sheet"):
         moment_name(film_path, 0, 1, "mp3")
     (tmp_path / "cat.jpg").write_bytes(b"as it is")
-    save_moment(tmp_path / "cat.jpg", tmp_path / "copy.jpg", 0, 0)
+    MomentSaver().save(tmp_path / "cat.jpg", tmp_path / "copy.jpg", 0, 0)
     assert (tmp_path / "copy.jpg").read_bytes() == b"as it is"

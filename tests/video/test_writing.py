@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,10 +19,10 @@ from eaglenet.video.decoding import (
     decode_image,
     probe,
     shot_boundaries,
-    thumbnail,
     write_clip,
     write_video,
 )
+from eaglenet.video.frame_images import FramesRequest, read_frame_images
 
 
 @pytest.mark.parametrize("channels_first", [True, False])
@@ -70,14 +69,12 @@ def test_clip_of_a_rotated_video_is_upright(tmp_path: Path) -> None:
     assert not (tmp_path / "none.mp4").exists()
 
 
-def test_thumbnail_is_the_upright_frame(tmp_path: Path) -> None:
+def test_shown_frame_is_upright(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "r.mp4", 50, width=64, height=96, rotation=90)
-    for seconds, number in ((0, 0), (0.99, 24), (1.0, 25), (99, 49)):
-        image = Image.open(io.BytesIO(thumbnail(path, seconds, 64)))
-        assert (image.format, image.size) == ("JPEG", (96, 64))
-        square = image.crop((16, 0, 80, 64))
-        frames = torch.from_numpy(np.array(square)).permute(2, 0, 1)[None]
-        assert read_numbers(frames) == [number]
+    request = FramesRequest(str(path), (0, 0.99, 1.0, 99), 64, is_short_side=True)
+    frames = np.stack(read_frame_images(request))
+    assert frames.shape == (4, 3, 64, 96)
+    assert read_numbers(torch.from_numpy(frames[..., 16:80].copy())) == [0, 24, 25, 49]
 
 
 def test_finds_cuts_but_not_motion(tmp_path: Path) -> None:

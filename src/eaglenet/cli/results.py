@@ -356,27 +356,29 @@ def save_hits(
     engine: Engine, results: Sequence[SearchResult], folder: Path, *, padding: float, form: str
 ) -> SavedMoments:
     """Save the moment of every hit; each of several queries has its own folder."""
-    from eaglenet.video.writing import moment_name, save_moment
+    from eaglenet.video.saving import MomentSaver, moment_name
 
-    saved, paths = SavedMoments(), set[Path]()
-    for number, result in enumerate(results):
-        name = _folder_name(number, result.query.title)
-        subfolder = folder / name if len(results) > 1 else folder
-        try:
-            subfolder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{subfolder}: cannot be created: {error.strerror}") from error
-        for hit in result.hits:
-            start = max(0.0, hit.moment.start - padding)
-            end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
-            source = engine.file_of(hit.clip_id)
-            target = _free_path(subfolder / moment_name(source, start, end, form), source, paths)
+    saved, written = SavedMoments(), set[Path]()
+    with MomentSaver() as saver:
+        for number, result in enumerate(results):
+            name = _folder_name(number, result.query.title)
+            subfolder = folder / name if len(results) > 1 else folder
             try:
-                save_moment(source, target, start, end, form)
-            except VideoDecodeError as error:
-                saved.problems.append(str(error))
-            else:
-                saved.paths[number, hit.clip_id] = str(target)
+                subfolder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"{subfolder}: cannot be created: {error.strerror}") from error
+            for hit in result.hits:
+                start = max(0.0, hit.moment.start - padding)
+                end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
+                source = engine.file_of(hit.clip_id)
+                path = subfolder / moment_name(source, start, end, form)
+                target = _free_path(path, source, written)
+                try:
+                    saver.save(source, target, start, end, form)
+                except VideoDecodeError as error:
+                    saved.problems.append(str(error))
+                else:
+                    saved.paths[number, hit.clip_id] = str(target)
     return saved
 
 

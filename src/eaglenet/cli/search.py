@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import CaptionHit, HitList, SearchResult
+    from eaglenet.search.judge import Judge
+    from eaglenet.video.query_decoder import QueryDecoder
 
 PROMPT = "search> "
 HISTORY_LENGTH = 1000
@@ -170,16 +172,13 @@ def search(
         raise UsageError("--captions ranks captions for a video; add --video FILE or --similar ID")
     draw = _require_images() if output.thumbnails else None
     begin_short_command()
+    decoder = _start_decoder() if source.keys() & {"image", "video"} else None
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import runs_through_numpy
 
-    opened_judge = None
-    if judge is not None:
-        from eaglenet.search.judge import Judge
-
-        opened_judge = Judge(judge)
-    engine = Engine.open(store, model, device)
+    opened_judge = _open_judge(judge)
+    engine = Engine.open(store, model, device, decoder)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
     if is_interactive:
@@ -476,6 +475,23 @@ def _print_notes(
             f"FOLDER{store_option(store)} --drop-missing",
             is_error=True,
         )
+
+
+def _start_decoder() -> QueryDecoder:
+    """Start the process that decodes the query, which takes as long as opening the store."""
+    from eaglenet.video.query_decoder import QueryDecoder
+
+    decoder = QueryDecoder()
+    decoder.start()
+    return decoder
+
+
+def _open_judge(address: str | None) -> Judge | None:
+    if address is None:
+        return None
+    from eaglenet.search.judge import Judge
+
+    return Judge(address)
 
 
 def _print_notice(query: AnyQuery, hits: HitList) -> None:

@@ -149,7 +149,8 @@ mlock 149 228, munlock 150 229, memfd_create 319 279, ftruncate 77 46, mbind 237
 get_mempolicy 239 236, set_mempolicy 238 237, sched_setaffinity 203 122, socketpair 53 199,
 fadvise64 221 223
 """
-"""Further calls of a driver that opens devices; which files it may open, Landlock says."""
+"""Further calls of a driver that opens devices. Landlock says which files the calling thread may
+open; other threads may open all that the user may, but not create or empty one."""
 
 
 def _numbers(column: int, calls: str = _CALLS) -> dict[str, int]:
@@ -170,6 +171,9 @@ _FILE_COMMANDS = (0, 1, 2, 3, 4, 1030)
 _THREAD_FLAGS = 0x0001_0D00
 """CLONE_THREAD, CLONE_SIGHAND, CLONE_FILES and CLONE_VM: a thread, not a process."""
 _PR_SET_NAME = 15
+_O_CREAT, _O_TRUNC, _O_TMPFILE = 0o100, 0o1000, 0o20000000
+_TYPE_INTO_TERMINAL, _SOCKET_COMMANDS = 0x5412, 0x8900
+"""ioctl: TIOCSTI, and SIOC..., which tell and change the network."""
 
 Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, operand."""
@@ -197,6 +201,16 @@ def _is_null(number: int) -> list[Instruction]:
         (_EQUAL, 0, 2, 0),
         _argument(number, high=True),
         (_EQUAL, 1, 0, 0),
+        _refusal(errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _keeps_files(number: int) -> list[Instruction]:
+    """Allow the call if its flags neither create nor empty a file."""
+    return [
+        _argument(number),
+        (_ANY_BIT, 0, 1, _O_CREAT | _O_TRUNC | _O_TMPFILE),
         _refusal(errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
@@ -237,7 +251,15 @@ def build_filter(
         "seccomp": [_refusal(errno.EPERM)],
     }
     if devices:
-        del conditions["ioctl"]
+        conditions["ioctl"] = [
+            _argument(1),
+            (_EQUAL, 2, 0, _TYPE_INTO_TERMINAL),
+            (_MASK, 0, 0, 0xFF00),
+            (_EQUAL, 0, 1, _SOCKET_COMMANDS),
+            _refusal(errno.ENOTTY),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
+        conditions["openat"], conditions["open"] = _keeps_files(2), _keeps_files(1)
         numbers = {**numbers, **_numbers(1 if machine == "x86_64" else 2, _DEVICE_CALLS)}
     program: list[Instruction] = [
         (_LOAD, 0, 0, 4),

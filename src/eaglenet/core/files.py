@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import socket
 import stat
@@ -28,8 +29,12 @@ _HOLDER_OFFSET = 1
 
 
 def partial_path(path: Path) -> Path:
-    """Return the temporary name for writing ``path``: unique per process, with its suffix."""
-    return path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    """Return a new temporary name for writing ``path``, with its suffix.
+
+    It cannot be guessed: in a folder that others may write to, they could put a link there.
+    """
+    unique = f"{os.getpid()}-{secrets.token_hex(4)}"
+    return path.with_name(f".{path.stem}.{unique}.partial{path.suffix}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import logging
 import os
 import sys
@@ -148,13 +149,15 @@ def imported_modules() -> tuple[str, ...]:
 def import_plugin(module: str) -> None:
     """Import a plug-in module that is installed, on ``PYTHONPATH`` or in the current folder.
 
-    The current folder, which may hold untrusted videos, is on the module path only meanwhile.
+    The current folder, which may hold untrusted videos, is on the module path only meanwhile, and
+    only for a module that is nowhere else.
     """
     here = os.getcwd()
-    is_added = here not in sys.path
-    if is_added:
-        sys.path.append(here)
+    is_added = False
     try:
+        if here not in sys.path and importlib.util.find_spec(module.partition(".")[0]) is None:
+            sys.path.append(here)
+            is_added = True
         importlib.import_module(module)
         _imported_modules.append(module)
     except Exception as error:

@@ -194,9 +194,11 @@ class Memory:
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # Names and moments are as private as the store.
+            path.touch(mode=0o600)
             self._connection = sqlite3.connect(path, check_same_thread=False)
             self._connection.executescript(SCHEMA)
-        except sqlite3.DatabaseError as error:
+        except (OSError, sqlite3.DatabaseError) as error:
             raise UsageError(
                 f"{path}: cannot be used to remember alerts ({error}); remove it to start again"
             ) from error
@@ -306,8 +308,10 @@ class Sender(AbstractContextManager["Sender"]):
         if row is None:
             return MAX_PAUSE
         name, moment, attempts, due = row
-        if due > self.clock():
-            return min(due - self.clock(), MAX_PAUSE)
+        pause = due - self.clock()
+        # No pause is longer: the clock of the machine was set back.
+        if 0 < pause <= max(RETRY_SECONDS):
+            return min(pause, MAX_PAUSE)
         self._send(name, moment, attempts)
         return 0.0
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from eaglenet.methods.base import Method
     from eaglenet.search.judge import Judge
+    from eaglenet.video.query_decoder import QueryDecoder
 
 AUTO = "auto"
 ATTEMPTS = 5
@@ -63,8 +64,9 @@ class Engine:
         model: str | Path | Method | None = None,
         device: torch.device | str = AUTO,
         scan: Scan | None = None,
+        decoder: QueryDecoder | None = None,
     ) -> None:
-        """``scan`` makes the shortlists on other machines."""
+        """``scan`` makes the shortlists on other machines; ``decoder`` may be starting already."""
         self._scan = scan
         self._model = model
         self._device = device
@@ -72,6 +74,7 @@ class Engine:
         self._loaded: tuple[str, SearchModel] | None = None
         self._calibration: tuple[str, Calibration | None] | None = None
         self._encoder: MeaningEncoder | None = None
+        self._decoder = decoder
         self._closed_location = ""
         self._open_view: StoreView | None = StoreView.open(store)
 
@@ -81,6 +84,7 @@ class Engine:
         store: str | Path | None = None,
         model: str | Path | Method | None = None,
         device: torch.device | str = AUTO,
+        decoder: QueryDecoder | None = None,
     ) -> Engine:
         """Open a store for searching. The model and the vectors are read on first use.
 
@@ -88,7 +92,8 @@ class Engine:
         ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
         uses a GPU if there is one; a :class:`Method` stays on its device.
         """
-        return cls(open_store(store or default_store()), model=model, device=device)
+        opened = open_store(store or default_store())
+        return cls(opened, model=model, device=device, decoder=decoder)
 
     def __enter__(self) -> Self:
         return self
@@ -102,6 +107,9 @@ class Engine:
             self._closed_location = self.location
             self._loaded = self._encoder = None
             self._open_view = None
+            if self._decoder is not None:
+                self._decoder.close()
+                self._decoder = None
 
     @property
     def location(self) -> str:
@@ -128,6 +136,16 @@ class Engine:
     def model(self) -> SearchModel:
         """The model, loaded on first use and checked to be the one that made the store."""
         return self._load_model(self._current_view())
+
+    @property
+    def decoder(self) -> QueryDecoder:
+        """Confined decoder of files to search with, and of frames to show."""
+        from eaglenet.video.query_decoder import QueryDecoder
+
+        with self._lock:
+            if self._decoder is None:
+                self._decoder = QueryDecoder()
+            return self._decoder
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -166,6 +184,7 @@ class Engine:
         return Retriever(
             view,
             partial(self._load_model, view),
+            lambda: self.decoder,
             self._scan,
             self._load_calibration(view),
             partial(self._load_encoder, view),
@@ -314,10 +333,10 @@ class Engine:
 
         The thumbnail, if the file does not exist or cannot be decoded.
         """
-        from eaglenet.video.decoding import thumbnail
+        from eaglenet.video.images import pixels_to_jpeg
 
         try:
-            return thumbnail(self.file_of(clip_id), seconds, size)
+            return pixels_to_jpeg(self.decoder.read_frame(self.file_of(clip_id), seconds, size))
         except (VideoDecodeError, OSError):
             return self.thumbnail(clip_id)
 

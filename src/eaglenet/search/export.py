@@ -103,15 +103,16 @@ def _frames(engine: Engine, hit: Hit) -> list[Image]:
     """Decode frames spread over the clip; the thumbnail alone if the file cannot be decoded."""
     from PIL import Image
 
-    from eaglenet.video.decoding import decode
-
     spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
     try:
-        video = decode(engine.file_of(hit.clip_id), spec, window=engine.span_of(hit.clip_id))
+        clips = engine.decoder.decode_video(
+            engine.file_of(hit.clip_id), spec, engine.span_of(hit.clip_id)
+        )
     except (VideoDecodeError, OSError):
-        with Image.open(io.BytesIO(engine.thumbnail(hit.clip_id))) as image:
+        content = io.BytesIO(engine.thumbnail(hit.clip_id))
+        with Image.open(content, formats=("JPEG",)) as image:
             return [image.convert("RGB").resize((TILE, TILE))]
-    return [Image.fromarray(frame.transpose(1, 2, 0)) for frame in video.pixels]
+    return [Image.fromarray(frame.transpose(1, 2, 0)) for frame in clips.frames[0]]
 
 
 def _write(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,10 @@ from eaglenet.store.base import Store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from eaglenet.video.inputs import FrameBatch
+    from eaglenet.video.query_decoder import QueryDecoder
 
 
 @dataclass(frozen=True)
@@ -123,12 +128,14 @@ class Example:
 class Retriever:
     """Searches one view of a store.
 
-    ``load_model`` is called when a query needs the model: one for transcripts alone does not.
+    ``load_model`` is called when a query needs the model: one for transcripts alone does not;
+    ``load_decoder`` when it is a file.
     ``scan`` makes the shortlists on other machines. ``calibration`` gives hits their confidence.
     """
 
     view: StoreView
     load_model: Callable[[], SearchModel]
+    load_decoder: Callable[[], QueryDecoder]
     scan: Scan | None = None
     calibration: Calibration | None = None
     load_encoder: Callable[[], MeaningEncoder] | None = None
@@ -292,20 +299,31 @@ class Retriever:
             row = snapshot.row(snapshot.full_id(query.clip_id))
             (clip,) = snapshot.clips([row])
             return Example(self.load(np.array([row])), (clip.start, clip.end))
-        from eaglenet.video.inputs import clips_of_image, clips_of_video
-
-        spec, clips = self.view.manifest.frame_spec, query.clips
-        if query.video is not None:
-            clips = clips_of_video(query.video, spec, query.window)
-        elif query.image_source is not None:
-            clips = clips_of_image(query.image_source, spec)
-        if clips is None:
-            raise UsageError("expected an image, a video or a clip, not a text")
+        clips = self._decode(query)
         # Tensors are arrays too: a user may have decoded the clip in torch.
         frames = np.asarray(clips.frames, np.uint8)
         mask, seconds = np.asarray(clips.mask, bool), np.asarray(clips.seconds, np.float32)
         features = self.model.encode_frames(frames, mask, seconds)
         return Example(features, (0.0, float(seconds[mask].max())))
+
+    def _decode(self, query: Query) -> FrameBatch:
+        """Decode the image or video of a query; a file is decoded in a confined process."""
+        spec, image = self.view.manifest.frame_spec, query.image_source
+        if query.clips is not None:
+            return query.clips
+        if query.video is None and image is None:
+            raise UsageError("expected an image, a video or a clip, not a text")
+        if image is not None and not isinstance(image, str | Path):
+            from eaglenet.video.inputs import clips_of_image
+
+            return clips_of_image(image, spec)
+        decoder = self.load_decoder()
+        decoder.start()
+        _ = self.model  # Loads while the process starts.
+        if query.video is not None:
+            return decoder.decode_video(query.video, spec, query.window)
+        assert image is not None
+        return decoder.decode_image(image, spec)
 
     def _rank(
         self,

@@ -32,7 +32,7 @@ from eaglenet.video.pool import Access, Failure, Success, map_ahead
 from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import Window
 from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.windows import DecodedVideo, frame_at
+from eaglenet.video.windows import DecodedVideo
 from eaglenet.video.writing import write_clip, write_video
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,6 @@ __all__ = [
     "open_video",
     "probe",
     "shot_boundaries",
-    "thumbnail",
     "write_clip",
     "write_video",
 ]
@@ -188,14 +187,6 @@ def is_video(path: str | Path) -> bool:
     return True
 
 
-def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
-    """Return the frame shown at ``seconds`` as an upright JPEG with shorter side ``size``."""
-    if is_image(path):
-        return images.pixels_to_jpeg(images.scale_short_side(images.open_image(path), size))
-    with open_video(path, threads=1) as source:
-        return images.pixels_to_jpeg(source.scaled_pixels(frame_at(source, seconds), size))
-
-
 def shot_boundaries(path: str | Path, *, threshold: float = 0.08) -> list[float]:
     """Return the seconds of cuts and of most fades, without the start of the file."""
     if is_image(path):
@@ -262,13 +253,14 @@ class QueryRequest(NamedTuple):
     path: str
     spec: FrameSpec
     is_image: bool
+    window: Window | None = None
 
 
 def decode_query(request: QueryRequest) -> DecodedVideo:
     """Decode an image or video to search with, whatever the name of its file."""
     path, spec = request.path, request.spec
     if not request.is_image:
-        return decode(path, spec, threads=1)
+        return decode(path, spec, window=request.window, threads=1)
     frame = decode_image(Path(path), spec.size, spec.resize)
     return images.repeat_frame(frame, spec.num_frames)
 

@@ -37,30 +37,37 @@ _SPEC = FrameSpec(num_frames=1, size=16)
 
 
 class FramesRequest(NamedTuple):
-    """Times in seconds of a file, and the longer side of the frames in pixels."""
+    """Times in seconds of a file, and the longer side of the frames in pixels at most.
+
+    With ``is_short_side``, ``side`` is the shorter side of the frames.
+    """
 
     path: str
     seconds: tuple[float, ...]
     side: int
+    is_short_side: bool = False
 
 
 def read_frame_images(request: FramesRequest) -> list[Pixels]:
     """Decode the frames shown at some times, upright, ``[3, height, width]``; an image once."""
     if is_image(request.path):
         image = open_image(request.path)
-        return [scale_short_side(image, _short_side(image.width, image.height, request.side))]
+        return [scale_short_side(image, _short_side(image.width, image.height, request))]
     with open_video(request.path, threads=1) as source:
         frames = []
         for seconds in request.seconds:
             frame = frame_at(source, seconds)
-            short_side = _short_side(frame.width, frame.height, request.side)
+            short_side = _short_side(frame.width, frame.height, request)
             frames.append(source.scaled_pixels(frame, short_side))
         return frames
 
 
-def _short_side(width: int, height: int, side: int) -> int:
-    """Shorter side of a frame whose longer side becomes ``side``, or stays if it is less."""
-    return max(1, min(width, height) * min(side, max(width, height)) // max(width, height))
+def _short_side(width: int, height: int, request: FramesRequest) -> int:
+    """Shorter side of a frame; a longer side that is less than requested stays as it is."""
+    if request.is_short_side:
+        return request.side
+    longer = max(width, height)
+    return max(1, min(width, height) * min(request.side, longer) // longer)
 
 
 def check_frame_images(request: FramesRequest, frames: Sequence[Pixels]) -> None:

@@ -299,6 +299,8 @@ class _Pool(Generic[Request, Result]):
     def _fail(self, worker: Worker, reason: str) -> None:
         """End the process of a request, and report the request as failed."""
         item, worker.item = worker.item, None
+        if not worker.is_forking:
+            worker.kill()
         worker.stop()
         self._replace(worker)
         if item is not None:

@@ -305,6 +305,9 @@ def frame_at(source: VideoSource, seconds: float) -> Any:
     """Return the frame shown at ``seconds``; the last one past the end."""
     moment = max(Fraction(seconds), Fraction(0)) + BORDER_TOLERANCE
     target = source.zero + int(moment / source.tick)
+    # An earlier call has read further than to its frame.
+    source.rewind()
+    source.reset()
     try:
         for _, frame in pick_exact(source, [target]):
             if frame is not None:

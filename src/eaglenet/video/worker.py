@@ -511,7 +511,8 @@ def _check(check: Callable[[Any, Any], None], request: Any, result: Any) -> None
 class IsolatedProcess:
     """Calls one function in a worker, with limits; a crashed or slow process is replaced.
 
-    ``check`` raises ``ValueError`` if a result does not belong to its request.
+    ``check`` raises ``ValueError`` if a result does not belong to its request; ``threads`` lets the
+    work start threads.
 
     Safe to use from several threads; calls run one after the other.
     """
@@ -522,9 +523,12 @@ class IsolatedProcess:
         memory: int,
         seconds: float,
         check: Callable[[Any, Any], None] | None = None,
+        *,
+        threads: bool = False,
     ) -> None:
         self.work = work
         self.check = check
+        self.threads = threads
         self.memory = memory
         self.seconds = seconds
         self._lock = threading.Lock()
@@ -547,13 +551,23 @@ class IsolatedProcess:
                 raise UsageError(reply.reason)
             return reply.result
 
-    def _call(self, request: Any, shared: SharedFile | None) -> Reply:
+    def start(self) -> None:
+        """Start the process, without waiting until it is ready, if it is not running."""
+        with self._lock:
+            self._start()
+
+    def _start(self) -> Worker:
         if self._is_closed:
             raise EagleNetError("the service is shutting down")
         if self._worker is None:
-            self._worker = start_worker(self.work, self.memory)
-            self._worker.read_ready()
-        worker, deadline = self._worker, time.monotonic() + self.seconds
+            self._worker = start_worker(self.work, self.memory, threads=self.threads)
+        return self._worker
+
+    def _call(self, request: Any, shared: SharedFile | None) -> Reply:
+        worker = self._start()
+        if not worker.is_ready:
+            worker.read_ready()
+        deadline = time.monotonic() + self.seconds
         worker.file = None
         worker.send(request, shared)
         while (left := deadline - time.monotonic()) > 0:
@@ -577,3 +591,8 @@ class IsolatedProcess:
             self._worker.kill()
             self._worker.end()
             self._worker = None
+
+    def __del__(self) -> None:
+        # The interpreter may be shutting down, and the process ends with it.
+        with contextlib.suppress(Exception):
+            self._stop()
