@@ -37,6 +37,7 @@ class HitList(list[Hit]):
             {
                 "rank": hit.rank,
                 "score": hit.score,
+                "confidence": hit.confidence,
                 "path": hit.path,
                 "start": hit.moment.start,
                 "end": hit.moment.end,
@@ -97,7 +98,8 @@ class HitList(list[Hit]):
 
 RECORDING = ("recorded", "latitude", "longitude", "camera")
 COLUMNS = [
-    *("rank", "score", "path", "start", "end", "best", "duration", "clip_id", "matched_in", "text"),
+    *("rank", "score", "confidence", "path", "start", "end", "best", "duration", "clip_id"),
+    *("matched_in", "text"),
     *RECORDING,
 ]
 

@@ -206,7 +206,7 @@ def _metadata(
 
 
 def recording_of(files: FileTable, number: int) -> dict[str, Any]:
-    """When, where and with what a file was recorded; None and empty: it does not say."""
+    """When, where and with what a file was recorded, and its damage; None and empty: unknown."""
     values = (files.recorded[number], files.latitudes[number], files.longitudes[number])
     recorded, latitude, longitude = (
         None if math.isnan(value) else float(value) for value in values
@@ -216,6 +216,7 @@ def recording_of(files: FileTable, number: int) -> dict[str, Any]:
         "latitude": latitude,
         "longitude": longitude,
         "camera": files.cameras[number] or "",
+        "damage": files.damage.get(number, ""),
     }
 
 

@@ -7,10 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from eaglenet.search.hits import recording_of
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import COMMON, ClipId, find_clip, shown_path
 from eaglenet.serve.library import Library, Order, Shelf, sample_clips
 from eaglenet.serve.problems import error_responses
+from eaglenet.serve.schemas import RecordingBody
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, MAX_RESULTS
 from eaglenet.serve.state import State, state_of
 
@@ -44,7 +46,7 @@ class FolderBody(BaseModel):
     files: int = Field(description="Number of files in it and below")
 
 
-class FileBody(BaseModel):
+class FileBody(RecordingBody):
     name: str
     path: str
     folder: str
@@ -120,6 +122,7 @@ def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[Fil
             width=table.widths[number],
             height=table.heights[number],
             modified=float(table.modified[number]),
+            **recording_of(table, number),
             tags=table.tags[number],
             clips=int(library.clips[number]),
             clip_id=clip.id,

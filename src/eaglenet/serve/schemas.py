@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
@@ -154,6 +154,16 @@ class SeveralQueries(TextParameters):
     literal: Annotated[bool, Strict()] = Field(False, description="Take texts as they are")
 
 
+class FrameParameters(BaseModel):
+    """Size of a frame."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    side: Literal["640", "1600"] = Field(
+        "640", description="Longer side in pixels, if the file has it"
+    )
+
+
 class StreamParameters(BaseModel):
     """Start of a converted stream."""
 
@@ -198,12 +208,13 @@ class StepBody(BaseModel):
 
 
 class RecordingBody(BaseModel):
-    """What a file says of its recording."""
+    """When, where and with what a file was recorded, and what of it cannot be read."""
 
     recorded: float | None = Field(default=None, description="Seconds since 1970; null if unknown")
     latitude: float | None = Field(default=None, description="Degrees north; null if unknown")
     longitude: float | None = Field(default=None, description="Degrees east; null if unknown")
     camera: str = Field(default="", description="Make and model; empty if unknown")
+    damage: str = Field(default="", description="What cannot be read; empty for a whole file")
 
 
 class HitBody(RecordingBody):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ from eaglenet.research.data.sources import (
     Source,
     SourceSpec,
     add_source,
+    load_records,
+    open_videos,
 )
 from eaglenet.research.experiments.feature_writing import write_features
 
@@ -221,7 +223,41 @@ def open_frame_features(data: DataChoice, split: str, opening: Opening) -> Featu
     return read_features(folder, opening.reader)
 
 
-def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) -> None:
+def open_video_features(data: DataChoice, split: str, opening: Opening) -> Source:
+    """Open videos for a head on the frozen towers of ``small``; encode them once."""
+    config = opening.reader.encoder.config
+    if not getattr(config, "identity", True):
+        raise ConfigError(
+            f"data.dataset={data.dataset} has sentences and videos, but the encoder reads stored "
+            "features: --set encoder.kind=pretrained, or another family with towers"
+        )
+    records = load_records(data, split).present()
+    videos = [(asdict(video), _version(video.path)) for video in records.videos]
+    key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
+    base = Path(data.cache).expanduser() if data.cache else opening.cache
+    name = f"{data.dataset}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+    folder = base / name / split
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(folder.parent / f".{split}.lock", wait=True):
+        if not folder.exists():
+            make_features(data, split, opening, folder, open_videos)
+    return feature_source(read_features(folder, opening.reader).to(opening.device))
+
+
+def _version(path: Path | None) -> tuple[int, int]:
+    if path is None:
+        return (0, 0)
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def make_features(
+    data: DataChoice,
+    split: str,
+    opening: Opening,
+    folder: Path,
+    open_pixels: Callable[[DataChoice, str, Opening], Source] = open_pictures,
+) -> None:
     """Encode a split with the towers named by ``data.options.towers``."""
     name = str(data.options.get("towers") or TOWERS)
     towers = load(name, device=opening.device)
@@ -229,7 +265,7 @@ def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) 
     spec = replace(data.frames, size=size, resize=resize)
     towers.frame_spec = spec
     words = min(data.max_words, towers.encoder.context_length or data.max_words)
-    source = open_pictures(
+    source = open_pixels(
         replace(data, frames=spec, max_words=words),
         split,
         Opening(towers, opening.cache, opening.device, opening.progress),
@@ -239,7 +275,7 @@ def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) 
         source,
         folder,
         model=name,
-        dataset=FRAMES,
+        dataset=data.dataset,
         split=split,
         words=True,
         progress=opening.progress,

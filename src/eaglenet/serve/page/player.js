@@ -3,7 +3,7 @@
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, day, element, folderOf, isMeasured, isPicture, span, streamOf } from "./view.js";
+import { clock, day, element, folderOf, frameOf, isMeasured, isPicture, span, streamOf } from "./view.js";
 import * as words from "./words.js";
 
 const dialog = document.querySelector("#player");
@@ -56,7 +56,7 @@ const sureness = (hit) => (isMeasured(hit) ? `${hit.match} (${Math.round(100 * h
 
 const describe = (hit) => {
   const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, sureness(hit)];
-  const recording = [day(hit), hit.camera].filter(Boolean);
+  const recording = [day(hit), hit.camera, hit.damage].filter(Boolean);
   if (isPicture(hit)) return ["picture", ...score.slice(1), ...recording].join(" \u00b7 ");
   const where = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
   return [where, ...score, ...recording].join(" \u00b7 ");
@@ -157,12 +157,13 @@ video.addEventListener("loadedmetadata", () => {
   start();
 });
 
-// Browsers show no TIFF; its thumbnail is there. A file that is gone says so.
+// Browsers show no TIFF, HEIC or RAW; a JPEG of it comes instead. A file that is gone says so.
 still.addEventListener("error", async () => {
   const hit = shown;
   if (!hit || !still.getAttribute("src")) return;
-  const isThumbnail = still.getAttribute("src") === hit.thumbnail;
-  let message = isThumbnail ? "There is no picture of this file." : "";
+  const sources = [hit.video, frameOf(hit.thumbnail, 1600), hit.thumbnail];
+  const other = sources[sources.indexOf(still.getAttribute("src")) + 1];
+  let message = other ? "" : "There is no picture of this file.";
   try {
     const answer = await fetch(hit.video, { headers: { Range: "bytes=0-0" } });
     if (!answer.ok) message = (await answer.json()).error.message;
@@ -171,7 +172,7 @@ still.addEventListener("error", async () => {
   }
   if (hit !== shown) return;
   if (message) say(message);
-  else still.src = hit.thumbnail;
+  else still.src = other;
 });
 
 video.addEventListener("timeupdate", () => shown && timeline.follow(now()));

@@ -30,9 +30,24 @@ export const picture = (source, frame) => {
   made.alt = "";
   made.loading = "lazy";
   made.decoding = "async";
-  made.addEventListener("load", () => showWhole(frame, made), { once: true });
+  made.addEventListener("load", () => {
+    showWhole(frame, made);
+    if (devicePixelRatio > 1) sharpen(made);
+  }, { once: true });
   made.src = source;
   return made;
+};
+
+// The frame of a thumbnail, decoded from the file in a larger size.
+export const frameOf = (thumbnail, side) => thumbnail.replace(/thumbnail$/, `frame?side=${side}`);
+
+// Stored thumbnails are small; on a dense screen a larger one replaces them when it is there.
+const sharpen = (made) => {
+  const source = frameOf(made.src, 640);
+  if (source === made.src) return;
+  const large = new Image();
+  large.addEventListener("load", () => { made.src = source; }, { once: true });
+  large.src = source;
 };
 
 // How sure the model is where that was measured, else the bare score.
@@ -53,6 +68,13 @@ const where = (hit) => {
   return bar;
 };
 
+// A file of which parts cannot be read; the player says which.
+export const damaged = (hit) => {
+  const mark = element("span", "damaged", "damaged");
+  mark.title = hit.damage;
+  return mark;
+};
+
 // Its name for those who do not see it is its text: what is visible and what is heard agree.
 export const card = (hit, open, words = null) => {
   const item = element("li");
@@ -70,6 +92,7 @@ export const card = (hit, open, words = null) => {
   const place = [folderOf(hit), day(hit)].filter(Boolean).join(" \u00b7 ");
   const more = hit.more.length ? `+${hit.more.length} more` : place;
   facts.append(element("span", "folder", more), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
+  if (hit.damage) facts.firstChild.after(damaged(hit));
   if (hit.from_keyframes) facts.firstChild.after(element("span", "folder", "from keyframes"));
   text.append(element("span", "name", hit.name));
   if (words) text.append(words);
