@@ -161,9 +161,8 @@ video.addEventListener("loadedmetadata", () => {
 still.addEventListener("error", async () => {
   const hit = shown;
   if (!hit || !still.getAttribute("src")) return;
-  const sources = [hit.video, frameOf(hit.thumbnail, 1600), hit.thumbnail];
-  const other = sources[sources.indexOf(still.getAttribute("src")) + 1];
-  let message = other ? "" : "There is no picture of this file.";
+  const isThumbnail = still.getAttribute("src") === hit.thumbnail;
+  let message = isThumbnail ? "There is no picture of this file." : "";
   try {
     const answer = await fetch(hit.video, { headers: { Range: "bytes=0-0" } });
     if (!answer.ok) message = (await answer.json()).error.message;
@@ -171,8 +170,14 @@ still.addEventListener("error", async () => {
     message = "The service cannot be reached.";
   }
   if (hit !== shown) return;
-  if (message) say(message);
-  else still.src = other;
+  if (message) {
+    say(message);
+    return;
+  }
+  still.src = hit.thumbnail; // Until the larger one is decoded.
+  const large = new Image();
+  large.addEventListener("load", () => { if (hit === shown) still.src = large.src; }, { once: true });
+  large.src = frameOf(hit.thumbnail, 1600);
 });
 
 video.addEventListener("timeupdate", () => shown && timeline.follow(now()));
@@ -208,11 +213,9 @@ const step = (by) => {
 const share = async () => {
   const seconds = isMoved ? now() : shown.moment.start;
   const link = address.linkTo(shown, seconds);
-  try {
-    await navigator.clipboard.writeText(link);
+  if (await address.copy(link)) {
     shared.textContent = isPicture(shown) ? "Link copied." : `Link to ${clock(seconds)} copied.`;
-  } catch {
-    // Without a safe connection a page may not write there; the link can be taken by hand.
+  } else {
     const field = element("input");
     field.readOnly = true;
     field.value = link;

@@ -42,17 +42,36 @@ export const picture = (source, frame) => {
 export const frameOf = (thumbnail, side) => thumbnail.replace(/thumbnail$/, `frame?side=${side}`);
 
 // Stored thumbnails are small; on a dense screen a larger one replaces them when it is there.
-const sharpen = (made) => {
+// Two at a time: a browser has few connections, and the service few decoders.
+const MAX_SHARPENING = 2;
+const waitingImages = [];
+let sharpening = 0;
+
+const sharpenNext = () => {
+  const made = waitingImages.shift();
+  if (!made) return;
   const source = frameOf(made.src, 640);
-  if (source === made.src) return;
+  if (!made.isConnected || source === made.src) { // Another search has replaced it.
+    sharpenNext();
+    return;
+  }
+  sharpening += 1;
   const large = new Image();
   large.addEventListener("load", () => { made.src = source; }, { once: true });
+  for (const end of ["load", "error"]) {
+    large.addEventListener(end, () => { sharpening -= 1; sharpenNext(); }, { once: true });
+  }
   large.src = source;
+};
+
+const sharpen = (made) => {
+  waitingImages.push(made);
+  if (sharpening < MAX_SHARPENING) sharpenNext();
 };
 
 // How sure the model is where that was measured, else the bare score.
 export const isMeasured = (hit) => typeof hit.confidence === "number";
-const strength = (hit) => (isMeasured(hit) ? hit.match : hit.score.toFixed(3));
+const strength = (hit) => (isMeasured(hit) ? hit.match : hit.score?.toFixed(3) ?? "");
 
 // Day of the recording as people write it here; empty where the file does not say.
 export const day = (hit) => (typeof hit.recorded === "number"
