@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from eaglenet.core.run_folder import MODEL
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
 from eaglenet.models.files import WEIGHTS, local_folder
-from eaglenet.models.folder import load
+from eaglenet.models.folder import load, save
+from eaglenet.models.head import save_head, with_head
 from eaglenet.research.data.batches import FeaturePairs
 from eaglenet.research.data.experts import ExpertSplit, load_expert_folder
 from eaglenet.research.data.features import (
@@ -249,6 +251,17 @@ def _version(path: Path | None) -> tuple[int, int]:
         return (0, 0)
     status = path.stat()
     return status.st_size, status.st_mtime_ns
+
+
+WHOLE_MODEL = "whole"
+"""Folder in a run on frozen towers: the towers and the trained head, a model to index with."""
+
+
+def save_with_towers(run: Path) -> None:
+    """Write the selected head of a run together with the towers of ``small``."""
+    with tempfile.TemporaryDirectory(dir=run) as head:
+        save_head(load(str(run / MODEL)), head)
+        save(with_head(load(TOWERS), head), run / WHOLE_MODEL, storage="int8")
 
 
 def make_features(
