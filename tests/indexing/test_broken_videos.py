@@ -12,6 +12,7 @@ from index_cases import clip_keys, found, run, stored_files
 
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.indexing import decoding
+from eaglenet.search.engine import Engine
 from small_videos import cut_short_video, damaged_video
 from synthetic_store import BagMethod
 
@@ -35,6 +36,10 @@ def test_damaged_videos_are_indexed_and_noted(
         assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
     row = next(row for row in stored_files(videos) if row.path == path)
     assert (row.status, row.reason) == ("done", report.damaged[0].reason)
+    hits = Engine.open(videos.parent / "store", bag).search("red", k=100, keep_duplicates=True)
+    damage = {Path(hit.path).name: hit.metadata["damage"] for hit in hits}
+    assert words in damage.pop("damaged too.mp4", "") + damage.pop("damaged.mp4", "")
+    assert set(damage.values()) == {""}
 
 
 def test_unreachable_file_is_reported_and_indexed_by_the_next_run(

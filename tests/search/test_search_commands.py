@@ -189,6 +189,7 @@ def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
     info = json.loads(runner.invoke(app, ["store", "info", *store, "--json"]).stdout)
     assert (info["clips"], info["index"], info["tags"]) == (2, "exact scan", ["sky"])
     assert info["model"] == str(world / "model")
+    assert (info["damaged_files"], info["skipped_files"]) == (0, 1)
     assert "exact scan" in runner.invoke(app, ["store", "info", *store]).stdout
     files = json.loads(runner.invoke(app, ["store", "files", *store, "--json"]).stdout)
     assert sorted(row["status"] for row in files) == ["done", "done", "failed"]

@@ -209,6 +209,66 @@ def test_fcpxml_has_rational_times(tmp_path: Path) -> None:
     assert len({*formats, *assets}) == len(formats) + len(assets)
 
 
+def count_to(timecode: str, nominal: int) -> int:
+    """Frame of a drop-frame timecode, by counting every number that is not dropped."""
+    hours, minutes, seconds, frames = map(int, timecode.replace(";", ":").split(":"))
+    counted = 0
+    for minute in range(60 * hours + minutes + 1):
+        first = 0 if minute % 10 == 0 else nominal // 15
+        is_last = minute == 60 * hours + minutes
+        counted += (seconds * nominal + frames if is_last else 60 * nominal) - first
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("rate", "timecode", "frame"),
+    [
+        (FILM, "01:00:00:00", 86_400),
+        (NTSC, "01:00:00;00", count_to("01:00:00;00", 30)),
+        (NTSC, "00:09:59;29", count_to("00:09:59;29", 30)),
+        (SMOOTH, "01:02:01;04", count_to("01:02:01;04", 60)),
+    ],
+)
+def test_times_of_fcpxml_are_whole_frames_at_ntsc_rates(
+    tmp_path: Path, rate: Fraction, timecode: str, frame: int
+) -> None:
+    """Editors refuse or shift clips whose times lie between two frames of their format."""
+    start = parse_timecode(timecode, rate)
+    assert start == frame
+    own = Media("/videos/own.mov", rate, 30_000, start, is_drop_frame=";" in timecode)
+    other = Media("/videos/other.mov", PAL, 500)
+    cuts = [Cut(own, 17, 117), Cut(own, 1_000, 1_001), Cut(other, 30, 61)]
+    root = ElementTree.fromstring(written(tmp_path, "fcpxml", cuts))
+
+    def seconds(element: ElementTree.Element, name: str) -> Fraction:
+        text = element.get(name) or ""
+        assert text.endswith("s")
+        return Fraction(text[:-1])
+
+    formats = {each.get("id"): seconds(each, "frameDuration") for each in root.iter("format")}
+    assets = {each.get("id"): each for each in root.iter("asset")}
+    sequence = root.find(".//sequence")
+    assert sequence is not None
+    assert formats[sequence.get("format")] == 1 / rate
+    clips = list(root.iter("asset-clip"))
+    end = Fraction(0)
+    for clip in clips:
+        asset = assets[clip.get("ref")]
+        frame_length = formats[asset.get("format")]
+        assert (seconds(clip, "start") / frame_length).denominator == 1
+        assert seconds(asset, "start") <= seconds(clip, "start")
+        assert seconds(clip, "offset") == end
+        end += seconds(clip, "duration")
+        assert (seconds(clip, "duration") * rate).denominator == 1
+    assert seconds(sequence, "duration") == end
+    frames = [(seconds(clip, "start") * rate, seconds(clip, "duration") * rate) for clip in clips]
+    assert frames[:2] == [(frame + 17, 100), (frame + 1_000, 1)]
+    assert [clip.get("tcFormat") for clip in clips] == [
+        *2 * ["DF" if ";" in timecode else "NDF"],
+        "NDF",
+    ]
+
+
 def test_xmeml_has_frames_of_the_source(tmp_path: Path) -> None:
     root = ElementTree.fromstring(written(tmp_path, "xmeml"))
     items = [

@@ -1,5 +1,8 @@
 """The HTTP service answers as the engine does."""
 
+import io
+
+import PIL.Image
 import pytest
 from demo_store import HOSTILE_NAME, SCENES, DemoStore
 from fastapi.testclient import TestClient
@@ -80,6 +83,10 @@ def test_a_clip_its_picture_and_the_store_are_described(
     assert picture.headers["content-type"] == "image/jpeg"
     assert picture.content == engine.thumbnail(clip_id)
     assert picture.content.startswith(b"\xff\xd8")
+    frames = [client.get(f"/api/clips/{clip_id}/frame?side={side}") for side in (640, 640, 1600)]
+    assert [frame.status_code for frame in frames] == [200, 200, 200]
+    sides = [max(PIL.Image.open(io.BytesIO(frame.content)).size) for frame in frames]
+    assert sides[0] == sides[2] == max(body["width"], body["height"])  # Never enlarged.
     info = client.get("/api/info").json()
     assert info["files"] == SCENES
     assert info["tags"] == ["even", "odd"]
@@ -121,6 +128,8 @@ def test_metrics_count_requests_by_route_and_not_by_address(
         ("/api/clips/0000000000000000-0", 404, "not_found"),
         ("/api/similar/0000000000000000-0", 404, "not_found"),
         ("/api/clips/0000000000000000-0/video", 404, "not_found"),
+        ("/api/clips/0000000000000000-0/frame", 404, "not_found"),
+        ("/api/clips/0000000000000000-0/frame?side=641", 422, "invalid"),
         ("/api/clips/none", 422, "invalid"),
         ("/docs", 404, "not_found"),
     ],

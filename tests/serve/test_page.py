@@ -168,9 +168,30 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
     with page.expect_download() as saved:
         page.click("#save-csv")
     lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "path,start,end,best,score,clip_id"
+    assert lines[0] == "path,start,end,best,score,confidence,clip_id"
     assert len(lines) == 3
     assert path in lines[2]
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#share-selected")
+    wait_until(page, "document.querySelector('#selected-count').textContent === 'Link copied'")
+    other = Watched(browser, address)
+    other.page.goto(page.evaluate("navigator.clipboard.readText()"))
+    wait_until(other.page, "document.querySelectorAll('button.card').length === 2")
+    assert other.page.text_content("#heading") == "Shared moments"
+    assert other.page.locator("button.card").nth(1).get_attribute("title") == path
+    other.page.goto("/?moments=0000000000000000-0@0-1,<b>,@@")
+    wait_until(other.page, "document.querySelector('#status').classList.contains('bad')")
+    other.page.fill("#query", "a red ball")
+    other.page.press("#query", "Enter")
+    other.page.wait_for_selector("button.card")
+    assert "moments=" not in other.page.url
+    other.context.close()
+    page.click("#select-all")
+    count = page.locator(".tick input:checked").count()
+    assert count == page.locator(".tick input").count() > 2
+    page.click("#unselect")
+    for number in (0, 1):
+        page.locator(".tick input").nth(number).check()
     page.click("#favour")
     page.goto("/")
     page.wait_for_selector("#favourites:not([hidden])")

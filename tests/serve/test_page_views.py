@@ -398,8 +398,9 @@ def test_a_photograph_is_shown_whole_in_the_place_of_the_player(
         keep(page, "page_photograph.png", tmp_path)
         page.keyboard.press("Escape")
         page.locator("button.card", has_text="scan.tif").click()
-        # The thumbnail stands in.
-        wait_until(page, "document.querySelector('#still').naturalWidth === 160")
+        # Its thumbnail stands in until a JPEG of the whole image is decoded.
+        wait_until(page, "document.querySelector('#still').src.endsWith('frame?side=1600')")
+        wait_until(page, "document.querySelector('#still').naturalHeight === 500")
         page.keyboard.press("Escape")
         page.locator("button.card", has_text="film.mp4").click()
         wait_until(page, "document.querySelector('#video').readyState >= 2")

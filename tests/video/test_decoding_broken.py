@@ -55,11 +55,19 @@ CAUSES = {
     "text renamed": "not a video",
     "zero bytes": "empty",
     "noise": "not a video",
-    "truncated, index last": "not a video file that can be read",
+    "truncated, index last": "incomplete",
     "audio only": "no video stream",
     "missing": "no such file",
     "folder": "folder",
 }
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.6])
+def test_an_avi_that_lost_its_end_is_cut_short(tmp_path: Path, fraction: float) -> None:
+    path = write_numbered(tmp_path / "a.avi", 150, code="mpeg4")
+    content = path.read_bytes()
+    path.write_bytes(content[: round(fraction * len(content))])
+    assert probe(path).is_cut_short == (fraction < 1)
 
 
 @pytest.mark.parametrize("kind", CAUSES)

@@ -168,8 +168,9 @@ def _progress_callback(display: Progress | None) -> OnProgress:
 def format_progress(progress: IndexProgress) -> str:
     """One line: files, clips, hours, speed, time left, skipped files."""
     left = progress.seconds_left
+    pass_name = "exact clips: " if progress.is_completing else ""
     parts = [
-        f"{progress.done + progress.skipped}/{progress.total} files",
+        f"{pass_name}{progress.done + progress.skipped}/{progress.total} files",
         pluralize(progress.clips, "clip"),
     ]
     if progress.hours:

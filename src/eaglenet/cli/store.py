@@ -36,8 +36,14 @@ def info(store: StoreName, as_json: AsJson = False) -> None:
     from eaglenet.search.engine import Engine
     from eaglenet.store.kinds import open_store
 
-    values = Engine.open(store).info()
-    usage = open_store(store).usage()
+    opened = open_store(store)
+    rows = opened.files()
+    values = {
+        **Engine.open(store).info(),
+        "damaged_files": sum(row.status == "done" and bool(row.reason) for row in rows),
+        "skipped_files": sum(row.status == "failed" for row in rows),
+    }
+    usage = opened.usage()
     total = sum(usage.values())
     if as_json:
         print_json({**values, "bytes": {"total": total, **usage}})
@@ -46,6 +52,8 @@ def info(store: StoreName, as_json: AsJson = False) -> None:
         text = ", ".join(map(str, value)) if isinstance(value, list) else value
         line = f"{name:<15} {text:.2f}" if isinstance(value, float) else f"{name:<15} {text}"
         print_line(line)
+    if values["damaged_files"] or values["skipped_files"]:
+        print_line("`eaglenet store files` names damaged and skipped files", is_error=True)
     print_line(f"{'size':<15} {_size(total)}")
     for name, size in sorted(usage.items(), key=lambda part: -part[1]):
         share = f"{size / max(total, 1):.0%}"

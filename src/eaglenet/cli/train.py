@@ -123,6 +123,7 @@ def print_result(run: Run, output: Path) -> None:
     """Print the recalls of the selected epoch with their split, and the next command."""
     from eaglenet.research.data import SOURCES
     from eaglenet.research.experiments.build import default_split
+    from eaglenet.research.experiments.stored_data import WHOLE_MODEL
 
     result, data = run.result, run.experiment.data
     metrics = result["metrics"]
@@ -136,6 +137,9 @@ def print_result(run: Run, output: Path) -> None:
         options = f" --features TEST_FOLDER{options}"
     command = f"eaglenet evaluate {shell_quote(output)}"
     print(f"  {result['seconds']:.0f} s; next: ", command, options, sep="")
+    if (output / WHOLE_MODEL).is_dir():
+        model = shell_quote(output / WHOLE_MODEL)
+        print(f"  search with it: eaglenet index FOLDER --store NEW --model {model}")
 
 
 def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> None:
@@ -172,7 +176,15 @@ def summary(experiment: Experiment, check: ExperimentCheck, device: str) -> list
     for split, part in check.data.items():
         lines.append(f"{split}: {split_line(part)}")
         lines += [f"{split}: {remark}" for remark in few_videos(part["videos_found"])]
-    return [*lines, str(check.estimate)]
+    lines.append(str(check.estimate))
+    seconds = getattr(check.estimate, "seconds", 0.0)
+    if device == "cpu" and choice.dataset == "folder" and seconds > LONG_SECONDS:
+        lines.append("faster: --tower small-frozen trains a head on features computed once")
+    return lines
+
+
+LONG_SECONDS = 600.0
+"""Training on a CPU for which a faster way is named."""
 
 
 def split_line(part: Mapping[str, Any]) -> str:

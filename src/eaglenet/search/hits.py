@@ -218,7 +218,7 @@ def _metadata(
 
 
 def recording_of(files: FileTable, number: int) -> dict[str, Any]:
-    """When, where and with what a file was recorded; None and empty: it does not say."""
+    """When, where and with what a file was recorded, and its damage; None and empty: unknown."""
     values = (files.recorded[number], files.latitudes[number], files.longitudes[number])
     recorded, latitude, longitude = (
         None if math.isnan(value) else float(value) for value in values
@@ -228,6 +228,7 @@ def recording_of(files: FileTable, number: int) -> dict[str, Any]:
         "latitude": latitude,
         "longitude": longitude,
         "camera": files.cameras[number] or "",
+        "damage": files.damage.get(number, ""),
     }
 
 
@@ -297,6 +298,7 @@ class HitList(list[Hit]):
             {
                 "rank": hit.rank,
                 "score": hit.score,
+                "confidence": hit.confidence,
                 "path": hit.path,
                 "start": hit.moment.start,
                 "end": hit.moment.end,
@@ -357,7 +359,8 @@ class HitList(list[Hit]):
 
 RECORDING = ("recorded", "latitude", "longitude", "camera")
 COLUMNS = [
-    *("rank", "score", "path", "start", "end", "best", "duration", "clip_id", "matched_in", "text"),
+    *("rank", "score", "confidence", "path", "start", "end", "best", "duration", "clip_id"),
+    *("matched_in", "text"),
     *RECORDING,
 ]
 

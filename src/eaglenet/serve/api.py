@@ -35,6 +35,7 @@ from eaglenet.serve.schemas import (
     FilesBody,
     FilesParameters,
     FolderBody,
+    FrameParameters,
     HitBody,
     HitsBody,
     InfoBody,
@@ -54,6 +55,7 @@ from eaglenet.serve.schemas import (
 from eaglenet.serve.state import State, state_of
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
+from eaglenet.video.frame_images import spread
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
 MAX_FOLDERS = 500
@@ -144,6 +146,29 @@ def thumbnail(request: Request, clip_id: ClipId) -> Response:
     # An id names content, which never changes.
     headers = {"Cache-Control": "private, max-age=86400"}
     return Response(engine.thumbnail(clip_id), media_type="image/jpeg", headers=headers)
+
+
+@router.get(
+    "/clips/{clip_id}/frame",
+    tags=["clips"],
+    response_class=Response,
+    responses={
+        200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
+        **error_responses(404, 409, 410, 415),
+    },
+)
+async def frame(
+    request: Request, clip_id: ClipId, parameters: Annotated[FrameParameters, Query()]
+) -> Response:
+    """Return the frame of the thumbnail in a larger size, decoded from the file."""
+    state = state_of(request)
+    clip, files = await run_in_threadpool(find_clip, state.engine, clip_id)
+    count = state.engine.manifest.frame_spec.num_frames
+    second = spread(clip.start, clip.end, count)[count // 2] if files.durations[0] else 0.0
+    suffix = Path(files.paths[0][0]).suffix
+    content = await state.frames.thumbnail(clip_id, suffix, second, int(parameters.side))
+    headers = {"Cache-Control": "private, max-age=86400"}
+    return Response(content, media_type="image/jpeg", headers=headers)
 
 
 VIDEO = {"content": {"video/*": {"schema": {"type": "string", "format": "binary"}}}}
@@ -370,6 +395,7 @@ def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[Fil
             width=table.widths[number],
             height=table.heights[number],
             modified=float(table.modified[number]),
+            **recording_of(table, number),
             tags=table.tags[number],
             clips=int(library.clips[number]),
             clip_id=clip.id,

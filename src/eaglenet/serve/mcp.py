@@ -43,17 +43,9 @@ from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
-from eaglenet.video.frame_images import (
-    FramesRequest,
-    check_frame_images,
-    read_frame_images,
-    spread,
-)
-from eaglenet.video.images import pixels_to_jpeg
-from eaglenet.video.input_file import SharedFile
+from eaglenet.video.frame_images import spread
 from eaglenet.video.reel import Segment, copy_reel, end_reel, start_reel
 from eaglenet.video.saving import moment_name
-from eaglenet.video.worker import IsolatedProcess
 
 PATH = "/mcp"
 MAX_HITS = 50
@@ -65,9 +57,6 @@ MAX_FRAMES, MAX_SIDE = 12, 1024
 MAX_CLIP_SECONDS = 120.0
 MAX_SAVED = 200
 """Clips that one run may save: an assistant that loops must not fill the disk."""
-DECODERS = 2
-"""Calls of `look` at once; each takes a core."""
-DECODER_MEMORY = 2 * 2**30
 STDIO_TIMEOUT = 120.0
 """Seconds for a tool; over HTTP the service's own limit holds."""
 INSTRUCTIONS = (
@@ -175,8 +164,6 @@ class Agents:
         self.state = state
         self.save_folder = None if save_folder is None else _existing_folder(save_folder)
         self.num_saved = 0
-        self._decoders: list[IsolatedProcess] = []
-        self._free_decoders = anyio.Semaphore(DECODERS)
         self._free_encoder = anyio.Semaphore(1)
         self.server: MCPServer[Any] = MCPServer(
             "eaglenet",
@@ -219,8 +206,7 @@ class Agents:
             self.close()
 
     def close(self) -> None:
-        for decoder in self._decoders:
-            decoder.close()
+        self.state.frames.close()
 
     def _bounded(
         self, tool: Callable[Parameters, Awaitable[Result]]
@@ -312,9 +298,11 @@ class Agents:
         if not files.durations[0]:
             times = (0.0,)
         name = visible_text(shown_path(self.state, files.paths[0][0]))
-        images = await self._decode(clip_id, Path(files.paths[0][0]).suffix, times, side)
+        suffix = Path(files.paths[0][0]).suffix
+        images = await self.state.frames.read(clip_id, suffix, times, side)
         seconds = ", ".join(f"{time:.2f}" for time in times)
-        return [f"{name} at {seconds} s", *images]
+        pictures = [Image(data=image, format="jpeg") for image in images]
+        return [f"{name} at {seconds} s", *pictures]
 
     async def read_transcript(
         self,
@@ -447,32 +435,6 @@ class Agents:
 
     async def _find(self, clip_id: str) -> tuple[Clip, FileTable]:
         return await anyio.to_thread.run_sync(find_clip, self.state.engine, clip_id)
-
-    async def _decode(
-        self, clip_id: str, suffix: str, times: tuple[float, ...], side: int
-    ) -> list[Image]:
-        """Decode frames of the file of a clip in a confined process; killed if cancelled."""
-        async with self._free_decoders:
-            video = await self.state.videos.open(clip_id)
-            shared = SharedFile(f"{clip_id}{suffix}", video.descriptor)
-            decoder = self._decoders.pop() if self._decoders else self._new_decoder()
-            request = FramesRequest(shared.path, times, side)
-            try:
-                frames = await anyio.to_thread.run_sync(
-                    decoder, request, shared, abandon_on_cancel=True
-                )
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(decoder.close)
-                raise
-            finally:
-                shared.close()
-            self._decoders.append(decoder)
-        return [Image(data=pixels_to_jpeg(frame), format="jpeg") for frame in frames]
-
-    def _new_decoder(self) -> IsolatedProcess:
-        seconds = self.state.settings.timeout
-        return IsolatedProcess(read_frame_images, DECODER_MEMORY, seconds, check_frame_images)
 
     def _moment(self, hit: Hit) -> MomentBody:
         steps = [

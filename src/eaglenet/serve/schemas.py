@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import date, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
@@ -155,6 +155,16 @@ class SeveralQueries(TextParameters):
     literal: Annotated[bool, Strict()] = Field(False, description="Take texts as they are")
 
 
+class FrameParameters(BaseModel):
+    """Size of a frame."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    side: Literal["640", "1600"] = Field(
+        "640", description="Longer side in pixels, if the file has it"
+    )
+
+
 class StreamParameters(BaseModel):
     """Start of a converted stream."""
 
@@ -199,12 +209,13 @@ class StepBody(BaseModel):
 
 
 class RecordingBody(BaseModel):
-    """Recording metadata of a file."""
+    """Recording metadata of a file, and what of the file cannot be read."""
 
     recorded: float | None = Field(default=None, description="Seconds since 1970; null if unknown")
     latitude: float | None = Field(default=None, description="Degrees north; null if unknown")
     longitude: float | None = Field(default=None, description="Degrees east; null if unknown")
     camera: str = Field(default="", description="Make and model; empty if unknown")
+    damage: str = Field(default="", description="What cannot be read; empty for a whole file")
 
 
 class HitBody(RecordingBody):
@@ -331,7 +342,7 @@ class FolderBody(BaseModel):
     files: int = Field(description="Number of files in it and below")
 
 
-class FileBody(BaseModel):
+class FileBody(RecordingBody):
     name: str
     path: str
     folder: str

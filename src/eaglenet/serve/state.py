@@ -17,6 +17,7 @@ from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.judge import TIMEOUT, Judge, Judgement
 from eaglenet.serve.batching import Batcher
 from eaglenet.serve.counters import ServiceMetrics
+from eaglenet.serve.frames import FrameDecoders
 from eaglenet.serve.library import Libraries
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.security import TokenCheck
@@ -35,6 +36,7 @@ class State:
     tokens: TokenCheck | None
     videos: VideoFiles
     streams: Streams
+    frames: FrameDecoders
     libraries: Libraries
     uploads: UploadFolder | None = None
     judge: ServiceJudge | None = None
@@ -43,13 +45,15 @@ class State:
     @classmethod
     def make(cls, engine: Engine, settings: Settings) -> State:
         """State of a service that has not been started."""
+        videos = VideoFiles(engine)
         return cls(
             engine=engine,
             settings=settings,
             metrics=ServiceMetrics(),
             tokens=None if settings.token is None else TokenCheck(settings.token, settings.session),
-            videos=VideoFiles(engine),
+            videos=videos,
             streams=Streams(settings.max_conversions, settings.timeout),
+            frames=FrameDecoders(videos, settings.timeout),
             libraries=Libraries(),
         )
 
@@ -78,12 +82,14 @@ class State:
         if self.uploads is not None:
             await run_in_threadpool(self.uploads.stop)
         await self.streams.close()
+        await run_in_threadpool(self.frames.close)
 
     async def stop(self) -> None:
         if self._batcher is not None:
             await self._batcher.close()
             self._batcher = None
         await self.streams.close()
+        await run_in_threadpool(self.frames.close)
         self.videos.close()
         if self.judge is not None:
             self.judge.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -140,6 +140,8 @@ class FileTable:
     latitudes: NDArray[np.float64]
     longitudes: NDArray[np.float64]
     cameras: list[str | None]
+    damage: Mapping[int, str] = field(default_factory=dict)
+    """What is wrong with files of which parts cannot be read, by position."""
 
     @cached_property
     def dates(self) -> NDArray[np.float64]:

@@ -543,4 +543,5 @@ def _file_table(rows: Sequence[tuple[Any, ...]], hashes: dict[int, str]) -> File
         latitudes=np.array([row[12] for row in first], np.float64),
         longitudes=np.array([row[13] for row in first], np.float64),
         cameras=[row[14] for row in first],
+        damage={number: row[5] for number, row in enumerate(first) if row[5]},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import pkgutil
 import re
 import stat
@@ -106,10 +107,39 @@ def open_container(path: Path, hwaccel: Any = None) -> Container:
         file = open_input_file(path)
         return Container(open_input(file, hwaccel), file)
     except (av.FFmpegError, OSError, ValueError) as error:
+        is_incomplete = file is not None and _lacks_index(file)
         if file is not None:
             file.close()
+        if is_incomplete:
+            reason = "incomplete: cut off before the list of its frames; copy or record it again"
+            raise VideoDecodeError(path, reason) from error
         cause = getattr(error, "strerror", None) or str(error)
         raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error
+
+
+MAX_BOXES = 64
+
+
+def _lacks_index(file: io.RawIOBase) -> bool:
+    """Whether a file is an MP4 or MOV whose last box ends past the end, without a ``moov`` box."""
+    try:
+        position, size = 0, file.seek(0, os.SEEK_END)
+        for _ in range(MAX_BOXES):
+            file.seek(position)
+            head = file.read(16) or b""
+            if len(head) < 8 or (position == 0 and head[4:8] != b"ftyp") or head[4:8] == b"moov":
+                return position > 0 and len(head) < 8
+            length = int.from_bytes(head[:4], "big")
+            if length == 1:
+                length = int.from_bytes(head[8:16], "big")
+            if length < 8:
+                return False
+            position += length
+            if position > size:
+                return True
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 def video_stream(path: Path, container: Any) -> Any:

@@ -93,6 +93,8 @@ def identity_of(path: Path) -> Identity:
     return (str(path), *file_identity(path))
 
 
+MAX_EXCESS_FRAMES = 1.02
+"""Frames that an AVI's header may list, as a multiple of those that its size allows."""
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
 """Codecs in which unreferenced frames can be skipped without changing other frames. In HEVC this
 holds for streams with one temporal layer; in VP9 it does not, since entropy contexts adapt."""
@@ -199,6 +201,10 @@ class VideoReader:
     @property
     def is_cut_short(self) -> bool:
         """Whether the container lists packets that lie past the end of the file."""
+        if self.container.format.name == "avi":
+            # Its index is lost with its end; FFmpeg shortens the duration to what is there.
+            frames, duration = self.stream.frames, self.stream.duration
+            return bool(frames and duration and frames > MAX_EXCESS_FRAMES * duration)
         entries = self.stream.index_entries
         if not len(entries):
             return False

@@ -15,12 +15,14 @@ from eaglenet.core.errors import ConfigError, DatasetError, UsageError
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods.xpool import XPoolConfig
+from eaglenet.models.folder import load
 from eaglenet.research.data.demo.dataset import render_world
 from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.experiments.runs import train
+from eaglenet.research.recipes import Recipe
 from tiny import tiny_experiment
 
 decoded_here = pytest.mark.usefixtures("decoded_here")
@@ -272,3 +274,27 @@ def test_the_demo_world_trains_without_files(tmp_path: Path) -> None:
     experiment = experiment.override(["data.options.train=16", "data.options.val=4"])
     run = train(experiment, tmp_path / "run", device="cpu")
     assert "demo world (16 texts x 4 videos)" in run.result["metrics"]["protocol"]
+
+
+@pytest.mark.slow
+@decoded_here
+def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
+    videos: Path, tmp_path: Path
+) -> None:
+    """Features are computed once for the same videos and captions, and again when these change."""
+    recipe = Recipe("xpool", "folder", "small-frozen").build()
+    settings = [f"data.root={videos}", "training.epochs=1", "training.batch_size=8"]
+    settings += ["data.frames.num_frames=2", f"data.cache={tmp_path / 'cache'}"]
+    experiment = recipe.override(settings)
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert run.result["metrics"]["t2v"]["R@10"] == 100.0
+    features = sorted((tmp_path / "cache").glob("folder-*/train/index.json"))
+    assert len(features) == 1
+    times = features[0].stat().st_mtime_ns
+    train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
+    assert features[0].stat().st_mtime_ns == times
+    whole = load(str(tmp_path / "run" / "whole"))
+    assert whole.name == "xpool"
+    assert whole.tokenizer is not None
+    clip = next(videos.rglob("val*.mp4"))
+    assert whole.similarity(["a red circle"], [clip]).shape == (1, 1)

@@ -33,6 +33,7 @@ from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
 from eaglenet.research.environment import peak_memory, reset_peak_memory
 from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
+from eaglenet.research.experiments.stored_data import open_video_features
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.epochs import pair_samplers
 from eaglenet.research.training.optimizer import (
@@ -292,10 +293,7 @@ def load_source(
     """Open one split for batches; frames that ``cache`` lacks are decoded into it."""
     spec = SOURCES[data.dataset]
     if method.tokenizer is None and not (spec.is_features or spec.gives_features):
-        raise ConfigError(
-            f"data.dataset={data.dataset} has sentences and videos, but the encoder reads stored "
-            "features: --set encoder.kind=pretrained, or another family with towers"
-        )
+        return open_video_features(data, split, Opening(method, cache, device, progress))
     return spec.open(data, split, Opening(method, cache, device, progress))
 
 

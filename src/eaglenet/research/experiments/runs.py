@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from eaglenet.core.run_folder import EXPERIMENT, MANIFEST, MODEL, RESULT
 from eaglenet.core.settings import differences
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
+from eaglenet.research.data.records import DATASETS
 from eaglenet.research.data.sources import DataChoice, Source, few_videos
 from eaglenet.research.environment import describe_environment, reset_peak_memory
 from eaglenet.research.experiments.build import (
@@ -33,6 +34,7 @@ from eaglenet.research.experiments.build import (
     splits_of,
 )
 from eaglenet.research.experiments.experiment import Experiment
+from eaglenet.research.experiments.stored_data import save_with_towers
 from eaglenet.research.training.checkpoint import Position, read_log
 from eaglenet.research.training.distributed import (
     World,
@@ -118,6 +120,9 @@ def _train(
         position = trainer.fit()
     result = summarise(experiment, position, method)
     if world.is_main:
+        if method.tokenizer is None and experiment.data.dataset in DATASETS:
+            with suppress(UsageError):  # Methods with adapters need the features they were given.
+                save_with_towers(folder)
         write_json(folder / RESULT, result)
     barrier(world, "waiting for rank 0 to write the result")
     return result

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
 from eaglenet.methods.base import Method
 from eaglenet.models.files import WEIGHTS, local_folder
-from eaglenet.models.folder import load
+from eaglenet.models.folder import load, save
+from eaglenet.models.head import save_head, with_head
 from eaglenet.research.data.experts import ExpertSplit, add_experts, load_expert_folder
 from eaglenet.research.data.features import (
     INDEX_FILE,
@@ -47,6 +49,8 @@ from eaglenet.research.data.sources import (
     Source,
     SourceSpec,
     add_source,
+    load_records,
+    open_videos,
 )
 from eaglenet.research.training.epochs import fetched, index_chunks
 
@@ -345,7 +349,52 @@ def open_frame_features(data: DataChoice, split: str, opening: Opening) -> Featu
     return read_features(folder, opening.reader)
 
 
-def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) -> None:
+def open_video_features(data: DataChoice, split: str, opening: Opening) -> Source:
+    """Open videos for a head on the frozen towers of ``small``; encode them once."""
+    config = opening.reader.encoder.config
+    if not getattr(config, "identity", True):
+        raise ConfigError(
+            f"data.dataset={data.dataset} has sentences and videos, but the encoder reads stored "
+            "features: --set encoder.kind=pretrained, or another family with towers"
+        )
+    records = load_records(data, split).present()
+    videos = [(asdict(video), _version(video.path)) for video in records.videos]
+    key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
+    base = Path(data.cache).expanduser() if data.cache else opening.cache
+    name = f"{data.dataset}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+    folder = base / name / split
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(folder.parent / f".{split}.lock", wait=True):
+        if not folder.exists():
+            make_features(data, split, opening, folder, open_videos)
+    return feature_source(read_features(folder, opening.reader).to(opening.device))
+
+
+def _version(path: Path | None) -> tuple[int, int]:
+    if path is None:
+        return (0, 0)
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+WHOLE_MODEL = "whole"
+"""Folder in a run on frozen towers: the towers and the trained head, a model to index with."""
+
+
+def save_with_towers(run: Path) -> None:
+    """Write the selected head of a run together with the towers of ``small``."""
+    with tempfile.TemporaryDirectory(dir=run) as head:
+        save_head(load(str(run / MODEL)), head)
+        save(with_head(load(TOWERS), head), run / WHOLE_MODEL, storage="int8")
+
+
+def make_features(
+    data: DataChoice,
+    split: str,
+    opening: Opening,
+    folder: Path,
+    open_pixels: Callable[[DataChoice, str, Opening], Source] = open_clips,
+) -> None:
     """Encode a split with the towers named by ``data.options.towers``."""
     name = str(data.options.get("towers") or TOWERS)
     towers = load(name, device=opening.device)
@@ -353,7 +402,7 @@ def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) 
     spec = replace(data.frames, size=size, resize=resize)
     towers.frame_spec = spec
     words = min(data.max_words, towers.encoder.context_length or data.max_words)
-    source = open_clips(
+    source = open_pixels(
         replace(data, frames=spec, max_words=words),
         split,
         Opening(towers, opening.cache, opening.device, opening.progress),
@@ -363,7 +412,7 @@ def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) 
         source,
         folder,
         model=name,
-        dataset=FRAMES,
+        dataset=data.dataset,
         split=split,
         words=True,
         progress=opening.progress,

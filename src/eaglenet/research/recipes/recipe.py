@@ -82,6 +82,7 @@ DATA: Mapping[str, DataAxis] = {
         {
             **{name: {"paper": benchmarks.paper_setup} for name in TOWERS},
             "small": {"equal": small_data.small_folder_setup},
+            "small-frozen": {"equal": small_data.small_folder_setup},
         },
     ),
     "frames": DataAxis(

@@ -219,12 +219,14 @@ def shared_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 def small_folder_setup(method: str, dataset: str, tower: str) -> Setup:
-    """Own videos on the towers of the package, which need no network, trained along."""
+    """Own videos on the towers of the package, which need no network, trained along or frozen."""
     frames = frames_setup(method, dataset, tower)
+    # Steps on stored features take a fraction of a second: few videos can be seen more often.
+    epochs = 20 if tower == "small-frozen" else 5
     return replace(
         frames,
         data=replace(frames.data, dataset=dataset),
-        training=replace(frames.training, epochs=5, batch_size=32),
+        training=replace(frames.training, epochs=epochs, batch_size=32),
         notes="Your own videos and captions on the towers of `small`.",
     )
 

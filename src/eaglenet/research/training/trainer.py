@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import signal
 import threading
 import time
@@ -96,6 +97,9 @@ class StopRequest:
     def _ask(self, number: int, _frame: Any) -> None:
         if self.signal is None:
             self.signal, self._asked = signal.Signals(number), time.monotonic()
+            if number == signal.SIGINT:
+                # Not through a logger: the signal may have come while one was writing.
+                os.write(2, b"finishing and saving this step; Ctrl-C again stops at once\n")
         elif time.monotonic() - self._asked > SAME_SIGNAL_SECONDS:
             self._restore()
             signal.raise_signal(number)

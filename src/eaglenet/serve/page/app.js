@@ -32,6 +32,7 @@ let hits = [];
 let running = null;
 let similarTo = null;
 let asked = null; // The picture that is searched with.
+let linked = ""; // Moments that a link names instead of a search.
 let folder = "";
 let wanted = PAGE;
 
@@ -83,7 +84,8 @@ const show = (found) => {
 
 const remember = () => {
   const parameters = filled();
-  if (similarTo) parameters.set("similar", similarTo);
+  if (linked) parameters.set("moments", linked);
+  else if (similarTo) parameters.set("similar", similarTo);
   else if (compose.query() && !asked) parameters.set("q", compose.query());
   else if (folder) parameters.set("folder", folder);
   address.go(parameters);
@@ -114,6 +116,7 @@ const showChosen = (source, name, detail) => {
 
 const forget = () => {
   similarTo = null;
+  linked = "";
   if (asked) URL.revokeObjectURL(asked.source);
   asked = null;
 };
@@ -131,6 +134,8 @@ const showLook = async (query) => {
   } else if (asked) {
     headline("Moments like a picture");
     showChosen(asked.source, asked.file.name || "Pasted picture", `${Math.ceil(asked.file.size / 1024)} KB`);
+  } else if (linked) {
+    headline("Shared moments");
   } else if (query) {
     headline(query);
   } else {
@@ -160,10 +165,10 @@ const search = async ({ isNew = true } = {}) => {
   running?.abort();
   if (isNew) remember();
   showLook(query);
-  const isBrowsing = !query && !similarTo && !asked;
+  const isBrowsing = !query && !similarTo && !asked && !linked;
   welcome.hidden = !isBrowsing;
   if (isNew) selection.clear();
-  language.show(isBrowsing || similarTo || asked ? "" : query);
+  language.show(isBrowsing || similarTo || asked || linked ? "" : query);
   if (isBrowsing) {
     browse.showNamed("");
     selection.showFavourites();
@@ -177,13 +182,19 @@ const search = async ({ isNew = true } = {}) => {
   document.title = `${heading.textContent} \u00b7 eaglenet`;
   const mine = new AbortController();
   running = mine;
-  browse.showNamed(similarTo || asked || compose.isComposed() ? "" : query, mine.signal);
+  browse.showNamed(similarTo || asked || linked || compose.isComposed() ? "" : query, mine.signal);
   say("Searching\u2026");
   results.setAttribute("aria-busy", "true");
   results.classList.add("busy");
   results.hidden = false;
   if (!hits.length) results.replaceChildren(...waiting(8));
   try {
+    if (linked) {
+      show(await address.linkedMoments(linked, mine.signal));
+      say(hits.length ? "" : "None of these moments is indexed here any more.", !hits.length);
+      more.hidden = true;
+      return;
+    }
     const answer = await request(query, mine.signal);
     if (answer.status === 401) {
       location.reload(); // The login page stands at the same address.
@@ -256,16 +267,17 @@ const restore = async () => {
   if (parameters.has("q")) compose.restore(parameters.get("q"));
   forget();
   similarTo = parameters.get("similar");
+  linked = parameters.get("moments") ?? "";
   folder = parameters.get("folder") ?? "";
   wanted = PAGE;
   filters.open = filters.open || [...filled().keys()].length > 0;
   // The link is read before the search begins: opening and leaving the player change it.
   const moment = address.linked();
   await search({ isNew: false });
-  const linked = await moment.catch(() => null);
-  if (!linked) return;
-  const known = hits.find((hit) => hit.clip_id === linked.clip_id);
-  player.open(known ?? linked, hits, linked.moment.start);
+  const watched = await moment.catch(() => null);
+  if (!watched) return;
+  const known = hits.find((hit) => hit.clip_id === watched.clip_id);
+  player.open(known ?? watched, hits, watched.moment.start);
 };
 
 const focusCard = (place) => {
@@ -328,6 +340,7 @@ form.addEventListener("submit", (event) => {
   search();
 });
 filters.addEventListener("change", () => {
+  linked = ""; // Filters belong to a search.
   wanted = PAGE;
   search();
 });

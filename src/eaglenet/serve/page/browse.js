@@ -1,6 +1,6 @@
 // What is in the store: folders and files, before anything is searched for.
 
-import { clock, element, isPicture, picture } from "./view.js";
+import { clock, damaged, day, element, isPicture, picture } from "./view.js";
 import { asHit } from "./address.js";
 
 const PAGE = 24;
@@ -27,8 +27,9 @@ const fileCard = (file, all = null) => {
   frame.append(picture(file.thumbnail, frame), element("span", "span", isPicture(file) ? "picture" : clock(file.duration)));
   const text = element("span", "text");
   const facts = element("span", "facts");
-  const day = new Date(file.modified * 1000).toLocaleDateString();
-  facts.append(element("span", "folder", file.folder || "-"), element("span", "", day));
+  const when = day(file) || day({ recorded: file.modified });
+  facts.append(element("span", "folder", file.folder || "-"), element("span", "", when));
+  if (file.damage) facts.firstChild.after(damaged(file));
   text.append(element("span", "name", file.name), facts);
   button.append(frame, text);
   button.addEventListener("click", () => open(file, all ?? shown));

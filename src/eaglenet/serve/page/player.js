@@ -3,7 +3,7 @@
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, day, element, folderOf, isMeasured, isPicture, span, streamOf } from "./view.js";
+import { clock, day, element, folderOf, frameOf, isMeasured, isPicture, span, streamOf } from "./view.js";
 import * as words from "./words.js";
 
 const dialog = document.querySelector("#player");
@@ -56,7 +56,7 @@ const sureness = (hit) => (isMeasured(hit) ? `${hit.match} (${Math.round(100 * h
 
 const describe = (hit) => {
   const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, sureness(hit)];
-  const recording = [day(hit), hit.camera].filter(Boolean);
+  const recording = [day(hit), hit.camera, hit.damage].filter(Boolean);
   if (isPicture(hit)) return ["picture", ...score.slice(1), ...recording].join(" \u00b7 ");
   const where = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
   return [where, ...score, ...recording].join(" \u00b7 ");
@@ -157,7 +157,7 @@ video.addEventListener("loadedmetadata", () => {
   start();
 });
 
-// Browsers show no TIFF; its thumbnail is there. A file that is gone says so.
+// Browsers show no TIFF, HEIC or RAW; a JPEG of it comes instead. A file that is gone says so.
 still.addEventListener("error", async () => {
   const hit = shown;
   if (!hit || !still.getAttribute("src")) return;
@@ -170,8 +170,14 @@ still.addEventListener("error", async () => {
     message = "The service cannot be reached.";
   }
   if (hit !== shown) return;
-  if (message) say(message);
-  else still.src = hit.thumbnail;
+  if (message) {
+    say(message);
+    return;
+  }
+  still.src = hit.thumbnail; // Until the larger one is decoded.
+  const large = new Image();
+  large.addEventListener("load", () => { if (hit === shown) still.src = large.src; }, { once: true });
+  large.src = frameOf(hit.thumbnail, 1600);
 });
 
 video.addEventListener("timeupdate", () => shown && timeline.follow(now()));
@@ -207,11 +213,9 @@ const step = (by) => {
 const share = async () => {
   const seconds = isMoved ? now() : shown.moment.start;
   const link = address.linkTo(shown, seconds);
-  try {
-    await navigator.clipboard.writeText(link);
+  if (await address.copy(link)) {
     shared.textContent = isPicture(shown) ? "Link copied." : `Link to ${clock(seconds)} copied.`;
-  } catch {
-    // Without a safe connection a page may not write there; the link can be taken by hand.
+  } else {
     const field = element("input");
     field.readOnly = true;
     field.value = link;

@@ -1,6 +1,6 @@
 // Moments that were ticked, to be saved as a list, and favourites, which stay in this browser.
 
-import { asHit } from "./address.js";
+import { asHit, copy, linkToAll, MAX_LINKED } from "./address.js";
 import { clock, element, picture, span } from "./view.js";
 
 const KEPT = "eaglenet-favourites";
@@ -50,9 +50,9 @@ const cell = (value) => {
 
 const table = () => {
   const rows = [...selected.values()].map((hit) => [
-    hit.path, hit.moment.start, hit.moment.end, hit.moment.best, hit.score ?? "", hit.clip_id,
+    hit.path, hit.moment.start, hit.moment.end, hit.moment.best, hit.score ?? "", hit.confidence ?? "", hit.clip_id,
   ]);
-  return [["path", "start", "end", "best", "score", "clip_id"], ...rows];
+  return [["path", "start", "end", "best", "score", "confidence", "clip_id"], ...rows];
 };
 
 const saveCsv = () => {
@@ -66,12 +66,34 @@ const saveCsv = () => {
 
 const copyList = async () => {
   const lines = [...selected.values()].map((hit) => `${hit.path}\t${span(hit.moment)}`);
-  try {
-    await navigator.clipboard.writeText(lines.join("\n"));
-    show(`${lines.length} copied`);
-  } catch {
-    show("This browser does not let a page copy here; save the list as CSV.");
+  show(await copy(lines.join("\n"))
+    ? `${lines.length} copied`
+    : "This browser does not let a page copy here; save the list as CSV.");
+};
+
+// A phone offers its own ways to send a link; elsewhere it is copied.
+const share = async () => {
+  const hits = [...selected.values()];
+  const link = linkToAll(hits);
+  const limit = hits.length > MAX_LINKED ? ` to the first ${MAX_LINKED}` : "";
+  if (matchMedia("(pointer: coarse)").matches && navigator.share) {
+    await navigator.share({ title: "Moments", url: link }).catch(() => {});
+    return;
   }
+  if (await copy(link)) {
+    show(`Link${limit} copied`);
+    return;
+  }
+  const field = element("input");
+  field.readOnly = true;
+  field.value = link;
+  field.setAttribute("aria-label", "Link to the selected moments");
+  count.replaceChildren(field);
+  field.select();
+};
+
+const selectAll = () => {
+  for (const box of document.querySelectorAll("#results .tick input:not(:checked)")) box.click();
 };
 
 const kept = () => {
@@ -133,6 +155,8 @@ export const showFavourites = () => {
 export const setUp = (onOpen) => {
   open = onOpen;
   document.querySelector("#save-csv").addEventListener("click", saveCsv);
+  document.querySelector("#select-all").addEventListener("click", selectAll);
+  document.querySelector("#share-selected").addEventListener("click", share);
   document.querySelector("#copy-list").addEventListener("click", copyList);
   document.querySelector("#favour").addEventListener("click", favour);
   document.querySelector("#unselect").addEventListener("click", clear);

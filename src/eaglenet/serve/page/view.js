@@ -30,14 +30,48 @@ export const picture = (source, frame) => {
   made.alt = "";
   made.loading = "lazy";
   made.decoding = "async";
-  made.addEventListener("load", () => showWhole(frame, made), { once: true });
+  made.addEventListener("load", () => {
+    showWhole(frame, made);
+    if (devicePixelRatio > 1) sharpen(made);
+  }, { once: true });
   made.src = source;
   return made;
 };
 
+// The frame of a thumbnail, decoded from the file in a larger size.
+export const frameOf = (thumbnail, side) => thumbnail.replace(/thumbnail$/, `frame?side=${side}`);
+
+// Stored thumbnails are small; on a dense screen a larger one replaces them when it is there.
+// Two at a time: a browser has few connections, and the service few decoders.
+const MAX_SHARPENING = 2;
+const waitingImages = [];
+let sharpening = 0;
+
+const sharpenNext = () => {
+  const made = waitingImages.shift();
+  if (!made) return;
+  const source = frameOf(made.src, 640);
+  if (!made.isConnected || source === made.src) { // Another search has replaced it.
+    sharpenNext();
+    return;
+  }
+  sharpening += 1;
+  const large = new Image();
+  large.addEventListener("load", () => { made.src = source; }, { once: true });
+  for (const end of ["load", "error"]) {
+    large.addEventListener(end, () => { sharpening -= 1; sharpenNext(); }, { once: true });
+  }
+  large.src = source;
+};
+
+const sharpen = (made) => {
+  waitingImages.push(made);
+  if (sharpening < MAX_SHARPENING) sharpenNext();
+};
+
 // How sure the model is where that was measured, else the bare score.
 export const isMeasured = (hit) => typeof hit.confidence === "number";
-const strength = (hit) => (isMeasured(hit) ? hit.match : hit.score.toFixed(3));
+const strength = (hit) => (isMeasured(hit) ? hit.match : hit.score?.toFixed(3) ?? "");
 
 // Day of the recording as people write it here; empty where the file does not say.
 export const day = (hit) => (typeof hit.recorded === "number"
@@ -51,6 +85,13 @@ const where = (hit) => {
   mark.style.setProperty("--size", share(hit.moment.end - hit.moment.start));
   bar.append(mark);
   return bar;
+};
+
+// A file of which parts cannot be read; the player says which.
+export const damaged = (hit) => {
+  const mark = element("span", "damaged", "damaged");
+  mark.title = hit.damage;
+  return mark;
 };
 
 // Its name for those who do not see it is its text: what is visible and what is heard agree.
@@ -70,6 +111,7 @@ export const card = (hit, open, words = null) => {
   const place = [folderOf(hit), day(hit)].filter(Boolean).join(" \u00b7 ");
   const more = hit.more.length ? `+${hit.more.length} more` : place;
   facts.append(element("span", "folder", more), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
+  if (hit.damage) facts.firstChild.after(damaged(hit));
   if (hit.from_keyframes) facts.firstChild.after(element("span", "folder", "from keyframes"));
   text.append(element("span", "name", hit.name));
   if (words) text.append(words);
