@@ -136,12 +136,7 @@ def test_starts_no_idle_workers(
 
     class Encoding(ClipEncoding):
         def __init__(
-            self,
-            method: object,
-            manifest: object,
-            workers: int,
-            limits: object,
-            precision: object = None,
+            self, method: object, manifest: object, workers: int, *_options: object
         ) -> None:
             started.append(workers)
             super().__init__(method, manifest, 0)
