@@ -10,6 +10,9 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Kernels run under Triton's interpreter where there is no GPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# `torch.set_num_threads` does not reach the library that multiplies on ARM: its idle threads spin,
+# and a small product takes five times as long. Read when torch is imported, here and in children.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ from openai_class import OpenaiClip, OpenaiShape, save_archive
 WIDTH, TEXT_WIDTH, DIM, VOCABULARY = 64, 64, 512, 49408
 
 
+@functools.cache
 def clip_tokenizer() -> ClipTokenizer:
     """OpenAI's own table of 49,408 pieces, which open_clip_torch carries."""
     spec = importlib.util.find_spec("open_clip")

@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.core import confinement
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
 from eaglenet.video.messages import HEADER, MAGIC
 from eaglenet.video.saving import MomentRequest
@@ -241,6 +243,23 @@ def is_socket(descriptor: int) -> bool:
         return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
     except OSError:
         return False
+
+
+def escape_from_layer(connection: Connection, layer: str, targets: list[Target]) -> None:
+    "".encode("idna")  # Imported before, as in a worker.
+    if layer == "files":
+        assert confinement.restrict_files() is None
+    else:
+        assert confinement.restrict_system_calls(threads=False) is None
+    connection.send([escape(target) for target in targets])
+
+
+def escape_unconfined(connection: Connection, targets: list[Target]) -> None:
+    connection.send([escape(target) for target in targets])
+
+
+def process_number(path: Path) -> int:
+    return os.getpid()
 
 
 # Replies that a worker must not be able to do harm with.

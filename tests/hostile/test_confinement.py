@@ -10,12 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import pytest
-from takeover import ATTACKS, REPLIES, Target, escape, reply_with, secrets_in_reach
+from takeover import (
+    ATTACKS,
+    REPLIES,
+    Target,
+    escape,
+    escape_from_layer,
+    escape_unconfined,
+    process_number,
+    reply_with,
+    secrets_in_reach,
+)
 from test_videos import small_video
 
 from eaglenet.core import confinement
@@ -104,15 +113,6 @@ def test_each_layer_holds_alone(target: Target, missing: tuple[str, ...], layer:
     assert [result[:7] for result in results] == ["refused"] * len(names), results
 
 
-def escape_from_layer(connection: Connection, layer: str, targets: list[Target]) -> None:
-    "".encode("idna")  # Imported before, as in a worker.
-    if layer == "files":
-        assert confinement.restrict_files() is None
-    else:
-        assert confinement.restrict_system_calls(threads=False) is None
-    connection.send([escape(target) for target in targets])
-
-
 def test_the_attacks_work_where_nothing_confines(target: Target) -> None:
     """Otherwise their refusal would say nothing."""
     names = [
@@ -125,10 +125,6 @@ def test_the_attacks_work_where_nothing_confines(target: Target) -> None:
     results = dict(zip(names, child.connection.recv(), strict=True))
     child.process.join()
     assert {name: result for name, result in results.items() if result != "allowed"} == {}
-
-
-def escape_unconfined(connection: Connection, targets: list[Target]) -> None:
-    connection.send([escape(target) for target in targets])
 
 
 def test_a_worker_sees_no_secret(target: Target) -> None:
@@ -160,10 +156,6 @@ def test_every_file_gets_a_process_of_its_own(tmp_path: Path) -> None:
     assert len(set(numbers)) == 3
 
 
-def process_number(path: Path) -> int:
-    return os.getpid()
-
-
 # Replies
 
 
@@ -171,21 +163,24 @@ def fast_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "MESSAGE_SECONDS", 1.5)
 
 
-@pytest.mark.parametrize("attack", [*REPLIES, "drip", "endless"])
-def test_a_hostile_reply_fails_its_own_request(
-    attack: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hostile_reply_fails_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever one request brings, the one before and the one after it succeed."""
     fast_messages(monkeypatch)
     budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 20.0)
-    requests = ["good", attack, "good"]
-    began = time.monotonic()
+    attacks = [*REPLIES, "drip", "endless"]
+    requests = ["good", *(name for attack in attacks for name in (attack, "good"))]
     access: Access[str, object] = Access(max_bytes=2**28)
-    outcomes = list(map_ahead(reply_with, requests, workers=1, budget=budget, access=access))
-    assert [type(outcome) for outcome in outcomes] == [Success, Failure, Success]
-    assert outcomes[1].reason.startswith(
-        ("the decoder sent an invalid", "the decoder process died")
-    )  # type: ignore[union-attr]
-    assert time.monotonic() - began < 15
+    began, count = time.monotonic(), 0
+    for outcome in map_ahead(reply_with, requests, workers=1, budget=budget, access=access):
+        name, count = requests[count], count + 1
+        assert outcome.request == name
+        assert isinstance(outcome, Success if name == "good" else Failure), name
+        if isinstance(outcome, Failure):
+            told = ("the decoder sent an invalid", "the decoder process died")
+            assert outcome.reason.startswith(told), (name, outcome.reason)
+        assert time.monotonic() - began < 15, name
+        began = time.monotonic()
+    assert count == len(requests)
     assert peak_mebibytes() < 4000
 
 

@@ -84,6 +84,12 @@ def results(store: Path, bag: BagMethod) -> list[object]:
     return [*shown, *(info[name] for name in ("clips", "files", "hours", "lines", "roots"))]
 
 
+@pytest.fixture(scope="module")
+def expected(intact: Path, bag: BagMethod) -> list[object]:
+    """Results of the store before any damage."""
+    return results(intact / "store", bag)
+
+
 def is_alike(one: object, other: object) -> bool:
     """Compare results; clips that are encoded again in another batch may differ by rounding."""
     if isinstance(one, float) and isinstance(other, float):
@@ -222,9 +228,8 @@ def restore(intact: Path, whole: Path) -> None:
 
 
 def test_random_damage_is_harmless_or_has_a_way_back(
-    intact: Path, bag: BagMethod, tmp_path: Path
+    intact: Path, bag: BagMethod, expected: list[object], tmp_path: Path
 ) -> None:
-    expected = results(intact / "store", bag)
     assert len(expected) > 20
     outcomes = [trial(intact, tmp_path, bag, seed, expected) for seed in range(12)]
     assert "search" in outcomes
@@ -233,9 +238,8 @@ def test_random_damage_is_harmless_or_has_a_way_back(
 
 @pytest.mark.slow
 def test_three_hundred_random_damages_are_harmless_or_have_a_way_back(
-    intact: Path, bag: BagMethod, tmp_path: Path
+    intact: Path, bag: BagMethod, expected: list[object], tmp_path: Path
 ) -> None:
-    expected = results(intact / "store", bag)
     outcomes = [trial(intact, tmp_path, bag, seed, expected) for seed in range(1000, 1300)]
     print({outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
 
@@ -312,9 +316,13 @@ AIMED = {
 @pytest.mark.parametrize("writes_first", [False, True])
 @pytest.mark.parametrize("name", AIMED)
 def test_aimed_damage_is_harmless_or_has_a_way_back(
-    name: str, writes_first: bool, intact: Path, bag: BagMethod, tmp_path: Path
+    name: str,
+    writes_first: bool,
+    intact: Path,
+    bag: BagMethod,
+    expected: list[object],
+    tmp_path: Path,
 ) -> None:
-    expected = results(intact / "store", bag)
     whole = copy_of(intact, tmp_path)
     try:
         AIMED[name](intact / "store")

@@ -63,18 +63,22 @@ MORE_CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def difference(options: dict[str, Any], precision: str, num_texts: int = 2) -> float:
+def difference(
+    options: dict[str, Any], precision: str, num_texts: int = 1, num_videos: int = 2
+) -> float:
     method = model(**options)
     dim = method.config.dim
-    text, video = texts(num_texts, dim=dim), videos(3, dim=dim)
+    text, video = texts(num_texts, dim=dim), videos(num_videos, dim=dim)
     expected = method.score(text, video).detach()
     scores = score_all(method, text, video, backend="kernel", precision=precision)
     return largest_difference(scores, expected)
 
 
-@pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
-def test_the_precise_kernel_agrees(options: dict[str, Any]) -> None:
-    assert difference(options, "fp32") < PRECISE
+@pytest.mark.parametrize("name", CASES)
+def test_the_precise_kernel_agrees(name: str) -> None:
+    """Several texts for one form of each graph: the interpreter runs pair by pair."""
+    sizes = (2, 3) if name in ("paper", "gat") else (1, 2)
+    assert difference(CASES[name], "fp32", *sizes) < PRECISE
 
 
 @pytest.mark.parametrize("name", ["paper", "released", "gat"])
@@ -90,20 +94,20 @@ def test_the_half_precision_kernel_stays_near_for_wide_features() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", MORE_CASES.values(), ids=MORE_CASES.keys())
 def test_the_kernel_agrees_over_the_grid(options: dict[str, Any]) -> None:
-    assert difference(options, "fp32", num_texts=1) < PRECISE
-    assert difference(options, "bf16", num_texts=1) < HALF
+    assert difference(options, "fp32", num_videos=3) < PRECISE
+    assert difference(options, "bf16", num_videos=3) < HALF
 
 
 def test_uneven_tiles_of_the_kernel_agree() -> None:
-    method, text, video = model(**RELEASED), texts(3), videos(5)
+    method, text, video = model(**RELEASED), texts(3), videos(4)
     scores = score_all(method, text, video, backend="kernel", tile_texts=2, tile_videos=3)
     assert largest_difference(scores, method.score(text, video).detach()) < PRECISE
 
 
 @pytest.mark.parametrize("frames", [1, 3])
 def test_the_kernel_takes_fewer_frames_than_the_model_has_room_for(frames: int) -> None:
-    method, text = model(edge_weights="activated", head_size="split"), texts(2)
-    video = videos(4, frames=frames)
+    method, text = model(edge_weights="activated", head_size="split"), texts(1)
+    video = videos(2, frames=frames)
     scores = score_all(method, text, video, backend="kernel")
     assert largest_difference(scores, method.score(text, video).detach()) < PRECISE
 
@@ -128,7 +132,7 @@ def test_many_frames_in_fp32_cut_a_head_in_blocks_of_columns_with_the_same_score
     assert tuning.block < 128
     assert tuning.frame_tile < 40
     method = model(dim=128, num_heads=1, num_frames=40, num_candidates=2, edge_weights="activated")
-    text, video = texts(2, dim=128), videos(2, frames=40, dim=128)
+    text, video = texts(1, dim=128), videos(2, frames=40, dim=128)
     expected = score_all(method, text, video, backend="reference")
     found = score_all(method, text, video, backend="kernel")
     assert largest_difference(found, expected) < 1e-5
@@ -184,7 +188,7 @@ def test_heads_may_outnumber_the_columns_of_a_tile() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_radii_of_similar_cosines_take_a_small_product(precision: str) -> None:
     method = model(dim=128, num_heads=2, num_candidates=2, **RELEASED)
-    text, video = texts(3, dim=128), videos(3, dim=128)
+    text, video = texts(1, dim=128), videos(2, dim=128)
     scorer = choose(method, video, backend="kernel", precision=precision)
     launcher: KernelLauncher = scorer.launcher  # type: ignore[attr-defined]
     with torch.no_grad():
@@ -195,8 +199,7 @@ def test_radii_of_similar_cosines_take_a_small_product(precision: str) -> None:
         assert len(launcher.basis.columns) < len(launcher.drawn_columns)
         small = scorer.score(text, scorer.prepare(video))
         # Radii that the basis does not hold are multiplied as a whole.
-        far = texts(3, dim=128)
-        far.sentence.copy_(video.frames[:, 0])
+        far = TextFeatures(video.frames[:1, 0])
         expected = method.score(far, video)
         found = scorer.score(far, scorer.prepare(video))
     limit = PRECISE if precision == "fp32" else HALF
@@ -205,8 +208,8 @@ def test_radii_of_similar_cosines_take_a_small_product(precision: str) -> None:
 
 
 def test_a_basis_that_does_not_fit_is_not_used() -> None:
-    method = model(dim=128, num_heads=2, num_candidates=2, **RELEASED)
-    text, video = texts(3, dim=128), videos(3, dim=128)
+    method = model(dim=64, num_heads=2, num_candidates=2, **RELEASED)
+    text, video = texts(1, dim=64), videos(2, dim=64)
     scorer = choose(method, video, backend="kernel")
     launcher: KernelLauncher = scorer.launcher  # type: ignore[attr-defined]
     with torch.no_grad():
@@ -240,9 +243,9 @@ def test_attention_terms_and_narrow_pooling_stay_in_float32(
 def test_a_tile_holds_fewer_videos_where_a_pair_holds_more() -> None:
     video = videos(1)
     small = choose(model(**RELEASED), video, backend="kernel", precision="bf16")
-    wide = model(dim=512, num_heads=4, num_candidates=63)
-    large = choose(wide, videos(1, dim=512), backend="kernel")
+    wide = model(dim=128, num_heads=4, num_candidates=63)
+    large = choose(wide, videos(1, dim=128), backend="kernel")
     assert small.tile_videos == 512
-    # 256 texts, 63 candidates, 4 heads of 512 messages and as many residuals, 4 bytes each
-    assert large.tile_videos == 2 * 2**30 // (256 * 63 * 4096 * 4)
-    assert large.tile_videos * 64 * 63 * 4096 * 4 <= 2 * 2**30
+    # 256 texts, 63 candidates, 4 heads of 128 messages and as many residuals, 4 bytes each
+    assert large.tile_videos == 2 * 2**30 // (256 * 63 * 1024 * 4)
+    assert large.tile_videos * 64 * 63 * 1024 * 4 <= 2 * 2**30

@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from eaglenet.cli.compare import paper_numbers
-from eaglenet.cli.main import app
+from eaglenet.cli.main import app, main
 from eaglenet.core.errors import EagleNetError
+from eaglenet.methods import METHODS
 from eaglenet.research.experiments.campaign import CannotRun
 from eaglenet.research.experiments.trials import Trial
 from eaglenet.research.recipes import TABLES, Recipe
@@ -133,29 +134,36 @@ METHODS.add("mine", replace(METHODS["clip4clip"], paper="mine"))
 """
 
 
-def test_a_run_remembers_the_modules_it_needs(features: Path, tmp_path: Path) -> None:
+def test_a_run_remembers_the_modules_it_needs(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "plugin_of_a_test.py").write_text(PLUGIN)
-    program = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
-    train = ["train", "mine", "--data", "features", "--output", "run", "--device", "cpu"]
-    train += ["--import", "plugin_of_a_test", *settings([f"data.root={features}"], PLAIN)]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def forget() -> None:
+        """As in a new process: neither the module nor its method is known."""
+        sys.modules.pop("plugin_of_a_test", None)
+        METHODS._entries.pop("mine", None)
+
     evaluate = ["evaluate", "run", "--split", "val", "--device", "cpu"]
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*program, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
-
-    trained = run(*train)
-    assert trained.returncode == 0, trained.stderr
-    assert (
-        "eaglenet evaluate run --features TEST_FOLDER --import plugin_of_a_test" in trained.stdout
-    )
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["imports"] == ["plugin_of_a_test"]
-    without = run(*evaluate)
-    assert without.returncode == 2
-    assert "run was trained with --import plugin_of_a_test; add it to the command" in without.stderr
-    assert run(*evaluate, "--import", "plugin_of_a_test").returncode == 0
+    try:
+        shown = invoke(
+            "train", "mine", "--data", "features", "--output", "run", "--device", "cpu",
+            "--import", "plugin_of_a_test", *settings([f"data.root={features}"], PLAIN),
+        )  # fmt: skip
+        advice = "eaglenet evaluate run --features TEST_FOLDER --import plugin_of_a_test"
+        assert advice in shown
+        manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+        assert manifest["imports"] == ["plugin_of_a_test"]
+        forget()
+        message = "run was trained with --import plugin_of_a_test; add it to the command"
+        with pytest.raises(EagleNetError, match=message) as refused:
+            invoke(*evaluate)
+        assert refused.value.exit_code == 2
+        invoke(*evaluate, "--import", "plugin_of_a_test")
+    finally:
+        forget()
 
 
 @pytest.mark.parametrize(
@@ -415,23 +423,20 @@ def test_mistakes_are_named(arguments: list[str], message: str) -> None:
         invoke(*arguments)
 
 
-def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(
-    features: Path, tmp_path: Path
+def test_a_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
-    command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
-    command += [
-        "train",
-        "clip4clip",
-        "--data",
-        "features",
-        "--output",
-        str(tmp_path / "file" / "run"),
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 1
-    assert "a folder is expected there" in result.stderr
-    assert "Traceback" not in result.stderr
+    output = str(tmp_path / "file" / "run")
+    words = ["eaglenet", "train", "clip4clip", "--data", "features", "--output", output]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a folder is expected there" in line
 
 
 def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(

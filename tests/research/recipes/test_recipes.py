@@ -156,10 +156,17 @@ STEP = ("freeze", "precision", "optimizer", "decay", "accumulate", "accumulation
 """The settings of training that choose what a step does."""
 
 
-def kind_of_step(small: Experiment) -> str:
-    """The same for two experiments whose steps differ in the value of a number alone."""
+def kinds_of_step(small: Experiment) -> set[str]:
+    """Model and way of training, up to the value of a number.
+
+    Every form of a method takes a step, and every method takes one in each way of training: a
+    form changes layers, which no way of training knows.
+    """
     training = {name: getattr(small.training, name) for name in STEP}
-    return repr((small.method, signs(to_plain(small.method_config)), small.encoder, training))
+    return {
+        repr((small.method, signs(to_plain(small.method_config)), small.encoder)),
+        repr((small.method, training, small.encoder)),
+    }
 
 
 def signs(plain: Any) -> Any:
@@ -196,10 +203,10 @@ def test_every_composition_builds_and_takes_a_step(data: str, tower: str, protoc
 def take_step(experiment: Experiment) -> None:
     small = shrunken(experiment)
     training = small.training
-    kind = kind_of_step(small)
-    if kind in STEPPED:
+    kinds = kinds_of_step(small)
+    if kinds <= STEPPED:
         return
-    STEPPED.add(kind)
+    STEPPED.update(kinds)
     method = build_method(small).train()
     freeze_parameters(method, training.freeze)
     if training.precision == "fp16_weights":
