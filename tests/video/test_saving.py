@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from eaglenet.core.errors import UsageError
-from eaglenet.video import writing as saving
+from eaglenet.video import saving
 from eaglenet.video.decoding import probe
-from eaglenet.video.writing import moment_name, save_moment
+from eaglenet.video.saving import moment_name, save_moment
 
 RATE, FPS, SECONDS = 16_000, 10, 6
 TONES = [300, 500, 700, 900, 1100, 1300]

@@ -355,7 +355,7 @@ def save_hits(
     engine: Engine, results: Sequence[SearchResult], folder: Path, *, padding: float, form: str
 ) -> SavedMoments:
     """Save the moment of every hit; each of several queries has its own folder."""
-    from eaglenet.video.writing import moment_name, save_moment
+    from eaglenet.video.saving import moment_name, save_moment
 
     saved, written = SavedMoments(), set[Path]()
     for number, result in enumerate(results):

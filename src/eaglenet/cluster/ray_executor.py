@@ -24,8 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from eaglenet.cluster.workers import LostWorkerError, WorkerPool
-from eaglenet.core.errors import EagleNetError, UsageError, cause_of
-from eaglenet.core.extras import naming_extra
+from eaglenet.core.errors import EagleNetError, UsageError, cause_of, naming_extra
 from eaglenet.core.hardware import has_fast_int8
 from eaglenet.core.splitting import Splitting
 from eaglenet.encoders import int8

@@ -10,7 +10,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from eaglenet.core.platform import default_store
@@ -123,6 +124,19 @@ def cause_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error)
+
+
+@contextmanager
+def naming_extra(extra: str, what: str) -> Iterator[None]:
+    """Turn a failed import inside the block into an error that names the extra.
+
+    ``what`` says what needs which package: ``"speech recognition needs faster-whisper"``.
+    """
+    try:
+        yield
+    except ImportError as error:
+        command = f"pip install {shell_quote(f'eaglenet[{extra}]')}"
+        raise UsageError(f"{what} ({error}); install it with: {command}") from error
 
 
 def too_many_frames(num_frames: int, limit: int, setting: str = "num_frames") -> ConfigError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 
 from eaglenet.core.errors import UsageError, shell_quote
@@ -43,19 +41,6 @@ def missing_extra(error: ModuleNotFoundError, what: str = "this") -> UsageError 
         f"{what} needs {module}, which is not installed: "
         f"pip install {shell_quote(f'eaglenet[{EXTRAS[module]}]')}"
     )
-
-
-@contextmanager
-def naming_extra(extra: str, what: str) -> Iterator[None]:
-    """Turn a failed import inside the block into an error that names the extra.
-
-    ``what`` says what needs which package: ``"speech recognition needs faster-whisper"``.
-    """
-    try:
-        yield
-    except ImportError as error:
-        command = f"pip install {shell_quote(f'eaglenet[{extra}]')}"
-        raise UsageError(f"{what} ({error}); install it with: {command}") from error
 
 
 def require_torch(what: str) -> None:

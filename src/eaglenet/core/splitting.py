@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from eaglenet.core.options import option
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -15,7 +13,16 @@ class Splitting:
         overlapping clips share frames; 0 spreads the frames over each clip.
     """
 
-    clip_seconds: float = option(10.0, "Set the length of clips.", group="Clips", metavar="SECONDS")
-    overlap: float = option(2.0, "Set the overlap of clips.", group="Clips", metavar="SECONDS")
-    shots: bool = option(False, "Start a clip at every shot change.", group="Clips")
+    clip_seconds: float = field(
+        default=10.0,
+        metadata={"group": "Clips", "metavar": "SECONDS", "help": "Set the length of clips."},
+    )
+    overlap: float = field(
+        default=2.0,
+        metadata={"group": "Clips", "metavar": "SECONDS", "help": "Set the overlap of clips."},
+    )
+    shots: bool = field(
+        default=False,
+        metadata={"group": "Clips", "help": "Start a clip at every shot change."},
+    )
     frame_step: float = 0.0

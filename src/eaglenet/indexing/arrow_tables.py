@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eaglenet.core.errors import UsageError
-from eaglenet.core.extras import naming_extra
+from eaglenet.core.errors import UsageError, naming_extra
 
 Format = Literal["parquet", "lance", "csv"]
 Columns = Mapping[str, Any]

@@ -52,8 +52,8 @@ from eaglenet.video.frame_images import (
 from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.input_file import SharedFile
 from eaglenet.video.reel import Segment, copy_reel, end_reel, start_reel
+from eaglenet.video.saving import moment_name
 from eaglenet.video.worker import IsolatedProcess
-from eaglenet.video.writing import moment_name
 
 PATH = "/mcp"
 MAX_HITS = 50

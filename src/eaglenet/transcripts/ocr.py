@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.extras import naming_extra
+from eaglenet.core.errors import naming_extra
 from eaglenet.core.platform import num_cores
 from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
 from eaglenet.video.containers import is_image

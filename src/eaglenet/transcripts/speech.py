@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eaglenet.core.errors import ModelNotFoundError
-from eaglenet.core.extras import naming_extra
+from eaglenet.core.errors import ModelNotFoundError, naming_extra
 from eaglenet.core.platform import num_cores
 from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
 from eaglenet.video.audio import Samples

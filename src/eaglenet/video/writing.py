@@ -1,10 +1,9 @@
-"""Write videos: frames in memory to files, and moments of files as MP4, GIF or sheet of frames."""
+"""Write videos: frames in memory to files, and spans of videos with their audio to MP4 files."""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video.audio import AudioFormat, Samples, decode_audio
-from eaglenet.video.containers import is_image, pyav
-from eaglenet.video.images import pixels_to_image, tile_images
+from eaglenet.video.containers import pyav
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import BORDER_TOLERANCE, clip_window
@@ -31,16 +29,6 @@ RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 """Sample rates that a clip keeps; others become the last."""
 AUDIO_FRAME = 1024
 """Samples per AAC frame."""
-MAX_EARLY_START = 0.25
-"""Seconds by which a clip that is copied, not re-encoded, may begin too early."""
-COPIED_VIDEO = ("h264", "hevc", "av1", "mpeg4")
-COPIED_AUDIO = ("aac", "mp3", "ac3", "eac3", "opus")
-"""Codecs that players accept in an MP4."""
-COPIED_FROM = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
-"""Containers whose packets have display times."""
-GIF_RATE, GIF_SIDE = 8, 240
-"""Frames per second, and their shorter side in pixels."""
-SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 4, 3, 180
 
 
 def write_video(
@@ -239,7 +227,7 @@ def write_clip(source: str | Path, target: str | Path, start: float, end: float)
     with open_video(source) as video:
         span = clip_window(video, (start, end))
         rate = video.stream.average_rate or 25
-        with _new_mp4(Path(target)) as container:
+        with open_mp4(Path(target)) as container:
             encoder = ClipEncoder(container, _audio_format(video), rate=rate)
             encoder.add_video(video, *span)
             encoder.finish()
@@ -255,7 +243,7 @@ def _audio_format(source: VideoSource) -> AudioFormat | None:
 
 
 @contextlib.contextmanager
-def _new_mp4(target: Path) -> Iterator[Any]:
+def open_mp4(target: Path) -> Iterator[Any]:
     """Open an MP4 for writing; it is removed if the block fails."""
     options = {"movflags": "+faststart"}
     try:
@@ -264,130 +252,3 @@ def _new_mp4(target: Path) -> Iterator[Any]:
     except BaseException:
         target.unlink(missing_ok=True)
         raise
-
-
-def save_video(source: str | Path, target: Path, start: float, end: float) -> None:
-    """Save ``[start, end)`` seconds with audio as an MP4 that plays from its first frame.
-
-    Streams are copied if an MP4 can hold them and a keyframe is at most ``MAX_EARLY_START`` before
-    the start; otherwise they are re-encoded and begin exactly there.
-    """
-    with open_video(source) as video:
-        first, last = clip_window(video, (start, end))
-        keyframe = _near_keyframe(video, first)
-        if keyframe is not None:
-            with contextlib.suppress(pyav().FFmpegError, ValueError), _new_mp4(target) as container:
-                _copy(video, container, keyframe, last)
-                return
-    write_clip(source, target, start, end)
-
-
-def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
-    """Return the keyframe to copy from; None if copying is not possible."""
-    codec, container = source.stream.codec_context.name, source.container.format.name
-    audio = source.container.streams.audio
-    if codec not in COPIED_VIDEO or container not in COPIED_FROM:
-        return None
-    if audio and audio[0].codec_context.name not in COPIED_AUDIO:
-        return None
-    keyframes = [time for time in source.keyframes() or () if time <= first]
-    if not keyframes or (first - keyframes[-1]) * source.tick > MAX_EARLY_START:
-        return None
-    return keyframes[-1]
-
-
-def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> None:
-    """Copy packets from a keyframe on; times count from there."""
-    with contextlib.closing(source.reopened()) as reader:
-        streams = [reader.stream, *reader.container.streams.audio[:1]]
-        outputs = {stream.index: container.add_stream_from_template(stream) for stream in streams}
-        zero, end = begin * source.tick, last * source.tick
-        reader.container.seek(begin, stream=reader.stream)
-        open_streams = set(outputs)
-        for packet in reader.container.demux(streams):
-            if packet.dts is None or packet.pts is None:
-                continue
-            number, tick = packet.stream.index, Fraction(packet.time_base)
-            # The first frame past the end closes its stream: later packets that are shown before it
-            # refer to it.
-            if packet.pts * tick >= end:
-                open_streams.discard(number)
-                if not open_streams:
-                    break
-            elif packet.pts * tick >= zero and number in open_streams:
-                shift = round(zero / tick)
-                packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
-                packet.stream = outputs[number]
-                container.mux(packet)
-
-
-def save_gif(source: str | Path, target: Path, start: float, end: float) -> None:
-    """Save ``[start, end)`` seconds as a GIF with ``GIF_RATE`` frames per second."""
-    count = max(1, round((end - start) * GIF_RATE))
-    first, *rest = map(pixels_to_image, _sample_frames(source, start, end, count, GIF_SIDE))
-    first.save(target, "GIF", save_all=True, append_images=rest, duration=1000 // GIF_RATE, loop=0)
-
-
-def save_sheet(source: str | Path, target: Path, start: float, end: float) -> None:
-    """Save frames of ``[start, end)`` seconds, arranged in rows, as one JPEG."""
-    count = SHEET_COLUMNS * SHEET_ROWS
-    images = list(map(pixels_to_image, _sample_frames(source, start, end, count, SHEET_SIDE)))
-    tile_images(images, SHEET_COLUMNS).save(target, "JPEG", quality=88)
-
-
-def _sample_frames(
-    source: str | Path, start: float, end: float, count: int, side: int
-) -> Iterator[Pixels]:
-    """Yield uncropped frames at the middles of ``count`` equal segments."""
-    with open_video(source) as video:
-        first, last = clip_window(video, (start, end))
-        targets = [first + (last - first) * (2 * index + 1) / (2 * count) for index in range(count)]
-        for time, duration, frame in frames_between(video, first, last):
-            while targets and time + duration > targets[0]:
-                targets.pop(0)
-                yield video.scaled_pixels(frame, min(side, frame.height, frame.width))
-
-
-FORMATS: dict[str, tuple[str, Callable[[str | Path, Path, float, float], None]]] = {
-    "video": (".mp4", save_video),
-    "gif": (".gif", save_gif),
-    "sheet": (".jpg", save_sheet),
-}
-"""Format -> file extension and function."""
-
-
-def moment_name(source: Path, start: float, end: float, format: str = "video") -> str:
-    """Return a file name from the source and the time; an image keeps its name."""
-    if format not in FORMATS:
-        raise UsageError(f"cannot save clips as {format!r}; give {', '.join(FORMATS)}")
-    if is_image(source):
-        return source.name
-    return f"{source.stem[:100]} {_time_label(start)}-{_time_label(end)}{FORMATS[format][0]}"
-
-
-def save_moment(
-    source: Path, target: Path, start: float, end: float, format: str = "video"
-) -> None:
-    """Save ``[start, end)`` seconds of a file; an image is copied."""
-    if is_image(source):
-        try:
-            shutil.copyfile(source, target)
-        except shutil.SameFileError:
-            raise VideoDecodeError(
-                source, "is already in that folder; choose another folder"
-            ) from None
-        except OSError as error:
-            raise VideoDecodeError(source, f"cannot be copied ({error.strerror})") from error
-    else:
-        FORMATS[format][1](source, target, start, end)
-
-
-def _time_label(seconds: float) -> str:
-    """Format a time for use in a file name.
-
-    >>> _time_label(3725.54)
-    '1h02m05.5s'
-    """
-    minutes, rest = divmod(round(seconds * 10), 600)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02}m{rest / 10:04.1f}s" if hours else f"{minutes}m{rest / 10:04.1f}s"
