@@ -57,7 +57,7 @@ from eaglenet.encoders.weights import (
 
 @dataclass(frozen=True)
 class SiglipVisionConfig(VisionTowerConfig):
-    """The image tower; ``width`` is the joint width, as nothing projects."""
+    """Image tower; ``width`` is the joint width, as there is no projection."""
 
     image_size: int = 224
     patch_size: int = 16
@@ -71,7 +71,7 @@ class SiglipVisionConfig(VisionTowerConfig):
 
 @dataclass(frozen=True)
 class SiglipTextConfig(TowerConfig):
-    """The text tower. ``pad_token`` fills every text up to ``context_length``."""
+    """Text tower. ``pad_token`` fills every text up to ``context_length``."""
 
     vocabulary_size: int = 32000
     context_length: int = 64
@@ -86,7 +86,7 @@ class SiglipTextConfig(TowerConfig):
 
 @dataclass(frozen=True)
 class SiglipConfig:
-    """Both towers, and how pixels in 0..1 are normalised."""
+    """Both towers, and the normalisation of pixels in 0..1."""
 
     vision: SiglipVisionConfig = field(default_factory=SiglipVisionConfig)
     text: SiglipTextConfig = field(default_factory=SiglipTextConfig)
@@ -195,9 +195,8 @@ class SiglipVisionTower(TowerParts):
 class SiglipTextTower(nn.Module):
     """Token ids to words and sentences: embed, blocks, ln_final, projection with bias.
 
-    The sentence is read at the last of ``context_length`` positions, whatever stands there, and
-    pads are seen like words, as the models were trained. So every text is filled up with the pad
-    token here, however wide it came.
+    The vector of a text is that of the last of ``context_length`` positions, and pads are attended
+    to like words, as the models were trained. So every text is padded to the full length here.
     """
 
     def __init__(self, config: SiglipTextConfig, dim: int) -> None:
@@ -239,13 +238,13 @@ class SiglipTextTower(nn.Module):
 
 
 LOGIT_SCALE, LOGIT_BIAS = math.log(10.0), -10.0
-"""Where SigLIP's own training starts (Zhai et al. 2023, section 3.2)."""
+"""Initial values of SigLIP's own training (Zhai et al. 2023, section 3.2)."""
 
 
 class SiglipEncoder(TowerEncoder):
-    """A frame is pooled by attention, a sentence read at the last position.
+    """A frame is pooled by attention, a text read at the last position.
 
-    Patches have no place in the joint space, so it gives none.
+    Patches are not in the joint space, so none are returned.
     """
 
     family = "siglip"
@@ -343,7 +342,7 @@ def read_siglip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> S
 def config_from_hub(
     values: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
 ) -> SiglipConfig:
-    """Our config from ``config.json`` and, where there is one, ``preprocessor_config.json``."""
+    """Convert ``config.json`` and, if it exists, ``preprocessor_config.json``."""
     if values.get("model_type") == "siglip2":
         raise CheckpointError(
             "this is a SigLIP 2 of variable resolution (NaFlex), which is not supported; choose a "
@@ -387,9 +386,9 @@ def from_hub(weights: Weights) -> dict[str, Tensor]:
 
 
 def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
-    """SigLIP's own (its file cleans the text) or SigLIP 2's, Gemma's over lower-cased text.
+    """Read SigLIP's own tokenizer (its file cleans the text) or SigLIP 2's, Gemma's in lower case.
 
-    SigLIP's may also lie in SentencePiece's own file.
+    SigLIP's may also be in SentencePiece's own file.
     """
     path = folder / FILE if folder.is_dir() else folder
     text = config.text
@@ -411,20 +410,20 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
     settings = read_optional_json(path.parent / "tokenizer_config.json") or {}
     model = read_json(path).get("model", {})
     if model.get("type") == "BPE":  # Gemma's; SigLIP's own is a Unigram
-        lower_cased(backend)
-    framed(backend, settings)
+        add_lower_casing(backend)
+    set_template(backend, settings)
     return JsonTokenizer(backend, TokenizerSettings(text.context_length, text.pad_token))
 
 
-def lower_cased(backend: Backend) -> None:
-    """Lower-case before all else: SigLIP 2 saw no capitals, and Gemma's file keeps them."""
+def add_lower_casing(backend: Backend) -> None:
+    """Lower-case texts first: SigLIP 2 was trained so, and Gemma's file does not do it."""
     own = backend.normalizer
     lower = normalizers.Lowercase()
     backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])
 
 
-def framed(backend: Backend, settings: Mapping[str, Any]) -> None:
-    """Start and end tokens as ``tokenizer_config.json`` says; it wins over ``tokenizer.json``."""
+def set_template(backend: Backend, settings: Mapping[str, Any]) -> None:
+    """Set start and end tokens by ``tokenizer_config.json``, which overrides ``tokenizer.json``."""
     if "add_bos_token" not in settings and "add_eos_token" not in settings:
         return
     before = str(settings.get("bos_token")) if settings.get("add_bos_token") else ""
@@ -452,12 +451,12 @@ def _tower(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# SigLIP's entry in the table of towers: which files are of one, and how they are read.
-
-
 def is_siglip(location: Path) -> bool:
-    """Of transformers, fixed-resolution models say ``siglip``, both versions, NaFlex ``siglip2``;
-    of open_clip, the trunk says it."""
+    """Recognise folders of SigLIP.
+
+    In transformers, fixed-resolution models of both versions have the type ``siglip``, NaFlex
+    ``siglip2``; in open_clip, the trunk has the name.
+    """
     return model_type(location) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(location)
 
 

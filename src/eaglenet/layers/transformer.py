@@ -1,4 +1,4 @@
-"""Temporal heads: transformers over the frames of a video, shared by several methods."""
+"""Transformers over frames (pre-norm, CLIP's) and over words (post-norm, BERT's)."""
 
 from __future__ import annotations
 
@@ -239,8 +239,8 @@ class PostNormBlock(nn.Module):
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         mixed = self.out_projection(mixed.transpose(1, 2).flatten(2))
         states = self.attention_norm(states + self.dropout(mixed))
-        fed = self.down(F.gelu(self.up(states)))
-        result: Tensor = self.output_norm(states + self.dropout(fed))
+        hidden = self.down(F.gelu(self.up(states)))
+        result: Tensor = self.output_norm(states + self.dropout(hidden))
         return result
 
 

@@ -115,10 +115,10 @@ class T2VLAD(ExpertMethod):
         mask = visible(mask, self.config.padding)
         if self.word_map is not None:
             words = self.word_map(words)
-        gathered = self.vlad(words, mask, side=0)
-        vectors = torch.stack([head(gathered) for head in self.text_heads], dim=1)
+        aggregate = self.vlad(words, mask, side=0)
+        vectors = torch.stack([head(aggregate) for head in self.text_heads], dim=1)
         return TextFeatures(
-            sentence=gathered, words=vectors, weights=expert_weights(self.weigh, gathered)
+            sentence=aggregate, words=vectors, weights=expert_weights(self.weigh, aggregate)
         )
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
@@ -136,12 +136,12 @@ class T2VLAD(ExpertMethod):
             dim=1,
         )
         mask = torch.cat([expert.mask for expert in experts.values()], dim=1)
-        gathered = self.vlad(self.mixer(tokens, mask), mask, side=1, learn_assignment=False)
+        aggregate = self.vlad(self.mixer(tokens, mask), mask, side=1, learn_assignment=False)
         vectors = [self._global(name, expert) for name, expert in experts.items()]
         return VideoFeatures(
             frames=self._frame_vectors(experts[self.frames_expert].values),
             mask=video.mask,
-            video=gathered,
+            video=aggregate,
             tokens=torch.stack(vectors, dim=1),
             tokens_mask=present,
         )
