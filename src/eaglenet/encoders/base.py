@@ -121,11 +121,7 @@ class BaseEncoder(nn.Module, ABC):
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures: ...
 
     def encode_frames(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"] | None = None,
-        *,
-        patches: bool = False,
+        self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
         raise UsageError(f"an encoder of {self.family} reads no frames; use encode_video")
 
@@ -255,15 +251,11 @@ class TowerEncoder(BaseEncoder):
         )
 
     def _encode_frames_once(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"],
-        patches: bool,
+        self, frames: Frames, mask: Mask, patches: bool
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """:meth:`encode_frames`, but a frame that its video or the next shows again costs one.
+        """Call :meth:`encode_frames`, with repeated frames of a video or the next encoded once.
 
-        Those that overlapping clips share, stills of a camera, pictures, the frames that fill up a
-        short video.
+        Overlapping clips share frames, and images and short videos repeat them.
         """
         first_shown = None if torch.is_grad_enabled() or self._sees_time else _first_shown(frames)
         if first_shown is None:
@@ -286,11 +278,7 @@ class TowerEncoder(BaseEncoder):
         return any(part is not None for part in parts) or any(shifted)
 
     def encode_frames(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"] | None = None,
-        *,
-        patches: bool = False,
+        self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
         """Encode frames: uint8, or floats that are normalised already.
 
@@ -302,11 +290,7 @@ class TowerEncoder(BaseEncoder):
         return in_chunks(partial(self._read_frames, patches=patches), frames, mask)
 
     def _read_frames(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"] | None,
-        *,
-        patches: bool,
+        self, frames: Frames, mask: Mask | None, *, patches: bool
     ) -> Float[Tensor, "videos frames tokens dim"]:
         num_videos, num_frames = frames.shape[:2]
         tokens: Tensor = self.vision(
@@ -365,9 +349,7 @@ def _blocks(tower: nn.Module) -> list[nn.Module]:
     return list(blocks) if isinstance(blocks, nn.ModuleList) else []
 
 
-def _first_shown(
-    frames: Shaped[Tensor, "videos frames 3 height width"],
-) -> Int[Tensor, "images"] | None:
+def _first_shown(frames: Frames) -> Int[Tensor, "images"] | None:
     """Index of the first frame with equal pixels, for each frame; None if all differ.
 
     Frames are compared with those of their own video and of the one before.

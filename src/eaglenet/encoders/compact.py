@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Abilities, TextFeatures
-from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.base import Frames, TowerEncoder
 from eaglenet.encoders.blocks import Attention, FeedForward, run_block, run_blocks
 from eaglenet.encoders.clip_config import TowerConfig, VisionTowerConfig
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec
-from eaglenet.encoders.vision import PatchEmbedding, TowerParts
+from eaglenet.encoders.vision import FirstTokens, Mask, PatchEmbedding, Patches, Pixels, TowerParts
 
 # The shape of a compact model: plain values, saved beside the weights.
 
@@ -251,10 +251,10 @@ class CompactVision(TowerParts):
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Pixels,
         *,
         num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
         """Return the frame alone, or with ``patches`` the frame and then its patches, row by row.
@@ -280,17 +280,12 @@ class CompactVision(TowerParts):
         vectors = self.projection(torch.cat([whole.expand_as(patches_only), patches_only], dim=-1))
         return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
 
-    def before_block(
-        self, index: int, patches: Float[Tensor, "videos frames patches width"]
-    ) -> Float[Tensor, "videos frames kept width"]:
+    def before_block(self, index: int, patches: Patches) -> Patches:
         is_here = index and index == self.config.pool_after
         return pool_squares(patches, self.config.grid) if is_here else patches
 
     def read_video(
-        self,
-        first: Float[Tensor, "videos 1 width"],
-        patches: Float[Tensor, "videos frames patches width"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         """W [class; mean of patches], over the real frames and over each."""
         first, each = self.norm(first), self.norm(patches).mean(dim=2)
@@ -380,11 +375,7 @@ class CompactEncoder(TowerEncoder):
         self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
 
     def encode_frames(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"] | None = None,
-        *,
-        patches: bool = False,
+        self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
         """Encode frames; a CPU skips padded ones, which become zeros."""
         if mask is None or mask.is_cuda or bool(mask.all()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.types import Abilities
@@ -29,7 +29,15 @@ from eaglenet.encoders.clip_config import (
 )
 from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
-from eaglenet.encoders.vision import PatchEmbedding, TowerParts, pool_video
+from eaglenet.encoders.vision import (
+    FirstTokens,
+    Mask,
+    PatchEmbedding,
+    Patches,
+    Pixels,
+    TowerParts,
+    pool_video,
+)
 from eaglenet.encoders.weight_names import (
     PATCHES,
     Weights,
@@ -199,10 +207,7 @@ class PerceptionVisionTower(TowerParts):
         return self.rotation.cosines.to(dtype), self.rotation.sines.to(dtype)
 
     def read_video(
-        self,
-        first: Float[Tensor, "videos firsts width"],
-        patches: Float[Tensor, "videos frames patches width"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         first, patches = self.ln_post(first), self.ln_post(patches)
         video, frames = pool_video(self.pooling, first, patches, mask)
@@ -210,10 +215,10 @@ class PerceptionVisionTower(TowerParts):
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Pixels,
         *,
         num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
         tokens = self.embed(pixels)

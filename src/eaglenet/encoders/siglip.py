@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers, processors
 from torch import Tensor, nn
@@ -29,7 +29,15 @@ from eaglenet.encoders.tokenizers import (
     read_backend,
     read_sentencepiece,
 )
-from eaglenet.encoders.vision import PatchEmbedding, TowerParts, pool_video
+from eaglenet.encoders.vision import (
+    FirstTokens,
+    Mask,
+    PatchEmbedding,
+    Patches,
+    Pixels,
+    TowerParts,
+    pool_video,
+)
 from eaglenet.encoders.weight_names import (
     PATCHES,
     Weights,
@@ -164,10 +172,10 @@ class SiglipVisionTower(TowerParts):
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Pixels,
         *,
         num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
         tokens = run_blocks(self, self.embed(pixels))
@@ -175,10 +183,7 @@ class SiglipVisionTower(TowerParts):
         return result[:, None]
 
     def read_video(
-        self,
-        first: Float[Tensor, "videos 0 width"],
-        patches: Float[Tensor, "videos frames patches width"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         return pool_video(self.pooling, first, self.ln_post(patches), mask)
 

@@ -22,6 +22,13 @@ from eaglenet.encoders.blocks import (
 )
 from eaglenet.encoders.clip_config import VisionConfig, VisionTowerConfig
 
+Pixels = Shaped[Tensor, "images 3 height width"]
+"""uint8, or floats that are normalised already."""
+Mask = Bool[Tensor, "videos frames"]
+FirstTokens = Float[Tensor, "videos firsts width"]
+"""Tokens that see the whole video: the class token, proxies, or none."""
+Patches = Float[Tensor, "videos frames patches width"]
+
 # CLIP4Clip's stem over three frames: a patch is seen with the frame before and the frame after.
 
 
@@ -40,7 +47,7 @@ class TemporalStem(nn.Module):
         self,
         patches: Float[Tensor, "images patches pixels"],
         num_frames: int,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
     ) -> Float[Tensor, "images patches channels"]:
         """Return what the neighbours add to each projected patch, from normalised pixels."""
         videos = patches.reshape(-1, num_frames, *patches.shape[1:])
@@ -80,9 +87,7 @@ class TowerParts(nn.Module):
         positions = self.positional_embedding[: -(self.config.grid**2)]
         return positions if self.class_embedding is None else self.class_embedding + positions
 
-    def place_patches(
-        self, pixels: Shaped[Tensor, "images 3 rows columns"]
-    ) -> Float[Tensor, "images patches width"]:
+    def place_patches(self, pixels: Pixels) -> Float[Tensor, "images patches width"]:
         """Patches with their positions, before :meth:`enter`."""
         patches: Tensor = self.patch_embedding(pixels)
         return patches + self.positional_embedding[-patches.shape[1] :]
@@ -92,10 +97,7 @@ class TowerParts(nn.Module):
         return tokens
 
     def embed(
-        self,
-        pixels: Shaped[Tensor, "images 3 rows columns"],
-        num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        self, pixels: Pixels, num_frames: int = 1, frame_mask: Mask | None = None
     ) -> Float[Tensor, "images tokens width"]:
         """Inputs of the first block: the class token, if there is one, then patches row by row."""
         tokens = self.embed_patches(pixels, num_frames, frame_mask)
@@ -105,10 +107,7 @@ class TowerParts(nn.Module):
         return self.enter(tokens + self.positional_embedding)
 
     def embed_patches(
-        self,
-        pixels: Shaped[Tensor, "images 3 rows columns"],
-        num_frames: int,
-        frame_mask: Bool[Tensor, "videos frames"] | None,
+        self, pixels: Pixels, num_frames: int, frame_mask: Mask | None
     ) -> Float[Tensor, "images patches width"]:
         """Patches before their positions are added."""
         patches: Tensor = self.patch_embedding(pixels)
@@ -118,27 +117,19 @@ class TowerParts(nn.Module):
         """Rotary positions of the first token and of one frame's patches."""
         return None
 
-    def before_block(
-        self, index: int, patches: Float[Tensor, "videos frames patches width"]
-    ) -> Float[Tensor, "videos frames kept width"]:
+    def before_block(self, index: int, patches: Patches) -> Patches:
         """Convert the patches that block ``index`` reads."""
         return patches
 
     @abstractmethod
     def read_video(
-        self,
-        first: Float[Tensor, "videos firsts width"],
-        patches: Float[Tensor, "videos frames patches width"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         """Return vectors of the videos, from real frames only, and of each frame."""
 
 
 def pool_video(
-    pooling: AttentionPooling,
-    first: Float[Tensor, "videos firsts width"],
-    patches: Float[Tensor, "videos frames patches width"],
-    mask: Bool[Tensor, "videos frames"],
+    pooling: AttentionPooling, first: FirstTokens, patches: Patches, mask: Mask
 ) -> tuple[Float[Tensor, "videos width"], Float[Tensor, "videos frames width"]]:
     """Pool all real patches of a video by attention, and those of each frame."""
     every = torch.cat([first, patches.flatten(1, 2)], dim=1)
@@ -152,7 +143,7 @@ def pool_video(
     return video, each.unflatten(0, mask.shape)
 
 
-def frame_weight(mask: Bool[Tensor, "videos frames"]) -> Float[Tensor, "videos"]:
+def frame_weight(mask: Mask) -> Float[Tensor, "videos"]:
     """log n: added to the score of a token that represents one in each of n real frames."""
     return mask.sum(dim=1).clamp_min(1).float().log()
 
@@ -199,15 +190,11 @@ class PatchEmbedding(nn.Module):
         self._set_statistics(self.scale.device)
         return self
 
-    def forward(
-        self, pixels: Shaped[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images patches channels"]:
+    def forward(self, pixels: Pixels) -> Float[Tensor, "images patches channels"]:
         result: Tensor = self.projection(self.cut(pixels))
         return result
 
-    def cut(
-        self, pixels: Shaped[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images patches pixels"]:
+    def cut(self, pixels: Pixels) -> Float[Tensor, "images patches pixels"]:
         """Normalised pixels of each patch, flattened as a convolution's kernel is."""
         size, side, grid = self.image_size, self.patch_size, self.grid
         if pixels.shape[-2:] != (size, size):
@@ -252,10 +239,7 @@ class VisionTower(TowerParts):
         self.gradient_checkpointing = 0
 
     def embed_patches(
-        self,
-        pixels: Shaped[Tensor, "images 3 rows columns"],
-        num_frames: int,
-        frame_mask: Bool[Tensor, "videos frames"] | None,
+        self, pixels: Pixels, num_frames: int, frame_mask: Mask | None
     ) -> Float[Tensor, "images patches width"]:
         cut = self.patch_embedding.cut(pixels)
         patches: Tensor = self.patch_embedding.projection(cut)
@@ -273,20 +257,17 @@ class VisionTower(TowerParts):
         return result
 
     def read_video(
-        self,
-        first: Float[Tensor, "videos 1 channels"],
-        patches: Float[Tensor, "videos frames patches channels"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         """The class token is the video, a frame the mean of its projected patches."""
         return self.project(first[:, 0]), self.project(patches).mean(dim=2)
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Pixels,
         *,
         num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
         """Return projected tokens: the class token alone, or with ``patches`` all, it first.

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import GatedEmbedding, Vlad
-from eaglenet.layers.masking import Padding, visible
+from eaglenet.layers.masking import Padding, check_heads, visible
 from eaglenet.layers.transformer import HIDDEN
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -31,10 +31,7 @@ class PreNormLayer(nn.Module):
 
     def __init__(self, dim: int, *, num_heads: int) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(
-                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
-            )
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         self.ln_1 = nn.LayerNorm(dim)
         self.in_projection = nn.Linear(dim, 3 * dim)
