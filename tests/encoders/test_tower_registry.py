@@ -75,7 +75,6 @@ def load_colours(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | Non
 def colours() -> Iterator[EncoderSpec]:
     """A family as another package would bring it."""
     spec = EncoderSpec(
-        name="colours",
         title="mean colours",
         config_class=ColourConfig,
         build=ColourEncoder,

@@ -19,7 +19,14 @@ from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, find_hub_folder
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
-from eaglenet.encoders.weight_names import Weights, clip_config, from_hub, from_openai
+from eaglenet.encoders.weight_names import (
+    Weights,
+    clip_config,
+    from_hub,
+    from_openai,
+    hub_section,
+    hub_tower_sizes,
+)
 from eaglenet.encoders.weights import (
     fill,
     model_type,
@@ -71,8 +78,8 @@ def config_from_hub(
             f"config.json describes a {kind!r} model; expected model_type 'clip' "
             "(CLIP, LAION or MetaCLIP in transformers' format)"
         )
-    text = TEXT_DEFAULTS | _section(values, "text_config")
-    vision = VISION_DEFAULTS | _section(values, "vision_config")
+    text = TEXT_DEFAULTS | hub_section(values, "text_config")
+    vision = VISION_DEFAULTS | hub_section(values, "vision_config")
     if vision["num_channels"] != 3:
         raise CheckpointError(f"the image tower takes {vision['num_channels']} channels, not 3")
     preprocessor = preprocessor or {}
@@ -84,13 +91,13 @@ def config_from_hub(
                 "vision": {
                     "image_size": _square(vision["image_size"]),
                     "patch_size": _square(vision["patch_size"]),
-                    **_tower(vision),
+                    **hub_tower_sizes(vision),
                 },
                 "text": {
                     "vocabulary_size": text["vocab_size"],
                     "context_length": text["max_position_embeddings"],
                     "end_token": _end_token(text["eos_token_id"], is_legacy=kind == "clip"),
-                    **_tower(text),
+                    **hub_tower_sizes(text),
                 },
                 "pixel_mean": preprocessor.get("image_mean", CLIP_PIXEL_MEAN),
                 "pixel_std": preprocessor.get("image_std", CLIP_PIXEL_STD),
@@ -98,26 +105,6 @@ def config_from_hub(
         )
     except (ConfigError, TypeError, ValueError, LookupError) as error:
         raise CheckpointError(f"config.json: {error}") from error
-
-
-def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a tower's own values; ``<name>_dict`` of early configs overrides ``<name>``."""
-    legacy = values.get(f"{name}_dict")
-    section = legacy if legacy is not None else values.get(name) or {}
-    if not isinstance(section, Mapping):
-        raise CheckpointError(f"config.json: {name} should be an object, is {section!r:.60}")
-    return {key: value for key, value in section.items() if value is not None}
-
-
-def _tower(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "width": values["hidden_size"],
-        "layers": values["num_hidden_layers"],
-        "heads": values["num_attention_heads"],
-        "mlp_width": values["intermediate_size"],
-        "activation": values["hidden_act"],
-        "norm_eps": values["layer_norm_eps"],
-    }
 
 
 def _square(size: Any) -> Any:
@@ -331,7 +318,6 @@ def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -
 ENCODERS.add(
     "clip",
     EncoderSpec(
-        name="clip",
         title="CLIP (OpenAI, LAION, MetaCLIP, MetaCLIP 2)",
         config_class=ClipConfig,
         build=ClipEncoder,

@@ -389,7 +389,6 @@ class CompactEncoder(TowerEncoder):
 ENCODERS.add(
     "compact",
     EncoderSpec(
-        name="compact",
         title="the compact towers of this project",
         config_class=CompactConfig,
         build=CompactEncoder,

@@ -194,7 +194,6 @@ def _adapt(adapter: FeatureAdapter, features: Tensor | None) -> Tensor | None:
 ENCODERS.add(
     "features",
     EncoderSpec(
-        name="features",
         title="frozen features",
         config_class=FeatureConfig,
         build=FeatureEncoder,
@@ -294,7 +293,6 @@ class ExpertEncoder(BaseEncoder):
 ENCODERS.add(
     "experts",
     EncoderSpec(
-        name="experts",
         title="features of several experts",
         config_class=ExpertConfig,
         build=ExpertEncoder,

@@ -245,7 +245,6 @@ def tokenizer_of(described: OpenClipConfig, config: dict[str, Any]) -> Tokenizer
 ENCODERS.add(
     "openclip",
     EncoderSpec(
-        name="openclip",
         title="models of open_clip by name (openclip:NAME/PRETRAINED)",
         config_class=OpenClipConfig,
         build=OpenClipEncoder,

@@ -345,7 +345,6 @@ def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -
 ENCODERS.add(
     "perception",
     EncoderSpec(
-        name="perception",
         title="PE-Core (Perception Encoder)",
         config_class=PerceptionConfig,
         build=PerceptionEncoder,

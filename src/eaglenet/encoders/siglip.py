@@ -43,6 +43,8 @@ from eaglenet.encoders.weight_names import (
     Weights,
     fused_pooling,
     hub_blocks,
+    hub_section,
+    hub_tower_sizes,
     openai_blocks,
     rename,
     take,
@@ -353,8 +355,8 @@ def config_from_hub(
             "this is a SigLIP 2 of variable resolution (NaFlex), which is not supported; choose a "
             "fixed-resolution one, such as google/siglip2-base-patch16-224"
         )
-    text = TOWER_DEFAULTS | TEXT_DEFAULTS | _section(values, "text_config")
-    vision = TOWER_DEFAULTS | VISION_DEFAULTS | _section(values, "vision_config")
+    text = TOWER_DEFAULTS | TEXT_DEFAULTS | hub_section(values, "text_config")
+    vision = TOWER_DEFAULTS | VISION_DEFAULTS | hub_section(values, "vision_config")
     projection = text.get("projection_size") or text["hidden_size"]
     if projection != vision["hidden_size"]:
         raise CheckpointError(
@@ -366,13 +368,15 @@ def config_from_hub(
     preprocessor = preprocessor or {}
     return SiglipConfig(
         vision=SiglipVisionConfig(
-            image_size=vision["image_size"], patch_size=vision["patch_size"], **_tower(vision)
+            image_size=vision["image_size"],
+            patch_size=vision["patch_size"],
+            **hub_tower_sizes(vision),
         ),
         text=SiglipTextConfig(
             vocabulary_size=text["vocab_size"],
             context_length=text["max_position_embeddings"],
             pad_token=text["pad_token_id"],
-            **_tower(text),
+            **hub_tower_sizes(text),
         ),
         pixel_mean=tuple(preprocessor.get("image_mean", PIXEL_HALF)),
         pixel_std=tuple(preprocessor.get("image_std", PIXEL_HALF)),
@@ -439,23 +443,6 @@ def set_template(backend: Backend, settings: Mapping[str, Any]) -> None:
     )
 
 
-def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in (values.get(name) or {}).items() if value is not None}
-
-
-def _tower(values: Mapping[str, Any]) -> dict[str, Any]:
-    if values["hidden_act"] not in ("gelu_pytorch_tanh", "gelu"):
-        raise CheckpointError(f"config.json: unknown activation {values['hidden_act']!r}")
-    return {
-        "width": values["hidden_size"],
-        "layers": values["num_hidden_layers"],
-        "heads": values["num_attention_heads"],
-        "mlp_width": values["intermediate_size"],
-        "activation": "gelu" if values["hidden_act"] == "gelu" else "gelu_tanh",
-        "norm_eps": values["layer_norm_eps"],
-    }
-
-
 def is_siglip(location: Path) -> bool:
     """Recognise folders of SigLIP.
 
@@ -474,7 +461,6 @@ def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -
 ENCODERS.add(
     "siglip",
     EncoderSpec(
-        name="siglip",
         title="SigLIP and SigLIP 2 of fixed resolution",
         config_class=SiglipConfig,
         build=SiglipEncoder,

@@ -440,8 +440,8 @@ def read_sentencepiece(path: Path) -> tokenizers.Tokenizer:
             raise ValueError(f"it has no {SPIECE_END}")
     except Exception as error:  # of a damaged file; the library raises plain Exception
         raise CheckpointError(f"{path}: not a SentencePiece model of SigLIP ({error})") from error
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(repositionment=SPACE, prepend_scheme="always")
-    backend.decoder = decoders.Metaspace(repositionment=SPACE, prepend_scheme="always")
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {SPIECE_END}", special_tokens=[(SPIECE_END, end)]
     )
@@ -452,16 +452,16 @@ def cleaning(table: bytes) -> normalizers.Normalizer:
     """Lower case, no punctuation, single spaces, as in SigLIP's training; then the file's table."""
     punctuation = "[" + "".join("\\" + letter for letter in string.punctuation) + "]"
     steps: list[normalizers.Normalizer] = [
-        normalizers.Reposition(Regex(FINAL_SIGMA), "\u03c2"),
+        normalizers.Replace(Regex(FINAL_SIGMA), "\u03c2"),
         normalizers.Lowercase(),
-        normalizers.Reposition(Regex(punctuation), ""),
-        normalizers.Reposition(Regex(r"[\s\x1c-\x1f]+"), " "),
+        normalizers.Replace(Regex(punctuation), ""),
+        normalizers.Replace(Regex(r"[\s\x1c-\x1f]+"), " "),
         normalizers.Strip(),
     ]
     if table:
         steps += [
             normalizers.Precompiled(table),
-            normalizers.Reposition(Regex(" {2,}"), " "),
+            normalizers.Replace(Regex(" {2,}"), " "),
             normalizers.Strip(),
         ]
     return normalizers.Sequence(steps)
