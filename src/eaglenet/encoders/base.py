@@ -1,4 +1,4 @@
-"""Bases of encoders, and loading of trained ones."""
+"""Bases of encoders."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError, UsageError
+from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import (
     Abilities,
     BlockLayers,
@@ -27,9 +26,6 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.encoders.blocks import ResidualBlock
-from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX
-from eaglenet.encoders.hub import find_hub_folder
-from eaglenet.encoders.registry import ENCODERS, Pretrained
 from eaglenet.encoders.weights import forget, is_deferred
 
 CHUNK_FRAMES = 12
@@ -373,39 +369,3 @@ def _first_shown(frames: Frames) -> Int[Tensor, "images"] | None:
     for (index, before), same in zip(pairs, is_same, strict=True):
         first[index] = first[before] if same else index
     return torch.tensor(first, device=flat.device) if any(is_same) else None
-
-
-def load_pretrained(
-    name_or_folder: str | Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    tokenizer: str | Path | None = None,
-) -> Pretrained:
-    """Load a trained encoder in eval mode with its tokenizer; its files determine the family.
-
-    Args:
-        name_or_folder: a published folder or file, a hub id, a short name,
-            ``openclip:NAME/PRETRAINED``, or ``st:MODEL``.
-        tokenizer: folder or table of the vocabulary, if the model has none.
-    """
-    # Not at import: both modules import this one.
-    from eaglenet.encoders.openclip import PREFIX, load_openclip
-    from eaglenet.encoders.sentence_transformer import load_st
-
-    name = HUB_IDS.get(str(name_or_folder), str(name_or_folder))
-    if name.startswith(PREFIX):
-        return load_openclip(name)
-    if name.startswith(ST_PREFIX):
-        return load_st(name)
-    path = Path(name_or_folder).expanduser()
-    location = path if path.exists() else find_hub_folder(str(name_or_folder))
-    for family in ENCODERS:
-        spec = ENCODERS[family]
-        if spec.load is not None and spec.recognises(location):
-            return spec.load(location, dtype=dtype, tokenizer=tokenizer)
-    families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)
-    if not (location / "config.json").is_file():
-        raise ModelNotFoundError(
-            f"{location} has no config.json; expected a folder of a known model ({families})"
-        )
-    raise CheckpointError(f"{location}: a model of no known family (known: {families})")

@@ -17,11 +17,12 @@ from eaglenet.core.hardware import AUTO, best_device
 from eaglenet.core.run_folder import MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
-from eaglenet.encoders import ENCODERS
+from eaglenet.encoders import ENCODERS, Pretrained
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.catalogue import ALIASES
+from eaglenet.encoders.catalogue import ALIASES, HUB_IDS, ST_PREFIX
 from eaglenet.encoders.clip_config import check_sizes
 from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.hub import find_hub_folder
 from eaglenet.encoders.weights import read_safetensors, reading_on_demand, realise
 from eaglenet.layers.transformer import default_heads
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
@@ -151,12 +152,45 @@ def _find(name_or_folder: str | Path) -> Method:
             f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a model "
             "folder"
         )
-    from eaglenet.encoders.base import load_pretrained
-
     encoder, tokenizer = load_pretrained(name_or_folder)
     method = _zero_shot(encoder)
     method.tokenizer = tokenizer
     return method
+
+
+def load_pretrained(
+    name_or_folder: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tokenizer: str | Path | None = None,
+) -> Pretrained:
+    """Load a trained encoder in eval mode with its tokenizer; its files determine the family.
+
+    Args:
+        name_or_folder: a published folder or file, a hub id, a short name,
+            ``openclip:NAME/PRETRAINED``, or ``st:MODEL``.
+        tokenizer: folder or table of the vocabulary, if the model has none.
+    """
+    from eaglenet.encoders.openclip import PREFIX, load_openclip
+    from eaglenet.encoders.sentence_transformer import load_st
+
+    name = HUB_IDS.get(str(name_or_folder), str(name_or_folder))
+    if name.startswith(PREFIX):
+        return load_openclip(name)
+    if name.startswith(ST_PREFIX):
+        return load_st(name)
+    path = Path(name_or_folder).expanduser()
+    location = path if path.exists() else find_hub_folder(str(name_or_folder))
+    for family in ENCODERS:
+        spec = ENCODERS[family]
+        if spec.load is not None and spec.recognises(location):
+            return spec.load(location, dtype=dtype, tokenizer=tokenizer)
+    families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)
+    if not (location / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"{location} has no config.json; expected a folder of a known model ({families})"
+        )
+    raise CheckpointError(f"{location}: a model of no known family (known: {families})")
 
 
 def _zero_shot(encoder: Encoder) -> Method:
