@@ -15,10 +15,10 @@ import eaglenet
 from clip_folder import learn_tokenizer
 from eaglenet.core.errors import CheckpointError
 from eaglenet.core.types import Clips
-from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_files import config_from_open_clip
 from eaglenet.encoders.tokenizers import ClipTokenizer, JsonTokenizer
+from eaglenet.models.folder import load_pretrained
 from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 

@@ -16,11 +16,11 @@ import eaglenet
 from clip_folder import config_to_hub, save_clip
 from eaglenet.core.errors import ModelNotFoundError
 from eaglenet.core.types import Clips, Tokens
-from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.clip_files import config_from_hub, load_clip, read_clip_folder
 from eaglenet.encoders.tokenizers import JsonTokenizer
+from eaglenet.models.folder import load_pretrained
 from texts_alone import check_texts_alone
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}

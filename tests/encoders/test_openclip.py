@@ -15,9 +15,9 @@ import eaglenet
 from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.core.types import Clips
 from eaglenet.encoders import int8
-from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.openclip import OpenClipEncoder, OpenClipTokenizer
 from eaglenet.methods import METHODS
+from eaglenet.models.folder import load_pretrained
 from timm_oracle import import_oracle
 
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}

@@ -13,7 +13,6 @@ from clip_oracle import randomised
 import eaglenet
 from clip_folder import learn_tokenizer
 from eaglenet.core.types import Clips, Tokens
-from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.clip_config import TextConfig
 from eaglenet.encoders.perception import (
     PERCEPTION_SHAPES,
@@ -24,6 +23,7 @@ from eaglenet.encoders.perception import (
     read_perception,
 )
 from eaglenet.encoders.siglip import read_siglip_folder
+from eaglenet.models.folder import load_pretrained
 from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 

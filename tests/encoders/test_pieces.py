@@ -82,9 +82,9 @@ def test_a_piece_is_small_and_torch_has_one_thread_in_each(threads: int) -> None
 
     pixels, mask = videos(19, 5)
     with torch.inference_mode():
-        found = base.in_pieces(read, pixels, mask)
+        found = base.in_chunks(read, pixels, mask)
     assert torch.equal(found, pixels[:, :, 0, 0, :1, None].float())
-    assert max(count for count, _, _ in seen) * 5 <= base.FRAMES
+    assert max(count for count, _, _ in seen) * 5 <= base.CHUNK_FRAMES
     assert {number for _, number, _ in seen} == {1}
     assert all(name.startswith("pieces") for _, _, name in seen) == (threads > 1)
     assert torch.get_num_threads() == threads
@@ -97,5 +97,5 @@ def test_gradients_are_of_one_pass_over_all_frames(threads: int) -> None:
         calls.append(len(frames))
         return frames[:, :, 0, 0, :1, None].float()
 
-    base.in_pieces(read, videos(19, 5)[0], None)
+    base.in_chunks(read, videos(19, 5)[0], None)
     assert calls == [19]

@@ -24,9 +24,9 @@ from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.hits import Hit
 from eaglenet.core.types import Clips
 from eaglenet.encoders import hub
-from eaglenet.encoders.base import load_pretrained
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
+from eaglenet.models.folder import load_pretrained
 from eaglenet.search.query import Query
 from eaglenet.search.torch_model import model_identity
 from eaglenet.serve.app import create_app

@@ -16,7 +16,6 @@ from torch import Tensor
 import eaglenet
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.core.types import Clips, Tokens
-from eaglenet.encoders.base import load_pretrained
 from eaglenet.encoders.siglip import (
     SIGLIP_SHAPES,
     TEXT_DEFAULTS,
@@ -28,6 +27,7 @@ from eaglenet.encoders.siglip import (
     read_siglip_tokenizer,
 )
 from eaglenet.methods import METHODS
+from eaglenet.models.folder import load_pretrained
 from texts_alone import check_texts_alone
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}

@@ -16,12 +16,13 @@ import eaglenet
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.core.types import Clips, Encoder, TextFeatures, Tokenizer, Tokens, VideoFeatures
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
-from eaglenet.encoders.base import BaseEncoder, load_pretrained
+from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods import METHODS
+from eaglenet.models.folder import load_pretrained
 
 TINY = ClipConfig(
     dim=6,
@@ -75,7 +76,6 @@ def load_colours(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | Non
 def colours() -> Iterator[EncoderSpec]:
     """A family as another package would bring it."""
     spec = EncoderSpec(
-        name="colours",
         title="mean colours",
         config_class=ColourConfig,
         build=ColourEncoder,

@@ -8,7 +8,7 @@ from small_towers import small_clip, small_clips
 
 from eaglenet.core.types import Tokens
 from eaglenet.methods import METHODS
-from eaglenet.methods.early.bridgeformer import BridgeFormer, ask
+from eaglenet.methods.early.bridgeformer import BridgeFormer, make_questions
 from reference import bridge as reference
 from reference.arithmetic import part, weights_of
 
@@ -51,7 +51,7 @@ def test_one_word_is_hidden_and_is_the_answer() -> None:
     torch.manual_seed(0)
     seen = set()
     for _ in range(20):
-        questions, answers = ask(tokens().ids, torch.tensor([4, 2]), mask_token=3)
+        questions, answers = make_questions(tokens().ids, torch.tensor([4, 2]), mask_token=3)
         hidden = (questions == 3).nonzero().tolist()
         assert [row for row, _ in hidden] == [0, 1]
         for row, place in hidden:

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from eaglenet.core.types import Losses, TextFeatures, Tokens, VideoFeatures
 from eaglenet.energy.langevin import sample
 from eaglenet.methods.eaglenet import EagleNet
-from eaglenet.models.released import Conversion, convert
+from eaglenet.methods.official.checkpoint import OfficialConversion, convert_eaglenet
 from golden_checkpoint import (
     GOLDEN_NAMES,
     TOLERANCE,
@@ -28,9 +28,9 @@ GRADIENT_TOLERANCE = 1e-4
 
 
 @cache
-def conversion(name: str) -> Conversion:
+def conversion(name: str) -> OfficialConversion[EagleNet]:
     pooling: Any = POOLING[golden_options(name)["pooling"]]
-    return convert(golden_weights(name), energy_pooling=pooling)
+    return convert_eaglenet(golden_weights(name), energy_pooling=pooling)
 
 
 def model(name: str) -> EagleNet:
@@ -139,7 +139,9 @@ def test_the_support_energy_term_equals_the_released_numbers(name: str) -> None:
 
     stored, inputs = load_golden(name), golden_inputs(name)
     pooling: Any = POOLING[golden_options(name)["pooling"]]
-    method = convert(golden_weights(name), energy_pooling=pooling, energy_support_weight=1.0).method
+    method = convert_eaglenet(
+        golden_weights(name), energy_pooling=pooling, energy_support_weight=1.0
+    ).method
     energy = method.energy
     assert energy is not None
     text = TextFeatures(stored["text_features"])

@@ -24,10 +24,10 @@ from eaglenet.methods.official.checkpoint import (
     NO_CONVERSION,
     UNDETERMINED,
     convert_official,
+    read_released,
 )
 from eaglenet.methods.official.tables import TABLES
 from eaglenet.models.folder import save
-from eaglenet.models.released import read_released
 from golden_peers import FILES, Golden, load_peer
 
 GOLDEN_CHECKPOINT = Path(__file__).parents[1] / "golden" / "other" / "tvproxynet.npz"

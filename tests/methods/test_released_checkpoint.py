@@ -19,7 +19,7 @@ import eaglenet
 from eaglenet.core.errors import CheckpointError
 from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
-from eaglenet.models.released import convert, read_released
+from eaglenet.methods.official.checkpoint import convert_eaglenet, read_released
 from eaglenet.research.data.demo.dataset import render_world
 from eaglenet.research.experiments import evaluation
 from golden_checkpoint import (
@@ -63,7 +63,7 @@ def golden_scores(method: EagleNet, name: str) -> Tensor:
 
 def test_a_converted_checkpoint_is_evaluated_as_its_authors_did() -> None:
     """Every int(fps)-th frame, zeros once normalised, square pixels, 32 words, towers in fp16."""
-    method = convert(weights_of(RGAT)).method
+    method = convert_eaglenet(weights_of(RGAT)).method
     spec = method.frame_spec
     assert (spec.num_frames, spec.size) == (12, 64)
     assert (spec.sampling, spec.short, spec.square_pixels) == ("whole_rate", "zeros", True)
@@ -152,13 +152,18 @@ def test_shifted_blocks_are_read_under_both_of_their_names() -> None:
     weights = weights_of(RGAT)
     plain = {name.replace(".attn.net.", ".attn."): value for name, value in weights.items()}
     assert set(plain) != set(weights)
-    one, other = convert(weights).method.state_dict(), convert(plain).method.state_dict()
+    one, other = (
+        convert_eaglenet(weights).method.state_dict(),
+        convert_eaglenet(plain).method.state_dict(),
+    )
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_prefixes_of_parallel_training_and_half_precision_are_understood() -> None:
     weights = {f"module.{name}": value.half() for name, value in weights_of(RGAT).items()}
-    method = convert({name.removeprefix("module."): v for name, v in weights.items()}).method
+    method = convert_eaglenet(
+        {name.removeprefix("module."): v for name, v in weights.items()}
+    ).method
     assert all(value.dtype == torch.float32 for value in method.parameters())
 
 
@@ -171,14 +176,14 @@ def test_a_wrapped_state_dict_is_understood(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["decoder.weight", "clip.visual.adapter.weight", "gnn.v2.weight"])
 def test_names_that_are_not_understood_are_refused_by_name(name: str) -> None:
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
-        convert({**weights_of(RGAT), name: torch.zeros(2)})
+        convert_eaglenet({**weights_of(RGAT), name: torch.zeros(2)})
 
 
 def test_a_missing_weight_is_named() -> None:
     weights = dict(weights_of(RGAT))
     del weights["pool_frames.linear_proj.weight"]
     with pytest.raises(CheckpointError, match=r"pool_frames\.linear_proj\.weight"):
-        convert(weights)
+        convert_eaglenet(weights)
 
 
 def test_code_inside_a_checkpoint_is_never_run(tmp_path: Path) -> None:
@@ -200,7 +205,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 
 
 def test_the_zero_filled_replay_buffer_is_not_taken_for_samples() -> None:
-    method = convert(weights_of(RGAT)).method
+    method = convert_eaglenet(weights_of(RGAT)).method
     assert method.replay is not None
     assert int(method.replay.written) == 0
     weights = dict(weights_of(RGAT))
@@ -208,7 +213,7 @@ def test_the_zero_filled_replay_buffer_is_not_taken_for_samples() -> None:
     # Newest first: row 0 was written last.
     texts[0], texts[1], frames[0], frames[1] = 2.0, 1.0, 2.0, 1.0
     weights |= {"ebm.replay_buffer_txt": texts, "ebm.replay_buffer_vid": frames}
-    method = convert(weights).method
+    method = convert_eaglenet(weights).method
     assert method.replay is not None
     assert int(method.replay.written) == 2
     assert method.replay.texts[:2, 0].tolist() == [1.0, 2.0]
@@ -239,7 +244,7 @@ def test_settings_without_a_trace_have_to_be_given(tmp_path: Path) -> None:
 
 def test_a_model_of_one_layer_reads_the_last_of_those_that_were_built() -> None:
     weights = weights_of(RGAT)
-    one, two = convert(weights, num_layers=1), convert(weights)
+    one, two = convert_eaglenet(weights, num_layers=1), convert_eaglenet(weights)
     assert one.method.config.num_layers == 1
     state, other = one.method.state_dict(), two.method.state_dict()
     name = "graph.edges.relation.projection.weight"
@@ -255,5 +260,5 @@ def test_features_alone_give_the_stored_scores() -> None:
     video = VideoFeatures(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
     noise = inputs.candidate_noise.unflatten(1, (len(text), -1)).permute(1, 2, 0, 3)
     with torch.no_grad():
-        scores = convert(weights_of(RGAT)).method.score(text, video, noise)
+        scores = convert_eaglenet(weights_of(RGAT)).method.score(text, video, noise)
     assert_close(scores, stored["scores"], atol=TOLERANCE, rtol=0)

@@ -10,7 +10,7 @@ from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.scoring import choose
-from eaglenet.scoring.eaglenet import subspace
+from eaglenet.scoring.eaglenet import factorised
 from eaglenet.scoring.eaglenet.factorised import RadiusSubspace, candidates, project_texts
 from eaglenet.scoring.eaglenet.plan import Plan, plan_of
 
@@ -72,7 +72,7 @@ def test_radii_of_no_small_subspace_are_left_to_the_whole_product(
 ) -> None:
     plan = plan_of(make())
     assert plan is not None
-    monkeypatch.setattr(subspace, "MAX_VECTORS", 4)
+    monkeypatch.setattr(factorised, "MAX_VECTORS", 4)
     space = RadiusSubspace(plan)
     sentence = torch.randn(TEXTS, DIM)
     assert space.project(sentence, torch.rand(VIDEOS, TEXTS, DIM)) is None

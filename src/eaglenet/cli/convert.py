@@ -114,12 +114,12 @@ def _convert_eaglenet(
 ) -> tuple[Method, dict[str, str]]:
     from eaglenet.core.errors import UsageError
     from eaglenet.methods.eaglenet import EagleNetConfig
-    from eaglenet.models.released import UNDETERMINED, read_released
-    from eaglenet.models.released import convert as convert_weights
+    from eaglenet.methods.official import checkpoint as official
 
     if energy_pooling not in POOLINGS:
         raise UsageError(f"--energy-pooling {energy_pooling}: choose one of {', '.join(POOLINGS)}")
-    missing = {name: value for name, value in UNDETERMINED.items() if name not in settings}
+    scripts = official.UNDETERMINED["eaglenet"]
+    missing = {name: value for name, value in scripts.items() if name not in settings}
     if dataset is None and missing:
         options = " ".join(f"--set {name}={value}" for name, value in missing.items())
         raise UsageError(
@@ -128,17 +128,16 @@ def _convert_eaglenet(
         )
     if dataset is not None:
         weight = EagleNetConfig.released(dataset).energy_support_weight
-        settings = {**UNDETERMINED, "energy_support_weight": weight, **settings}
+        settings = {**scripts, "energy_support_weight": weight, **settings}
     settings = {**settings, "energy_pooling": energy_pooling}
-    conversion = convert_weights(read_released(checkpoint), **settings)
+    conversion = official.convert_eaglenet(official.read_released(checkpoint), **settings)
     return conversion.method, conversion.unused
 
 
 def _convert_peer(
     name: str, checkpoint: Path, settings: dict[str, Any]
 ) -> tuple[Method, dict[str, str]]:
-    from eaglenet.methods.official.checkpoint import convert_official
-    from eaglenet.models.released import read_released
+    from eaglenet.methods.official.checkpoint import convert_official, read_released
     from eaglenet.research.recipes.authors import ORIGINALS
 
     original = ORIGINALS.get(name)

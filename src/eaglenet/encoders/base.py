@@ -1,4 +1,4 @@
-"""What encoders have in common: any, and those with a vision and a text tower."""
+"""Bases of encoders."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError, UsageError
+from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import (
     Abilities,
     BlockLayers,
@@ -27,15 +26,10 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.encoders.blocks import ResidualBlock
-from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX
-from eaglenet.encoders.hub import find_hub_folder
-from eaglenet.encoders.registry import ENCODERS, Pretrained
 from eaglenet.encoders.weights import forget, is_deferred
 
-# Many videos through a tower on a CPU: a few frames at once in each thread.
-
-FRAMES = 12
-"""Of a piece, at least: one clip. Fewer cost more calls a frame, more leave the caches."""
+CHUNK_FRAMES = 12
+"""Minimum frames per chunk: one clip. Fewer need more calls per frame, more leave the caches."""
 
 TextSource = Tokens | TextFeatures
 """Texts that an encoder reads: tokens, or stored features."""
@@ -46,11 +40,11 @@ Mask = Bool[Tensor, "videos frames"]
 Read = Callable[[Frames, Mask | None], Float[Tensor, "videos frames tokens dim"]]
 
 
-def in_pieces(
+def in_chunks(
     read: Read, frames: Frames, mask: Mask | None
 ) -> Float[Tensor, "videos frames tokens dim"]:
-    """What ``read`` gives for all videos, none of which depends on another."""
-    size = max(1, FRAMES // frames.shape[1])
+    """Apply ``read`` to independent videos: on a CPU a few at a time in each thread."""
+    size = max(1, CHUNK_FRAMES // frames.shape[1])
     is_whole = frames.device.type != "cpu" or torch.is_grad_enabled() or len(frames) <= size
     if is_whole or torch.compiler.is_compiling():
         return read(frames, mask)
@@ -71,24 +65,24 @@ def in_pieces(
 
 @cache
 def _single_threads(count: int) -> ThreadPoolExecutor:
-    """``count`` threads in each of which torch has one."""
-    pool = ThreadPoolExecutor(count, thread_name_prefix="pieces")
-    all_there = threading.Barrier(count)
+    """Return a pool of ``count`` threads in each of which torch uses one thread."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix="chunks")
+    barrier = threading.Barrier(count)
 
-    def begin() -> None:
+    def start() -> None:
         torch.set_num_threads(1)
-        torch.get_num_threads()  # Only from now on the number is this thread's own.
-        all_there.wait()
+        torch.get_num_threads()  # Only after this call the number belongs to this thread.
+        barrier.wait()
 
-    for begun in [pool.submit(begin) for _ in range(count)]:
-        begun.result()
-    # One that begins takes what was set last.
+    for future in [pool.submit(start) for _ in range(count)]:
+        future.result()
+    # A new thread takes the number that was set last.
     torch.set_num_threads(count)
     return pool
 
 
 RESTORING = threading.RLock()
-"""One restores a released tower, others wait for it."""
+"""One thread restores a released tower, others wait for it."""
 
 
 class BaseEncoder(nn.Module, ABC):
@@ -123,11 +117,7 @@ class BaseEncoder(nn.Module, ABC):
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures: ...
 
     def encode_frames(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"] | None = None,
-        *,
-        patches: bool = False,
+        self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
         raise UsageError(f"an encoder of {self.family} reads no frames; use encode_video")
 
@@ -175,9 +165,9 @@ class TowerEncoder(BaseEncoder):
     def hold_towers(
         self, config: Any, vision: Any, text: Any, *, logit_scale: float, seed: int
     ) -> None:
-        """Keep two new towers and what ``config`` says of them; random where weights are real.
+        """Set two new towers and their sizes; weights are random unless on the meta device.
 
-        ``logit_scale``: the natural logarithm of the factor of the cosines at the start.
+        ``logit_scale``: initial natural logarithm of the factor of the cosines.
         """
         self.config = config
         self.dim = config.dim
@@ -192,15 +182,15 @@ class TowerEncoder(BaseEncoder):
             text.initialise(generator)
 
     def release_vision(self, restore: Callable[[], nn.Module]) -> None:
-        """Forget the weights of the image tower: questions in words need the other one alone.
+        """Release the weights of the image tower, which text queries do not need.
 
-        ``restore`` gives the tower again; it is called when somebody asks for it.
+        ``restore`` returns the tower; it is called on the next access.
         """
         forget(self.vision)
         self._restore_vision = restore
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TowerEncoder:
-        """Moves what is there: an image tower that is not read or was released has no values."""
+        """Move what has values; an image tower that was not read or was released has none."""
         with RESTORING:
             vision = self._modules["vision"]
             assert vision is not None
@@ -219,16 +209,16 @@ class TowerEncoder(BaseEncoder):
                 restore = self.__dict__.get("_restore_vision")
                 if restore is not None:
                     self.vision = restore().to(self.device).eval()
-                    self._restore_vision = None  # only now: others wait until it is there
+                    self._restore_vision = None  # only now: other threads wait for it
             return super().__getattr__(name)
         return value
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
-        """Sentences; with ``words`` every position and which are real."""
+        """Encode texts; with ``words`` also every token and which are real."""
         if not isinstance(texts, Tokens):
             raise UsageError(f"a {self.family} encoder reads Tokens, got {type(texts).__name__}")
         if words and not self.abilities.words:
-            raise UsageError(f"a {self.family} encoder gives sentences only, not their words")
+            raise UsageError(f"a {self.family} encoder gives one vector per text, not its words")
         if texts.ids.shape[1] > self.context_length:
             limit = self.context_length
             raise UsageError(
@@ -240,7 +230,7 @@ class TowerEncoder(BaseEncoder):
         return features
 
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
-        """One vector a frame; with ``patches`` all tokens of a frame, its own vector first.
+        """Encode one vector per frame; with ``patches`` all its tokens, its own vector first.
 
         ``patches`` is [videos, frames, 1 + patches, dim], and ``patches[:, :, 0]`` is ``frames``.
         """
@@ -257,58 +247,46 @@ class TowerEncoder(BaseEncoder):
         )
 
     def _encode_frames_once(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"],
-        patches: bool,
+        self, frames: Frames, mask: Mask, patches: bool
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """:meth:`encode_frames`, but a frame that its video or the next shows again costs one.
+        """Call :meth:`encode_frames`, with repeated frames of a video or the next encoded once.
 
-        Those that overlapping clips share, stills of a camera, pictures, the frames that fill up a
-        short video.
+        Overlapping clips share frames, and images and short videos repeat them.
         """
-        shown = None if torch.is_grad_enabled() or self._sees_time else _first_shown(frames)
-        if shown is None:
+        first_shown = None if torch.is_grad_enabled() or self._sees_time else _first_shown(frames)
+        if first_shown is None:
             return self.encode_frames(frames, mask, patches=patches)
-        fresh = shown == torch.arange(len(shown), device=shown.device)
+        fresh = first_shown == torch.arange(len(first_shown), device=first_shown.device)
         once = self.encode_frames(
             frames.flatten(0, 1)[fresh][:, None],
             mask.to(fresh.device).flatten()[fresh][:, None],
             patches=patches,
         )
-        # Where among those that are encoded the first showing of each frame is.
-        place = (fresh.cumsum(dim=0) - 1)[shown].view(frames.shape[:2])
-        return once[:, 0][place.to(once.device)]
+        # Index of each frame's first showing among the frames that are encoded.
+        index = (fresh.cumsum(dim=0) - 1)[first_shown].view(frames.shape[:2])
+        return once[:, 0][index.to(once.device)]
 
     @property
     def _sees_time(self) -> bool:
-        """Whether a frame's tokens depend on where in its video it is."""
+        """True if a frame's tokens depend on its position in the video."""
         shifted = (getattr(block, "token_shift", False) for block in _blocks(self.vision))
         parts = (getattr(self.vision, name, None) for name in ("frame_embedding", "temporal_stem"))
         return any(part is not None for part in parts) or any(shifted)
 
     def encode_frames(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"] | None = None,
-        *,
-        patches: bool = False,
+        self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """All frames through the tower; uint8, or floats normalised already.
+        """Encode frames: uint8, or floats that are normalised already.
 
-        On a CPU and without gradients a few videos at a time (``pieces``).
+        On a CPU and without gradients a few videos at a time (:func:`in_chunks`).
 
         ``mask`` says which frames are real; only token shift and a temporal stem look at it.
         """
         frames = frames.to(self.device, non_blocking=True)
-        return in_pieces(partial(self._read_frames, patches=patches), frames, mask)
+        return in_chunks(partial(self._read_frames, patches=patches), frames, mask)
 
     def _read_frames(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"] | None,
-        *,
-        patches: bool,
+        self, frames: Frames, mask: Mask | None, *, patches: bool
     ) -> Float[Tensor, "videos frames tokens dim"]:
         num_videos, num_frames = frames.shape[:2]
         tokens: Tensor = self.vision(
@@ -367,65 +345,27 @@ def _blocks(tower: nn.Module) -> list[nn.Module]:
     return list(blocks) if isinstance(blocks, nn.ModuleList) else []
 
 
-def _first_shown(
-    frames: Shaped[Tensor, "videos frames 3 height width"],
-) -> Int[Tensor, "places"] | None:
-    """For each frame, all videos in a row, the place of the first of its pixels; None: all differ.
+def _first_shown(frames: Frames) -> Int[Tensor, "images"] | None:
+    """Index of the first frame with equal pixels, for each frame; None if all differ.
 
-    It is looked for in its own video and the one before, and from what is found there on.
+    Frames are compared with those of their own video and of the one before.
     """
     flat = frames.flatten(0, 1)
-    # The middle row tells nearly always, and reading all of a frame costs.
+    # Comparing the middle rows first is enough for nearly all frames.
     rows = flat[:, :, flat.shape[2] // 2].flatten(1)
     kinds = torch.unique(rows, dim=0, return_inverse=True)[1].tolist()
     latest: dict[int, int] = {}
     pairs = []
-    for place, kind in enumerate(kinds):
+    for index, kind in enumerate(kinds):
         before = latest.get(kind, -1)
-        if before >= 0 and before // frames.shape[1] >= place // frames.shape[1] - 1:
-            pairs.append((place, before))
-        latest[kind] = place
+        if before >= 0 and before // frames.shape[1] >= index // frames.shape[1] - 1:
+            pairs.append((index, before))
+        latest[kind] = index
     if not pairs:
         return None
     later, earlier = torch.tensor(pairs, device=flat.device).unbind(1)
     is_same = (flat[later] == flat[earlier]).flatten(1).all(dim=1).tolist()
     first = list(range(len(flat)))
-    for (place, before), same in zip(pairs, is_same, strict=True):
-        first[place] = first[before] if same else place
+    for (index, before), same in zip(pairs, is_same, strict=True):
+        first[index] = first[before] if same else index
     return torch.tensor(first, device=flat.device) if any(is_same) else None
-
-
-def load_pretrained(
-    name_or_folder: str | Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    tokenizer: str | Path | None = None,
-) -> Pretrained:
-    """Load a trained encoder in eval mode with its tokenizer; its files determine the family.
-
-    Args:
-        name_or_folder: a published folder or file, a hub id, a short name,
-            ``openclip:NAME/PRETRAINED``, or ``st:MODEL``.
-        tokenizer: folder or table of the vocabulary, if the model has none.
-    """
-    # Not at import: both modules import this one.
-    from eaglenet.encoders.openclip import PREFIX, load_openclip
-    from eaglenet.encoders.sentence_transformer import load_st
-
-    name = HUB_IDS.get(str(name_or_folder), str(name_or_folder))
-    if name.startswith(PREFIX):
-        return load_openclip(name)
-    if name.startswith(ST_PREFIX):
-        return load_st(name)
-    path = Path(name_or_folder).expanduser()
-    location = path if path.exists() else find_hub_folder(str(name_or_folder))
-    for family in ENCODERS:
-        spec = ENCODERS[family]
-        if spec.load is not None and spec.recognises(location):
-            return spec.load(location, dtype=dtype, tokenizer=tokenizer)
-    families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)
-    if not (location / "config.json").is_file():
-        raise ModelNotFoundError(
-            f"{location} has no config.json; expected a folder of a known model ({families})"
-        )
-    raise CheckpointError(f"{location}: a model of no known family (known: {families})")

@@ -1,4 +1,4 @@
-"""The transformer block both towers are made of."""
+"""Transformer blocks of towers, and attention pooling."""
 
 from __future__ import annotations
 
@@ -143,20 +143,20 @@ def has_kernel(device: torch.device) -> bool:
 
 
 AttentionMask = Bool[Tensor, "..."] | Float[Tensor, "..."]
-"""Broadcasts to [sequences, heads, queries, keys]: True may be seen, or a number that is added."""
+"""Broadcasts to [sequences, heads, queries, keys]: True is attended to, or a number is added."""
 
 
 Rotation = tuple[Float[Tensor, "tokens head"], Float[Tensor, "tokens head"]]
-"""Cosines and sines by which the pairs of a head's numbers turn, for every token."""
+"""Cosines and sines of the rotation of each pair of a head's numbers, for every token."""
 
 
 def rotate(
     values: Float[Tensor, "sequences heads tokens head"], rotation: Rotation
 ) -> Float[Tensor, "sequences heads tokens head"]:
-    """Rotary positions: (x_2i, x_2i+1) turned by an angle that depends on the token."""
+    """Rotary positions: rotate (x_2i, x_2i+1) by an angle that depends on the token."""
     cosines, sines = rotation
-    turned = torch.stack([-values[..., 1::2], values[..., ::2]], dim=-1).flatten(-2)
-    return (values * cosines + turned * sines).to(values.dtype)
+    rotated = torch.stack([-values[..., 1::2], values[..., ::2]], dim=-1).flatten(-2)
+    return (values * cosines + rotated * sines).to(values.dtype)
 
 
 class Attention(nn.Module):
@@ -180,7 +180,7 @@ class Attention(nn.Module):
         num_queries: int | None = None,
         rotation: Rotation | None = None,
     ) -> Float[Tensor, "sequences queries width"]:
-        """Attend; ``num_queries`` asks for the outputs of the first tokens only."""
+        """Attend; ``num_queries`` computes the outputs of the first tokens only."""
         # Strided views of one buffer: the fused kernels read them without a copy.
         sequences, length, width = tokens.shape
         parts = self.qkv(tokens).view(sequences, length, 3, self.heads, width // self.heads)
@@ -212,17 +212,17 @@ class FeedForward(nn.Module):
         if tokens.is_cuda and not (self.training or torch.is_grad_enabled()):
             if self.activation == "quick_gelu":
                 if can_fuse_quick_gelu(tokens, self.up):
-                    return self._in_our_product(tokens)
+                    return self._in_triton_product(tokens)
                 if not torch.compiler.is_compiling():
                     return self._in_one_pass(tokens)
-            elif self._is_product_enough(tokens):
-                return self._in_the_product(tokens)
+            elif self._can_use_cublas(tokens):
+                return self._in_cublas_product(tokens)
         hidden = self.up(tokens)
         result: Tensor = self.down(activate(hidden, self.activation))
         return result
 
-    def _is_product_enough(self, tokens: Tensor) -> bool:
-        """Whether cuBLAS's own GELU, which is the one by tanh, may stand for the activation.
+    def _can_use_cublas(self, tokens: Tensor) -> bool:
+        """Return whether cuBLAS's GELU, which is the one by tanh, can replace the activation.
 
         It differs from the exact GELU by an eighth or less of what rounding to bf16 does (root
         mean square, inputs with deviations of 0.1 to 4); in fp32 it would be the larger error.
@@ -231,7 +231,7 @@ class FeedForward(nn.Module):
             return False
         return self.activation == "gelu_tanh" or tokens.dtype == torch.bfloat16
 
-    def _in_the_product(
+    def _in_cublas_product(
         self, tokens: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
         """The activation at the end of the first product, before the widest tensor is written."""
@@ -240,10 +240,10 @@ class FeedForward(nn.Module):
         result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
         return result.view(tokens.shape)
 
-    def _in_our_product(
+    def _in_triton_product(
         self, tokens: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """The same for QuickGELU, with a product of our own."""
+        """The same for QuickGELU, with the Triton kernel."""
         flat = tokens.flatten(0, -2)
         hidden = quick_gelu_product(flat, self.up.weight, self.up.bias)
         result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
@@ -313,7 +313,7 @@ class ResidualBlock(nn.Module):
     def finish(
         self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """What follows attention: both residual sums."""
+        """Add both residual branches, given the output of attention."""
         tokens = tokens + attended
         result: Tensor = tokens + self.mlp(self.ln_2(tokens))
         return result
@@ -322,7 +322,7 @@ class ResidualBlock(nn.Module):
 def run_block(
     block: nn.Module, tokens: Tensor, *, is_checkpointed: bool, **options: object
 ) -> Tensor:
-    """Call a block; a checkpointed one forgets its activations and recomputes them backward."""
+    """Call a block; a checkpointed one recomputes its activations in the backward pass."""
     if is_checkpointed and torch.is_grad_enabled():
         # The block draws no random numbers, so the generator state need not be kept.
         result: Tensor = checkpoint(
@@ -345,7 +345,7 @@ def run_blocks(tower: Any, tokens: Tensor, **options: object) -> Tensor:
 
 
 def make_blocks(config: TowerConfig) -> nn.ModuleList:
-    """The blocks of a tower, one after the other."""
+    """Create the blocks of a tower."""
     return nn.ModuleList(
         ResidualBlock(
             config.width,

@@ -22,7 +22,7 @@ GPU_PARAMETERS = 2_000_000_000
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What there is to know of a model before it is downloaded.
+    """Description of a model before it is downloaded.
 
     parameters: of both towers. stored_bytes: that files hold of each.
     image_size: side of frames here; 0 if the model cannot be loaded here.

@@ -16,7 +16,7 @@ from eaglenet.encoders.vision import VisionTower
 
 
 class TextTower(nn.Module):
-    """Token ids to projected words or sentences: embed, blocks, ln_final, projection."""
+    """CLIP's text tower: embed, causal blocks, ln_final, projection."""
 
     def __init__(self, config: TextConfig, dim: int) -> None:
         super().__init__()
@@ -32,12 +32,12 @@ class TextTower(nn.Module):
         self.gradient_checkpointing = 0
 
     def embed(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts words width"]:
-        """What the first block takes."""
+        """Inputs of the first block."""
         tokens: Tensor = self.token_embedding(ids)
         return tokens + self.positional_embedding[: ids.shape[1]]
 
     def end_positions(self, ids: Int[Tensor, "texts words"]) -> Int[Tensor, "texts"]:
-        """Where each sentence ends: the first end token, or the largest id (OpenAI's rule)."""
+        """Index of each text's end: the first end token, or the largest id (OpenAI's rule)."""
         end_token = self.config.end_token
         if end_token is None:
             return ids.argmax(dim=1)
@@ -46,7 +46,7 @@ class TextTower(nn.Module):
     def read(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
     ) -> TextFeatures:
-        """A sentence is its end token; ``words`` gives every token too."""
+        """Return the end token of each text; with ``words`` every token too."""
         features = self(ids, words=words)
         if not words:
             return TextFeatures(sentence=features[:, 0])
@@ -80,15 +80,12 @@ class TextTower(nn.Module):
 def take_positions(
     tokens: Float[Tensor, "texts words dim"], positions: Int[Tensor, "texts"]
 ) -> Float[Tensor, "texts dim"]:
-    """One word of each text."""
+    """Select one token of each text."""
     return tokens[torch.arange(len(tokens), device=tokens.device), positions]
 
 
-__all__ = ["ClipConfig", "ClipEncoder"]
-
-
 class ClipEncoder(TowerEncoder):
-    """A frame is its class token, a sentence its end token.
+    """A frame is its class token, a text its end token.
 
     Weights may be fp32, bf16 or fp16; training runs bf16 autocast over fp32 weights. A new encoder
     is random (``seed``); :func:`eaglenet.encoders.clip_files.load_clip` gives a trained one.

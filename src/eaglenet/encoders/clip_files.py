@@ -1,4 +1,4 @@
-"""Trained CLIP models: from a folder, a hub id or an OpenAI file, and back into a folder."""
+"""Trained CLIP models from a folder, a hub id or an OpenAI file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, find_hub_folder
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
-from eaglenet.encoders.weight_names import Weights, clip_config, from_hub, from_openai
+from eaglenet.encoders.weight_names import (
+    Weights,
+    clip_config,
+    from_hub,
+    from_openai,
+    hub_section,
+    hub_tower_sizes,
+)
 from eaglenet.encoders.weights import (
     fill,
     model_type,
@@ -64,15 +71,15 @@ METACLIP_2 = "metaclip_2"
 def config_from_hub(
     values: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
 ) -> ClipConfig:
-    """Our config from ``config.json`` and, where there is one, ``preprocessor_config.json``."""
+    """Convert ``config.json`` and, if it exists, ``preprocessor_config.json``."""
     kind = values.get("model_type", "clip")
     if kind not in ("clip", METACLIP_2):
         raise CheckpointError(
             f"config.json describes a {kind!r} model; expected model_type 'clip' "
             "(CLIP, LAION or MetaCLIP in transformers' format)"
         )
-    text = TEXT_DEFAULTS | _section(values, "text_config")
-    vision = VISION_DEFAULTS | _section(values, "vision_config")
+    text = TEXT_DEFAULTS | hub_section(values, "text_config")
+    vision = VISION_DEFAULTS | hub_section(values, "vision_config")
     if vision["num_channels"] != 3:
         raise CheckpointError(f"the image tower takes {vision['num_channels']} channels, not 3")
     preprocessor = preprocessor or {}
@@ -84,13 +91,13 @@ def config_from_hub(
                 "vision": {
                     "image_size": _square(vision["image_size"]),
                     "patch_size": _square(vision["patch_size"]),
-                    **_tower(vision),
+                    **hub_tower_sizes(vision),
                 },
                 "text": {
                     "vocabulary_size": text["vocab_size"],
                     "context_length": text["max_position_embeddings"],
                     "end_token": _end_token(text["eos_token_id"], is_legacy=kind == "clip"),
-                    **_tower(text),
+                    **hub_tower_sizes(text),
                 },
                 "pixel_mean": preprocessor.get("image_mean", CLIP_PIXEL_MEAN),
                 "pixel_std": preprocessor.get("image_std", CLIP_PIXEL_STD),
@@ -98,26 +105,6 @@ def config_from_hub(
         )
     except (ConfigError, TypeError, ValueError, LookupError) as error:
         raise CheckpointError(f"config.json: {error}") from error
-
-
-def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A tower's own values. ``<name>_dict`` is how early configs said it, and it wins."""
-    legacy = values.get(f"{name}_dict")
-    given = legacy if legacy is not None else values.get(name) or {}
-    if not isinstance(given, Mapping):
-        raise CheckpointError(f"config.json: {name} should be an object, is {given!r:.60}")
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def _tower(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "width": values["hidden_size"],
-        "layers": values["num_hidden_layers"],
-        "heads": values["num_attention_heads"],
-        "mlp_width": values["intermediate_size"],
-        "activation": values["hidden_act"],
-        "norm_eps": values["layer_norm_eps"],
-    }
 
 
 def _square(size: Any) -> Any:
@@ -142,16 +129,16 @@ TEXT = {
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"),
     *("hf_tokenizer_name", "pool_type", "eos_id"),
 }
-"""Options whose meaning the towers have; what else a file sets is refused."""
+"""Supported options; a file that sets others is refused."""
 
 
 def is_open_clip(location: Path) -> bool:
-    """A folder of open_clip whose image tower is open_clip's own, not one of timm."""
+    """Recognise a folder of open_clip whose image tower is open_clip's own, not timm's."""
     return (location / OPEN_CLIP_CONFIG).is_file() and not open_clip_trunk(location)
 
 
 def read_open_clip(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
-    """The encoder of such a folder, in eval mode."""
+    """Read the encoder of such a folder, in eval mode."""
     weights = from_openai(read_open_clip_weights(folder))
     config = config_from_open_clip(read_json(folder / OPEN_CLIP_CONFIG), weights)
     with torch.device("meta"):
@@ -160,9 +147,9 @@ def read_open_clip(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipE
 
 
 def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipConfig:
-    """Our config: sizes by the weights, the rest by ``open_clip_config.json``."""
+    """Convert ``open_clip_config.json``; sizes are read off the weights."""
     plain = values.get("model_cfg", values)
-    pictures = values.get("preprocess_cfg") or {}
+    images = values.get("preprocess_cfg") or {}
     vision, text = (plain.get(name) or {} for name in ("vision_cfg", "text_cfg"))
     odd = [
         f"{title}{name}"
@@ -176,8 +163,8 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
     ]
     if text.get("pool_type", "argmax") not in ("argmax", "eos"):
         odd.append(f"text pool_type {text['pool_type']!r}")
-    if pictures.get("resize_mode", "shortest") != "shortest":
-        odd.append(f"resize_mode {pictures['resize_mode']!r}")
+    if images.get("resize_mode", "shortest") != "shortest":
+        odd.append(f"resize_mode {images['resize_mode']!r}")
     if odd:
         raise CheckpointError(
             f"{OPEN_CLIP_CONFIG}: {', '.join(odd)} are not of CLIP's own towers; load the model "
@@ -199,8 +186,8 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
                 activation=activation,
                 end_token=text.get("eos_id", 2) if text.get("pool_type") == "eos" else None,
             ),
-            pixel_mean=tuple(pictures.get("mean", CLIP_PIXEL_MEAN)),
-            pixel_std=tuple(pictures.get("std", CLIP_PIXEL_STD)),
+            pixel_mean=tuple(images.get("mean", CLIP_PIXEL_MEAN)),
+            pixel_std=tuple(images.get("std", CLIP_PIXEL_STD)),
         )
     except (ConfigError, TypeError, ValueError, ZeroDivisionError) as error:
         raise CheckpointError(f"{OPEN_CLIP_CONFIG}: {error}") from error
@@ -212,7 +199,7 @@ def load_clip(
     dtype: torch.dtype = torch.float32,
     tokenizer: str | Path | None = None,
 ) -> tuple[ClipEncoder, Tokenizer]:
-    """A trained encoder in eval mode, and the tokenizer that belongs to it.
+    """Load a trained encoder in eval mode, and its tokenizer.
 
     Args:
         name_or_folder: a folder of transformers (config.json, model.safetensors) or of open_clip
@@ -222,17 +209,19 @@ def load_clip(
     """
     path = Path(name_or_folder).expanduser()
     if path.is_file() and is_open_clip(path.parent):
-        path = path.parent  # its weights alone do not tell which activation they are for
+        path = path.parent  # weights alone do not determine the activation
     if path.is_file():
         encoder = load_openai_clip(path, dtype=dtype)
         words = _read_tokenizer(tokenizer) if tokenizer else _openai_tokenizer(path)
-        return encoder, _fitting(words, encoder, path)
+        return encoder, _check_vocabulary(words, encoder, path)
     folder = path if path.is_dir() else find_hub_folder(str(name_or_folder))
     kind = model_type(folder)
     if kind not in ("clip", METACLIP_2) and is_open_clip(folder):
         encoder = read_open_clip(folder, dtype=dtype)
         if encoder.config.text.end_token is None:
-            return encoder, _fitting(clip_tokenizer_for(folder, tokenizer), encoder, folder)
+            return encoder, _check_vocabulary(
+                clip_tokenizer_for(folder, tokenizer), encoder, folder
+            )
     else:
         encoder = read_clip_folder(folder, dtype=dtype)
         if kind != METACLIP_2:
@@ -240,8 +229,10 @@ def load_clip(
     return encoder, read_xlm_tokenizer(Path(tokenizer or folder), encoder.context_length)
 
 
-def _fitting(tokenizer: ClipTokenizer, encoder: ClipEncoder, location: Path) -> ClipTokenizer:
-    """Refuse a vocabulary that is not the one of the weights: every sentence would be nonsense."""
+def _check_vocabulary(
+    tokenizer: ClipTokenizer, encoder: ClipEncoder, location: Path
+) -> ClipTokenizer:
+    """Refuse a vocabulary of another size than that of the weights."""
     rows = encoder.config.text.vocabulary_size
     if tokenizer.vocabulary_size != rows:
         raise CheckpointError(
@@ -261,7 +252,7 @@ def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:
 
 
 def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
-    """The encoder of a folder in the hub's format, in eval mode."""
+    """Read the encoder of a folder in transformers' format, in eval mode."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(f"{folder} has no config.json; expected a CLIP folder")
     config = config_from_hub(
@@ -274,7 +265,7 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
 
 
 def clip_tokenizer_for(location: Path, tokenizer: str | Path | None) -> ClipTokenizer:
-    """CLIP's vocabulary for weights in ``location``: as asked, beside them, or from a package."""
+    """Read CLIP's vocabulary: from ``tokenizer``, beside the weights, or from a package."""
     if tokenizer is not None:
         return _read_tokenizer(tokenizer)
     return _openai_tokenizer(location if location.is_file() else location / "weights")
@@ -286,7 +277,7 @@ def _read_tokenizer(source: str | Path) -> ClipTokenizer:
 
 
 def _openai_tokenizer(path: Path) -> ClipTokenizer:
-    """OpenAI's files carry no vocabulary: beside the file, or in a package that has the table."""
+    """Read the vocabulary beside a file of OpenAI, which has none, or in a package."""
     looked_in = [path.parent]
     for package in ("clip", "open_clip"):
         # Found, not imported.
@@ -304,9 +295,6 @@ def _openai_tokenizer(path: Path) -> ClipTokenizer:
         f"{path} has weights but no vocabulary; looked in {locations}. Put tokenizer.json or "
         "bpe_simple_vocab_16e6.txt.gz beside it, or pass tokenizer=FOLDER"
     )
-
-
-# CLIP's entry in the table of towers: which files are of one, and how they are read.
 
 
 def is_clip(location: Path) -> bool:
@@ -330,7 +318,6 @@ def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -
 ENCODERS.add(
     "clip",
     EncoderSpec(
-        name="clip",
         title="CLIP (OpenAI, LAION, MetaCLIP, MetaCLIP 2)",
         config_class=ClipConfig,
         build=ClipEncoder,

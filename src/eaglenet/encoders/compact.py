@@ -1,4 +1,4 @@
-"""The compact towers as an encoder of texts and videos."""
+"""Compact towers as an encoder of texts and videos."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Abilities, TextFeatures
-from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.base import Frames, TowerEncoder
 from eaglenet.encoders.blocks import Attention, FeedForward, run_block, run_blocks
 from eaglenet.encoders.clip_config import TowerConfig, VisionTowerConfig
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec
-from eaglenet.encoders.vision import PatchEmbedding, TowerParts
+from eaglenet.encoders.vision import FirstTokens, Mask, PatchEmbedding, Patches, Pixels, TowerParts
 
 # The shape of a compact model: plain values, saved beside the weights.
 
@@ -25,7 +25,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class CompactVisionConfig(VisionTowerConfig):
-    """The image tower; defaults are a ViT-S/14 at 168 pixels.
+    """Image tower; defaults are a ViT-S/14 at 168 pixels.
 
     pool_after: blocks that see every patch; after them each 2 x 2 patches become their mean, so
         that the other blocks cost a quarter. 0 never pools.
@@ -61,7 +61,7 @@ class CompactVisionConfig(VisionTowerConfig):
 
 @dataclass(frozen=True)
 class CompactTextConfig(TowerConfig):
-    """The text tower: norms after each part, as in BERT; every word sees every other."""
+    """Text tower: norms after each part and attention over all tokens, as in BERT."""
 
     vocabulary_size: int = 30522
     context_length: int = 64
@@ -102,7 +102,7 @@ class CompactBlock(nn.Module):
         self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
         self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.dropout = 0.0
-        """Share of each branch's numbers that training sets to zero."""
+        """Dropout rate of each branch in training."""
 
     def forward(
         self,
@@ -137,14 +137,14 @@ class CompactText(nn.Module):
     def forward(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words dim"]:
-        """Vectors of all positions; those of padding mean nothing."""
+        """Vectors of all positions, padding included."""
         result: Tensor = self.projection(self.states(ids, mask))
         return result
 
     def states(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words width"]:
-        """What the last block gives, before the projection."""
+        """Return the outputs of the last block, before the projection."""
         embedded = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
         words: Tensor = self.norm(embedded)
         return run_blocks(self, words, mask=mask[:, None, None, :])
@@ -175,7 +175,7 @@ class CompactText(nn.Module):
 def mean_of_words(
     words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
 ) -> Float[Tensor, "texts dim"]:
-    """The sentence: the mean of its real words."""
+    """Mean of the real tokens of each text."""
     weights = mask.to(words.dtype)[..., None]
     return (words * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
 
@@ -195,7 +195,7 @@ class ScaledBlock(nn.Module):
         self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
         self.scale_2 = nn.Parameter(torch.ones(config.width))
         self.drop_path = 0.0
-        """Share of images for which training leaves a branch out (stochastic depth)."""
+        """Fraction of images whose branch training leaves out (stochastic depth)."""
 
     def forward(
         self, tokens: Float[Tensor, "images tokens width"]
@@ -205,7 +205,7 @@ class ScaledBlock(nn.Module):
     def finish(
         self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """What follows attention: both residual sums."""
+        """Add both residual branches, given the output of attention."""
         tokens = tokens + self._drop(self.scale_1 * attended)
         result: Tensor = tokens + self._drop(self.scale_2 * self.mlp(self.ln_2(tokens)))
         return result
@@ -222,8 +222,8 @@ class CompactVision(TowerParts):
     """Frames to one vector each: embed, blocks, pool 2 x 2 patches between them, norm, project.
 
     frame = W [class; mean of patches]. Split as W = [A, B] this is the mean over patches of
-    A class + B patch, which is what ``patches`` gives: vectors of places in the joint space whose
-    mean is the frame.
+    A class + B patch, which is what ``patches`` returns: vectors of image positions in the joint
+    space whose mean is the frame.
     """
 
     patch_embedding: PatchEmbedding
@@ -247,19 +247,19 @@ class CompactVision(TowerParts):
         self.projection = nn.Linear(2 * config.width, dim, bias=False)
         self.gradient_checkpointing = 0
         self.patch_dropout = 0.0
-        """Share of patches that training leaves out, where patches are not pooled."""
+        """Fraction of patches that training leaves out, if patches are not pooled."""
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Pixels,
         *,
         num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
-        """The frame alone, or with ``patches`` the frame and then its places, row by row.
+        """Return the frame alone, or with ``patches`` the frame and then its patches, row by row.
 
-        Every frame is a picture by itself: which video it belongs to does not matter here.
+        Frames are independent: the video they belong to does not matter.
         """
         tokens = self.embed(pixels)
         if self.training and self.patch_dropout and not self.config.pool_after:
@@ -280,17 +280,12 @@ class CompactVision(TowerParts):
         vectors = self.projection(torch.cat([whole.expand_as(patches_only), patches_only], dim=-1))
         return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
 
-    def before_block(
-        self, index: int, patches: Float[Tensor, "videos frames patches width"]
-    ) -> Float[Tensor, "videos frames kept width"]:
+    def before_block(self, index: int, patches: Patches) -> Patches:
         is_here = index and index == self.config.pool_after
         return pool_squares(patches, self.config.grid) if is_here else patches
 
     def read_video(
-        self,
-        first: Float[Tensor, "videos 1 width"],
-        patches: Float[Tensor, "videos frames patches width"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         """W [class; mean of patches], over the real frames and over each."""
         first, each = self.norm(first), self.norm(patches).mean(dim=2)
@@ -302,7 +297,7 @@ class CompactVision(TowerParts):
     def normalise(
         self, pixels: Float[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images 3 height width"]:
-        """What :meth:`forward` takes, of floating-point pixels in 0..255."""
+        """Normalise floating-point pixels in 0..255 for :meth:`forward`."""
         embedding = self.patch_embedding
         mean, std = (
             torch.tensor(values, device=pixels.device).view(3, 1, 1)
@@ -322,7 +317,7 @@ class CompactVision(TowerParts):
 def pool_patches(
     tokens: Float[Tensor, "images tokens width"], grid: int
 ) -> Float[Tensor, "images pooled width"]:
-    """The class token, and the mean of each 2 x 2 patches."""
+    """Class token, and the mean of each 2 x 2 patches."""
     return torch.cat([tokens[:, :1], pool_squares(tokens[:, 1:], grid)], dim=1)
 
 
@@ -338,7 +333,7 @@ def pool_squares(
 def leave_out_patches(
     tokens: Float[Tensor, "images tokens width"], share: float
 ) -> Float[Tensor, "images kept width"]:
-    """The class token and a random choice of the patches, another one for each image."""
+    """Class token and a random choice of the patches, drawn for each image."""
     images, count, width = tokens.shape
     num_left = max(1, round((count - 1) * (1 - share)))
     order = torch.rand(images, count - 1, device=tokens.device).argsort(dim=1)[:, :num_left] + 1
@@ -349,7 +344,7 @@ def leave_out_patches(
 def resize_positions(
     positions: Float[Tensor, "tokens width"], grid: int
 ) -> Float[Tensor, "other_tokens width"]:
-    """Learnt positions of a square grid, for a grid of another size (bicubic, antialiased)."""
+    """Resize learnt positions of a square grid (bicubic, antialiased)."""
     side = round((len(positions) - 1) ** 0.5)
     square = positions[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
     resized = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
@@ -357,13 +352,13 @@ def resize_positions(
 
 
 LOGIT_SCALE = 3.0
-"""Natural logarithm of the factor of the cosines that a new pair of towers starts with."""
+"""Initial natural logarithm of the factor of the cosines."""
 
 
 class CompactEncoder(TowerEncoder):
-    """A frame is the mean of its places, a sentence the mean of its words.
+    """A frame is the mean of its patches, a text the mean of its tokens.
 
-    A new encoder is random (``seed``); ``eaglenet train small`` makes one that knows the world.
+    A new encoder is random (``seed``); ``eaglenet train small`` trains one.
     """
 
     family = "compact"
@@ -380,13 +375,9 @@ class CompactEncoder(TowerEncoder):
         self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
 
     def encode_frames(
-        self,
-        frames: Shaped[Tensor, "videos frames 3 height width"],
-        mask: Bool[Tensor, "videos frames"] | None = None,
-        *,
-        patches: bool = False,
+        self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """Every frame is a picture by itself, so a CPU leaves padding out; it becomes zeros."""
+        """Encode frames; a CPU skips padded ones, which become zeros."""
         if mask is None or mask.is_cuda or bool(mask.all()):
             return super().encode_frames(frames, mask, patches=patches)
         real = super().encode_frames(frames[mask][:, None], patches=patches)[:, 0]
@@ -395,12 +386,9 @@ class CompactEncoder(TowerEncoder):
         return result
 
 
-# The compact family in the registry: made by ``eaglenet train small``, kept in model folders.
-
 ENCODERS.add(
     "compact",
     EncoderSpec(
-        name="compact",
         title="the compact towers of this project",
         config_class=CompactConfig,
         build=CompactEncoder,

@@ -1,4 +1,4 @@
-"""An encoder over features somebody else computed: small adapters into the joint width.
+"""Encoders over stored features: small adapters into the joint width.
 
 With it every method trains and scores on frozen features, without a tower.
 """
@@ -156,7 +156,7 @@ class FeatureEncoder(BaseEncoder):
         videos = videos.to(self.device, self.dtype)
         return VideoFeatures(
             frames=self._adapt_frames(videos.frames, videos.mask),
-            mask=self._thinned(videos.mask),
+            mask=self._drop_frames(videos.mask),
             patches=_adapt(self.frames, videos.patches),
             video=_adapt(self.frames, videos.video),
             tokens=_adapt(self.frames, videos.tokens),
@@ -175,12 +175,12 @@ class FeatureEncoder(BaseEncoder):
         adapted: Tensor = self.frames(frames[mask])
         return adapted.new_zeros(*mask.shape, self.dim).masked_scatter(mask[..., None], adapted)
 
-    def _thinned(self, mask: Bool[Tensor, "videos frames"]) -> Bool[Tensor, "videos frames"]:
-        """The mask with some frames left out in training: no method may count on one of them."""
+    def _drop_frames(self, mask: Bool[Tensor, "videos frames"]) -> Bool[Tensor, "videos frames"]:
+        """Leave out some frames in training, so that no method depends on single frames."""
         if not self.training or self.config.frame_dropout == 0:
             return mask
-        kept = mask & (torch.rand(mask.shape, device=mask.device) >= self.config.frame_dropout)
-        return torch.where(kept.any(dim=1, keepdim=True), kept, mask)
+        some = mask & (torch.rand(mask.shape, device=mask.device) >= self.config.frame_dropout)
+        return torch.where(some.any(dim=1, keepdim=True), some, mask)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -194,7 +194,6 @@ def _adapt(adapter: FeatureAdapter, features: Tensor | None) -> Tensor | None:
 ENCODERS.add(
     "features",
     EncoderSpec(
-        name="features",
         title="frozen features",
         config_class=FeatureConfig,
         build=FeatureEncoder,
@@ -294,7 +293,6 @@ class ExpertEncoder(BaseEncoder):
 ENCODERS.add(
     "experts",
     EncoderSpec(
-        name="experts",
         title="features of several experts",
         config_class=ExpertConfig,
         build=ExpertEncoder,

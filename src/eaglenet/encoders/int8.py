@@ -1,4 +1,4 @@
-"""Image towers whose products are of int8 numbers, on CPUs that are fast in these.
+"""Image towers with int8 products, for CPUs that are fast at these.
 
 A layer y = W x + b becomes
 
@@ -36,11 +36,11 @@ NUM_APART = 8
 FEW_ROWS = 128
 """Products of fewer rows are not worth a second thread."""
 AGREEMENT = 0.999
-"""Least cosine between a frame of the int8 tower and of the tower itself."""
+"""Minimum cosine between a frame of the int8 tower and of the tower itself."""
 
 
 def is_installed() -> bool:
-    """Whether what int8 products need is there."""
+    """Return whether onnxruntime is installed."""
     return importlib.util.find_spec("onnxruntime") is not None
 
 
@@ -108,14 +108,14 @@ class Int8Linear(nn.Module):
 def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     """A copy of an image tower with int8 products in its blocks; what is around them stays.
 
-    ``size``: of its pictures. A tower whose frames come out different is refused.
+    ``size``: of its images. A tower whose frame vectors change too much is refused.
     """
     if not is_installed():
         raise UsageError(
             "int8 products need onnxruntime: pip install onnxruntime, or encode with "
             "--precision fp32"
         )
-    pictures = _pictures(size)
+    images = _sample_images(size)
     twin = copy.deepcopy(tower)
     blocks = twin.blocks
     assert isinstance(blocks, nn.ModuleList)
@@ -131,14 +131,14 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     hooks = [
         layer.register_forward_pre_hook(partial(_note_largest, largest)) for _, _, layer in layers
     ]
-    exact = twin(pictures)[:, 0].float()
+    exact = twin(images)[:, 0].float()
     for hook in hooks:
         hook.remove()
     for module, name, layer in layers:
         if layer in largest:  # others are no products of this tower's own
             apart = largest[layer].topk(min(NUM_APART, layer.in_features)).indices
             setattr(module, name, Int8Linear(layer, apart))
-    cosine = float(F.cosine_similarity(exact, twin(pictures)[:, 0].float(), dim=-1).min())
+    cosine = float(F.cosine_similarity(exact, twin(images)[:, 0].float(), dim=-1).min())
     if not cosine >= AGREEMENT:
         raise UsageError(
             f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
@@ -147,12 +147,12 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     return twin
 
 
-def _note_largest(largest: dict[nn.Module, Tensor], layer: nn.Module, given: Any) -> None:
-    values = given[0].abs().flatten(0, -2).amax(dim=0)
+def _note_largest(largest: dict[nn.Module, Tensor], layer: nn.Module, inputs: Any) -> None:
+    values = inputs[0].abs().flatten(0, -2).amax(dim=0)
     largest[layer] = torch.maximum(largest[layer], values) if layer in largest else values
 
 
-def _pictures(size: int) -> UInt8[Tensor, "pictures 3 size size"]:
+def _sample_images(size: int) -> UInt8[Tensor, "images 3 size size"]:
     """Two of soft colours, noise and stripes, the same every time."""
     generator = torch.Generator().manual_seed(0)
     soft = F.interpolate(

@@ -136,15 +136,15 @@ def is_adapter(name: str) -> bool:
 
 def _matrices(towers: list[nn.Module | None], targets: Targets) -> Iterator[tuple[nn.Module, str]]:
     """Modules and the names of their matrices, each matrix once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for tower in towers:
         assert tower is not None
         for parent in tower.modules():
-            is_wanted = targets == "all" or "Attention" in type(parent).__name__
-            for module in parent.modules() if is_wanted else ():
+            is_target = targets == "all" or "Attention" in type(parent).__name__
+            for module in parent.modules() if is_target else ():
                 for name in ("weight", "in_proj_weight"):
                     matrix = module._parameters.get(name)
                     is_linear = isinstance(module, nn.Linear | nn.MultiheadAttention)
-                    if is_linear and matrix is not None and id(matrix) not in seen:
-                        seen.add(id(matrix))
+                    if is_linear and matrix is not None and id(matrix) not in visited:
+                        visited.add(id(matrix))
                         yield module, name

@@ -1,4 +1,4 @@
-"""A model of open_clip as an encoder of texts and videos: one vector a sentence, one a frame."""
+"""Models of open_clip as encoders of texts and videos: one vector per text, one per frame."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.hub import require_licence_on_hub
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 
-# Which of open_clip's models, and what has to be known of it without building it.
-
 
 @dataclass(frozen=True)
 class OpenClipConfig:
@@ -37,7 +35,7 @@ class OpenClipConfig:
 
 
 def open_clip() -> Any:
-    """The package, imported on first use: the one door to it."""
+    """Import the package on first use; the only import of it."""
     try:
         import open_clip as package
     except ImportError as error:
@@ -71,7 +69,7 @@ class OpenClipVision(nn.Module):
     def __init__(self, trunk: nn.Module, config: OpenClipConfig) -> None:
         super().__init__()
         self.trunk = trunk
-        self.blocks = nn.ModuleList()  # none that others could work in
+        self.blocks = nn.ModuleList()  # none that a method could change
         self.gradient_checkpointing = 0
         for name, values in (("mean", config.pixel_mean), ("std", config.pixel_std)):
             value = torch.tensor(values, device="cpu").view(3, 1, 1)
@@ -92,7 +90,7 @@ class OpenClipVision(nn.Module):
 
 
 class OpenClipText(nn.Module):
-    """What remains of an open_clip model without its image tower."""
+    """An open_clip model without its image tower."""
 
     def __init__(self, rest: nn.Module, config: OpenClipConfig) -> None:
         super().__init__()
@@ -144,21 +142,19 @@ class OpenClipEncoder(TowerEncoder):
         return None
 
 
-# open_clip's entry in the table of towers, and what ``openclip:NAME/PRETRAINED`` loads.
-
 PREFIX = "openclip:"
 RESIZES: dict[str, Resize] = {"shortest": "crop", "squash": "stretch"}
 
 
 class OpenClipTokenizer:
-    """A tokenizer of open_clip, other than CLIP's own, as it is."""
+    """A tokenizer of open_clip other than CLIP's own."""
 
     def __init__(self, name: str, context_length: int, pad_token: int) -> None:
         self.name, self.context_length, self.pad_token = name, context_length, pad_token
         self._tokenize = open_clip().get_tokenizer(name, context_length=context_length)
 
     def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Ids; real are those up to the last that is no padding."""
+        """Tokenize texts; ids up to the last that is not padding are real."""
         width = self.context_length if max_length is None else max_length
         if not 2 < width <= self.context_length:
             raise UsageError(f"max_length {width}: this model takes 3 to {self.context_length}")
@@ -213,15 +209,15 @@ def load_openclip(name: str) -> Pretrained:
 
 
 def describe(name: str, model: Any, config: dict[str, Any]) -> OpenClipConfig:
-    """What our side has to know of a loaded model."""
-    pictures = open_clip().get_model_preprocess_cfg(model)
-    size = pictures["size"]
+    """Read the configuration of a loaded model."""
+    images = open_clip().get_model_preprocess_cfg(model)
+    size = images["size"]
     height, width = (size, size) if isinstance(size, int) else size
-    resize = RESIZES.get(pictures.get("resize_mode", "shortest"))
+    resize = RESIZES.get(images.get("resize_mode", "shortest"))
     if height != width or resize is None:
         raise ConfigError(
-            f"open_clip's {name} takes pictures of {height} x {width} "
-            f"({pictures.get('resize_mode')}); frames here are squares, cropped or squeezed"
+            f"open_clip's {name} takes images of {height} x {width} "
+            f"({images.get('resize_mode')}); frames here are squares, cropped or squeezed"
         )
     context_length = int(getattr(model, "context_length", 0) or model.text.context_length)
     pad = getattr(model, "text_pad_id", None) or getattr(getattr(model, "text", None), "pad_id", 0)
@@ -230,15 +226,15 @@ def describe(name: str, model: Any, config: dict[str, Any]) -> OpenClipConfig:
         dim=int(config["embed_dim"]),
         image_size=int(height),
         context_length=context_length,
-        pixel_mean=tuple(pictures["mean"]),
-        pixel_std=tuple(pictures["std"]),
+        pixel_mean=tuple(images["mean"]),
+        pixel_std=tuple(images["std"]),
         resize=resize,
         pad_token=int(pad or 0),
     )
 
 
 def tokenizer_of(described: OpenClipConfig, config: dict[str, Any]) -> Tokenizer:
-    """Ours where it is CLIP's, which can be saved; open_clip's own elsewhere."""
+    """Return our tokenizer, which can be saved, if it is CLIP's; otherwise open_clip's own."""
     text = config.get("text_cfg", {})
     is_other = any(text.get(key) for key in ("hf_tokenizer_name", "tokenizer_kwargs"))
     if not is_other and described.context_length == 77 and text.get("vocab_size") == 49408:
@@ -249,7 +245,6 @@ def tokenizer_of(described: OpenClipConfig, config: dict[str, Any]) -> Tokenizer
 ENCODERS.add(
     "openclip",
     EncoderSpec(
-        name="openclip",
         title="models of open_clip by name (openclip:NAME/PRETRAINED)",
         config_class=OpenClipConfig,
         build=OpenClipEncoder,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.types import Abilities
@@ -29,7 +29,15 @@ from eaglenet.encoders.clip_config import (
 )
 from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
-from eaglenet.encoders.vision import PatchEmbedding, TowerParts, pool_video
+from eaglenet.encoders.vision import (
+    FirstTokens,
+    Mask,
+    PatchEmbedding,
+    Patches,
+    Pixels,
+    TowerParts,
+    pool_video,
+)
 from eaglenet.encoders.weight_names import (
     PATCHES,
     Weights,
@@ -54,7 +62,7 @@ from eaglenet.encoders.weights import (
 
 @dataclass(frozen=True)
 class PerceptionVisionConfig(VisionTowerConfig):
-    """The image tower.
+    """Image tower.
 
     class_token: T, S, B and L have one; it has no rotary position of its own.
     grid_offset: added to rows and columns before they become angles; 1 in models with a class
@@ -92,7 +100,7 @@ def perception_text(width: int, layers: int, heads: int) -> TextConfig:
 
 @dataclass(frozen=True)
 class PerceptionConfig:
-    """Both towers, their joint width, and how pixels in 0..1 are normalised."""
+    """Both towers, their joint width, and the normalisation of pixels in 0..1."""
 
     dim: int = 1024
     vision: PerceptionVisionConfig = field(default_factory=PerceptionVisionConfig)
@@ -127,8 +135,8 @@ def grid_angles(config: PerceptionVisionConfig) -> Float[Tensor, "tokens half_he
     bands = config.width // config.heads // 4
     exponents = torch.arange(bands, device="cpu").float() / bands
     frequencies = 1.0 / TEMPERATURE**exponents
-    places = torch.arange(config.grid, device="cpu").float() + config.grid_offset
-    columns, rows = places.repeat(config.grid), places.repeat_interleave(config.grid)
+    steps = torch.arange(config.grid, device="cpu").float() + config.grid_offset
+    columns, rows = steps.repeat(config.grid), steps.repeat_interleave(config.grid)
     angles = torch.cat([columns[:, None] * frequencies, rows[:, None] * frequencies], dim=1)
     prefix = angles.new_zeros(int(config.class_token), angles.shape[1])
     return torch.cat([prefix, angles])
@@ -199,10 +207,7 @@ class PerceptionVisionTower(TowerParts):
         return self.rotation.cosines.to(dtype), self.rotation.sines.to(dtype)
 
     def read_video(
-        self,
-        first: Float[Tensor, "videos firsts width"],
-        patches: Float[Tensor, "videos frames patches width"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         first, patches = self.ln_post(first), self.ln_post(patches)
         video, frames = pool_video(self.pooling, first, patches, mask)
@@ -210,10 +215,10 @@ class PerceptionVisionTower(TowerParts):
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Pixels,
         *,
         num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
         tokens = self.embed(pixels)
@@ -233,9 +238,9 @@ class PerceptionVisionTower(TowerParts):
 
 
 class PerceptionEncoder(TowerEncoder):
-    """A frame is pooled by attention, a sentence its end token.
+    """A frame is pooled by attention, a text is its end token.
 
-    Patches have no place in the joint space, so it gives none.
+    Patches are not in the joint space, so none are returned.
     """
 
     family = "perception"
@@ -266,7 +271,7 @@ TIMM_NAMES = {
 
 
 def read_perception(location: Path, *, dtype: torch.dtype = torch.float32) -> PerceptionEncoder:
-    """The encoder of a file or folder, in eval mode; its shape is read off its weights."""
+    """Read the encoder of a file or folder; its shape is read off its weights."""
     if (location / "open_clip_config.json").is_file():
         ours = from_open_clip(read_open_clip_weights(location))
     else:
@@ -278,7 +283,7 @@ def read_perception(location: Path, *, dtype: torch.dtype = torch.float32) -> Pe
 
 
 def from_open_clip(weights: Weights) -> dict[str, Tensor]:
-    """Weights of open_clip's ``CustomTextCLIP`` over a timm trunk, by our names."""
+    """Return weights of open_clip's ``CustomTextCLIP`` over a timm trunk, by our names."""
     trunk = "visual.trunk"
     ours = rename(weights, TIMM_NAMES) | timm_blocks(weights, f"{trunk}.blocks")
     ours |= timm_pooling(weights, f"{trunk}.attn_pool")
@@ -321,13 +326,11 @@ def config_from_weights(ours: Weights) -> PerceptionConfig:
     )
 
 
-# PE-Core's entry in the table of towers: which files are of one, and how they are read.
-
 PREFIX = "pe-core"
 
 
 def is_perception(location: Path) -> bool:
-    """Meta's ``PE-Core-*.pt``, a folder with one, or a folder of open_clip with such a trunk."""
+    """Recognise Meta's ``PE-Core-*.pt``, a folder with one, or such a trunk of open_clip."""
     if location.is_file():
         return location.name.lower().startswith(PREFIX)
     trunk = open_clip_trunk(location)
@@ -342,7 +345,6 @@ def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -
 ENCODERS.add(
     "perception",
     EncoderSpec(
-        name="perception",
         title="PE-Core (Perception Encoder)",
         config_class=PerceptionConfig,
         build=PerceptionEncoder,

@@ -33,7 +33,6 @@ class EncoderSpec:
     reads_features: it adapts stored features and has no towers and no tokenizer.
     """
 
-    name: str
     title: str
     config_class: type[Any]
     build: Callable[..., Encoder]

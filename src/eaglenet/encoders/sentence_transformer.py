@@ -531,7 +531,6 @@ def _side(size: Any, name: str) -> int:
 ENCODERS.add(
     "st",
     EncoderSpec(
-        name="st",
         title="a model of sentence-transformers (st:MODEL)",
         config_class=StConfig,
         build=StEncoder,

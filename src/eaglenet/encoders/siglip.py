@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers, processors
 from torch import Tensor, nn
@@ -29,12 +29,22 @@ from eaglenet.encoders.tokenizers import (
     read_backend,
     read_sentencepiece,
 )
-from eaglenet.encoders.vision import PatchEmbedding, TowerParts, pool_video
+from eaglenet.encoders.vision import (
+    FirstTokens,
+    Mask,
+    PatchEmbedding,
+    Patches,
+    Pixels,
+    TowerParts,
+    pool_video,
+)
 from eaglenet.encoders.weight_names import (
     PATCHES,
     Weights,
     fused_pooling,
     hub_blocks,
+    hub_section,
+    hub_tower_sizes,
     openai_blocks,
     rename,
     take,
@@ -57,7 +67,7 @@ from eaglenet.encoders.weights import (
 
 @dataclass(frozen=True)
 class SiglipVisionConfig(VisionTowerConfig):
-    """The image tower; ``width`` is the joint width, as nothing projects."""
+    """Image tower; ``width`` is the joint width, as there is no projection."""
 
     image_size: int = 224
     patch_size: int = 16
@@ -71,7 +81,7 @@ class SiglipVisionConfig(VisionTowerConfig):
 
 @dataclass(frozen=True)
 class SiglipTextConfig(TowerConfig):
-    """The text tower. ``pad_token`` fills every text up to ``context_length``."""
+    """Text tower. ``pad_token`` fills every text up to ``context_length``."""
 
     vocabulary_size: int = 32000
     context_length: int = 64
@@ -86,7 +96,7 @@ class SiglipTextConfig(TowerConfig):
 
 @dataclass(frozen=True)
 class SiglipConfig:
-    """Both towers, and how pixels in 0..1 are normalised."""
+    """Both towers, and the normalisation of pixels in 0..1."""
 
     vision: SiglipVisionConfig = field(default_factory=SiglipVisionConfig)
     text: SiglipTextConfig = field(default_factory=SiglipTextConfig)
@@ -164,10 +174,10 @@ class SiglipVisionTower(TowerParts):
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Pixels,
         *,
         num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
         tokens = run_blocks(self, self.embed(pixels))
@@ -175,10 +185,7 @@ class SiglipVisionTower(TowerParts):
         return result[:, None]
 
     def read_video(
-        self,
-        first: Float[Tensor, "videos 0 width"],
-        patches: Float[Tensor, "videos frames patches width"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         return pool_video(self.pooling, first, self.ln_post(patches), mask)
 
@@ -195,9 +202,8 @@ class SiglipVisionTower(TowerParts):
 class SiglipTextTower(nn.Module):
     """Token ids to words and sentences: embed, blocks, ln_final, projection with bias.
 
-    The sentence is read at the last of ``context_length`` positions, whatever stands there, and
-    pads are seen like words, as the models were trained. So every text is filled up with the pad
-    token here, however wide it came.
+    The vector of a text is that of the last of ``context_length`` positions, and pads are attended
+    to like words, as the models were trained. So every text is padded to the full length here.
     """
 
     def __init__(self, config: SiglipTextConfig, dim: int) -> None:
@@ -239,13 +245,13 @@ class SiglipTextTower(nn.Module):
 
 
 LOGIT_SCALE, LOGIT_BIAS = math.log(10.0), -10.0
-"""Where SigLIP's own training starts (Zhai et al. 2023, section 3.2)."""
+"""Initial values of SigLIP's own training (Zhai et al. 2023, section 3.2)."""
 
 
 class SiglipEncoder(TowerEncoder):
-    """A frame is pooled by attention, a sentence read at the last position.
+    """A frame is pooled by attention, a text read at the last position.
 
-    Patches have no place in the joint space, so it gives none.
+    Patches are not in the joint space, so none are returned.
     """
 
     family = "siglip"
@@ -343,14 +349,14 @@ def read_siglip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> S
 def config_from_hub(
     values: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
 ) -> SiglipConfig:
-    """Our config from ``config.json`` and, where there is one, ``preprocessor_config.json``."""
+    """Convert ``config.json`` and, if it exists, ``preprocessor_config.json``."""
     if values.get("model_type") == "siglip2":
         raise CheckpointError(
             "this is a SigLIP 2 of variable resolution (NaFlex), which is not supported; choose a "
             "fixed-resolution one, such as google/siglip2-base-patch16-224"
         )
-    text = TOWER_DEFAULTS | TEXT_DEFAULTS | _section(values, "text_config")
-    vision = TOWER_DEFAULTS | VISION_DEFAULTS | _section(values, "vision_config")
+    text = TOWER_DEFAULTS | TEXT_DEFAULTS | hub_section(values, "text_config")
+    vision = TOWER_DEFAULTS | VISION_DEFAULTS | hub_section(values, "vision_config")
     projection = text.get("projection_size") or text["hidden_size"]
     if projection != vision["hidden_size"]:
         raise CheckpointError(
@@ -362,13 +368,15 @@ def config_from_hub(
     preprocessor = preprocessor or {}
     return SiglipConfig(
         vision=SiglipVisionConfig(
-            image_size=vision["image_size"], patch_size=vision["patch_size"], **_tower(vision)
+            image_size=vision["image_size"],
+            patch_size=vision["patch_size"],
+            **hub_tower_sizes(vision),
         ),
         text=SiglipTextConfig(
             vocabulary_size=text["vocab_size"],
             context_length=text["max_position_embeddings"],
             pad_token=text["pad_token_id"],
-            **_tower(text),
+            **hub_tower_sizes(text),
         ),
         pixel_mean=tuple(preprocessor.get("image_mean", PIXEL_HALF)),
         pixel_std=tuple(preprocessor.get("image_std", PIXEL_HALF)),
@@ -387,9 +395,9 @@ def from_hub(weights: Weights) -> dict[str, Tensor]:
 
 
 def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
-    """SigLIP's own (its file cleans the text) or SigLIP 2's, Gemma's over lower-cased text.
+    """Read SigLIP's own tokenizer (its file cleans the text) or SigLIP 2's, Gemma's in lower case.
 
-    SigLIP's may also lie in SentencePiece's own file.
+    SigLIP's may also be in SentencePiece's own file.
     """
     path = folder / FILE if folder.is_dir() else folder
     text = config.text
@@ -411,20 +419,20 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
     settings = read_optional_json(path.parent / "tokenizer_config.json") or {}
     model = read_json(path).get("model", {})
     if model.get("type") == "BPE":  # Gemma's; SigLIP's own is a Unigram
-        lower_cased(backend)
-    framed(backend, settings)
+        add_lower_casing(backend)
+    set_template(backend, settings)
     return JsonTokenizer(backend, TokenizerSettings(text.context_length, text.pad_token))
 
 
-def lower_cased(backend: Backend) -> None:
-    """Lower-case before all else: SigLIP 2 saw no capitals, and Gemma's file keeps them."""
+def add_lower_casing(backend: Backend) -> None:
+    """Lower-case texts first: SigLIP 2 was trained so, and Gemma's file does not do it."""
     own = backend.normalizer
     lower = normalizers.Lowercase()
     backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])
 
 
-def framed(backend: Backend, settings: Mapping[str, Any]) -> None:
-    """Start and end tokens as ``tokenizer_config.json`` says; it wins over ``tokenizer.json``."""
+def set_template(backend: Backend, settings: Mapping[str, Any]) -> None:
+    """Set start and end tokens by ``tokenizer_config.json``, which overrides ``tokenizer.json``."""
     if "add_bos_token" not in settings and "add_eos_token" not in settings:
         return
     before = str(settings.get("bos_token")) if settings.get("add_bos_token") else ""
@@ -435,29 +443,12 @@ def framed(backend: Backend, settings: Mapping[str, Any]) -> None:
     )
 
 
-def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in (values.get(name) or {}).items() if value is not None}
-
-
-def _tower(values: Mapping[str, Any]) -> dict[str, Any]:
-    if values["hidden_act"] not in ("gelu_pytorch_tanh", "gelu"):
-        raise CheckpointError(f"config.json: unknown activation {values['hidden_act']!r}")
-    return {
-        "width": values["hidden_size"],
-        "layers": values["num_hidden_layers"],
-        "heads": values["num_attention_heads"],
-        "mlp_width": values["intermediate_size"],
-        "activation": "gelu" if values["hidden_act"] == "gelu" else "gelu_tanh",
-        "norm_eps": values["layer_norm_eps"],
-    }
-
-
-# SigLIP's entry in the table of towers: which files are of one, and how they are read.
-
-
 def is_siglip(location: Path) -> bool:
-    """Of transformers, fixed-resolution models say ``siglip``, both versions, NaFlex ``siglip2``;
-    of open_clip, the trunk says it."""
+    """Recognise folders of SigLIP.
+
+    In transformers, fixed-resolution models of both versions have the type ``siglip``, NaFlex
+    ``siglip2``; in open_clip, the trunk has the name.
+    """
     return model_type(location) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(location)
 
 
@@ -470,7 +461,6 @@ def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -
 ENCODERS.add(
     "siglip",
     EncoderSpec(
-        name="siglip",
         title="SigLIP and SigLIP 2 of fixed resolution",
         config_class=SiglipConfig,
         build=SiglipEncoder,

@@ -25,14 +25,14 @@ from eaglenet.encoders.weights import read_json, read_optional_json
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 OWN = "eaglenet"
-"""Our key in ``tokenizer_config.json``; its presence says whose file it is."""
+"""Our key in ``tokenizer_config.json``; marks files that were written here."""
 
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """What ``tokenizer.json`` does not say.
+    """Settings that ``tokenizer.json`` lacks.
 
-    context_length: most tokens of a text, start and end included.
+    context_length: maximum tokens per text, including start and end.
     pad_id: fills the columns after the end.
     """
 
@@ -41,7 +41,7 @@ class TokenizerSettings:
 
 
 class JsonTokenizer:
-    """Sentences to :class:`Tokens`, with the start and end tokens that the file itself adds."""
+    """Converts texts to :class:`Tokens`, with the start and end tokens of the file."""
 
     def __init__(self, backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
         self.settings = settings
@@ -58,13 +58,13 @@ class JsonTokenizer:
 
     @staticmethod
     def is_saved_in(folder: Path) -> bool:
-        """Was the tokenizer of this folder written by :meth:`save`?"""
+        """Return whether the tokenizer of this folder was written by :meth:`save`."""
         settings = read_optional_json(folder / SETTINGS)
         return settings is not None and OWN in settings
 
     @classmethod
     def load(cls, folder: Path) -> JsonTokenizer:
-        """What :meth:`save` wrote."""
+        """Read what :meth:`save` wrote."""
         plain = read_json(folder / SETTINGS)[OWN]
         return cls.from_file(folder / FILE, from_plain(TokenizerSettings, plain))
 
@@ -85,7 +85,7 @@ class JsonTokenizer:
         return int(self._backend.get_vocab_size())
 
     def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Ids of ``max_length`` columns (all the tower takes, if not given)."""
+        """Tokenize into ``max_length`` columns; by default the maximum of the tower."""
         limit = self.settings.context_length
         width = limit if max_length is None else max_length
         added = len(self._start) + len(self._end)
@@ -101,7 +101,7 @@ class JsonTokenizer:
             tokens = [*self._start, *encoding.ids[: width - added], *self._end]
             lengths.append(len(tokens))
             rows.append(tokens + [self.settings.pad_id] * (width - len(tokens)))
-        # One tensor of all rows: a tensor a row takes longer than the tokenizer itself.
+        # One tensor of all rows: a tensor per row takes longer than the tokenizer itself.
         ids = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), width)
         mask = torch.arange(width) < torch.tensor(lengths)[:, None]
         return Tokens(ids, mask)
@@ -121,12 +121,12 @@ def valid_unicode(text: str) -> str:
 
 
 def _frame_of(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """What the file's own template puts before and after a text."""
+    """Return the tokens that the file's own template puts before and after a text."""
     plain = backend.encode("a", add_special_tokens=False).ids
     whole = backend.encode("a").ids
-    for place in range(len(whole) - len(plain) + 1):
-        if whole[place : place + len(plain)] == plain:
-            return whole[:place], whole[place + len(plain) :]
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start], whole[start + len(plain) :]
     raise CheckpointError("the tokenizer changes a text when it adds start and end tokens")
 
 
@@ -137,7 +137,7 @@ PATTERN = (
     r"|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
 TABLE_MERGES = 49152 - 256 - 2
-"""How many merges of OpenAI's table its models use; the rest of the file is left over."""
+"""Merges of OpenAI's table that its models use; the rest of the file is not used."""
 
 MAX_TOKENS = 10_000_000
 
@@ -145,10 +145,10 @@ Merge = tuple[str, str]
 
 
 class ClipTokenizer:
-    """Sentences to :class:`Tokens`: start, words, end, then zeros.
+    """Converts texts to :class:`Tokens`: start, tokens, end, then zeros.
 
     Args:
-        vocabulary: token -> id. The end token should have the largest id: CLIP finds it so.
+        vocabulary: token -> id. The end token should have the largest id: CLIP relies on it.
         merges: pairs of tokens, most frequent first.
         added_tokens: tokens that are never split, beside start and end; as in ``tokenizer.json``.
     """
@@ -179,7 +179,7 @@ class ClipTokenizer:
         return int(self._backend.get_vocab_size())
 
     def __call__(self, texts: Sequence[str], max_length: int = 32) -> Tokens:
-        """Ids of ``max_length`` columns; longer texts are cut before the end token."""
+        """Tokenize into ``max_length`` columns; longer texts are cut before the end token."""
         if not 2 <= max_length <= CONTEXT_LENGTH:
             raise UsageError(
                 f"max_length {max_length}: CLIP takes 2 to {CONTEXT_LENGTH} tokens; "
@@ -304,7 +304,7 @@ def _pipeline(vocabulary: Mapping[str, int], merges: Sequence[Merge]) -> Any:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors of reading a vocabulary, with the file they are in."""
+    """Name the file in errors of reading a vocabulary."""
     try:
         yield
     except CheckpointError as error:
@@ -316,7 +316,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
-    """The library behind trusts its input: ids, pairs and names are checked here."""
+    """Check ids, pairs and names, which the library does not."""
     if not isinstance(vocabulary, Mapping):
         raise CheckpointError("the vocabulary is not a table of tokens and ids")
     for token, number in vocabulary.items():
@@ -339,7 +339,7 @@ def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a token can be kept: text without lone surrogates."""
+    """Return whether a token is text without lone surrogates."""
     return (isinstance(value, str) and value.isascii()) or (
         isinstance(value, str) and value == valid_unicode(value)
     )
@@ -384,11 +384,11 @@ SPIECE_END = "</s>"
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 """Fields of the file."""
 PIECE, SCORE, KIND = 1, 2, 3
-"""Of a piece."""
+"""Fields of a piece."""
 MODEL_KIND, BYTE_FALLBACK, UNKNOWN = 3, 35, 40
-"""Of the trainer."""
+"""Fields of the trainer."""
 TABLE, PREFIX = 2, 3
-"""Of the normaliser."""
+"""Fields of the normaliser."""
 UNIGRAM = 1
 CONTROL, USER_DEFINED = 3, 4
 """Kinds of pieces that are never split."""
@@ -440,8 +440,8 @@ def read_sentencepiece(path: Path) -> tokenizers.Tokenizer:
             raise ValueError(f"it has no {SPIECE_END}")
     except Exception as error:  # of a damaged file; the library raises plain Exception
         raise CheckpointError(f"{path}: not a SentencePiece model of SigLIP ({error})") from error
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(repositionment=SPACE, prepend_scheme="always")
-    backend.decoder = decoders.Metaspace(repositionment=SPACE, prepend_scheme="always")
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {SPIECE_END}", special_tokens=[(SPIECE_END, end)]
     )
@@ -452,16 +452,16 @@ def cleaning(table: bytes) -> normalizers.Normalizer:
     """Lower case, no punctuation, single spaces, as in SigLIP's training; then the file's table."""
     punctuation = "[" + "".join("\\" + letter for letter in string.punctuation) + "]"
     steps: list[normalizers.Normalizer] = [
-        normalizers.Reposition(Regex(FINAL_SIGMA), "\u03c2"),
+        normalizers.Replace(Regex(FINAL_SIGMA), "\u03c2"),
         normalizers.Lowercase(),
-        normalizers.Reposition(Regex(punctuation), ""),
-        normalizers.Reposition(Regex(r"[\s\x1c-\x1f]+"), " "),
+        normalizers.Replace(Regex(punctuation), ""),
+        normalizers.Replace(Regex(r"[\s\x1c-\x1f]+"), " "),
         normalizers.Strip(),
     ]
     if table:
         steps += [
             normalizers.Precompiled(table),
-            normalizers.Reposition(Regex(" {2,}"), " "),
+            normalizers.Replace(Regex(" {2,}"), " "),
             normalizers.Strip(),
         ]
     return normalizers.Sequence(steps)

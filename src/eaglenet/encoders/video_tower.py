@@ -21,14 +21,17 @@ from eaglenet.core.errors import UsageError, too_many_frames
 from eaglenet.core.types import Clips, VideoFeatures
 from eaglenet.encoders.blocks import Attention, ResidualBlock, Rotation, rotate
 from eaglenet.encoders.compact import ScaledBlock
-from eaglenet.encoders.vision import TowerParts, VisionTower, frame_weight
+from eaglenet.encoders.vision import (
+    FirstTokens,
+    Mask,
+    Patches,
+    TowerParts,
+    VisionTower,
+    frame_weight,
+)
 
 TimeStart = Literal["identity", "released"]
 Frames = Shaped[Tensor, "videos frames 3 rows columns"]
-Mask = Bool[Tensor, "videos frames"]
-FirstTokens = Float[Tensor, "videos firsts width"]
-"""Tokens that see the whole video: the class token, proxies, or none."""
-Patches = Float[Tensor, "videos frames patches width"]
 
 
 def need_clips(videos: Clips | VideoFeatures, name: str) -> Clips:

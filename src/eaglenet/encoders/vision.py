@@ -1,4 +1,4 @@
-"""The image tower: a ViT that gives every frame a class token and patch tokens."""
+"""Image towers: the parts all share, and CLIP's ViT."""
 
 from __future__ import annotations
 
@@ -22,27 +22,34 @@ from eaglenet.encoders.blocks import (
 )
 from eaglenet.encoders.clip_config import VisionConfig, VisionTowerConfig
 
+Pixels = Shaped[Tensor, "images 3 height width"]
+"""uint8, or floats that are normalised already."""
+Mask = Bool[Tensor, "videos frames"]
+FirstTokens = Float[Tensor, "videos firsts width"]
+"""Tokens that see the whole video: the class token, proxies, or none."""
+Patches = Float[Tensor, "videos frames patches width"]
+
 # CLIP4Clip's stem over three frames: a patch is seen with the frame before and the frame after.
 
 
 class TemporalStem(nn.Module):
-    """The outer slices of a convolution of three frames, whose middle is the tower's own patch map.
+    """Outer slices of a convolution over three frames, whose middle is the tower's own patch map.
 
-    Both start at zero, so a new stem changes nothing. A frame has no neighbour beyond the ends of
-    its video, nor in a padded frame: zeros stand there, CLIP's mean colour.
+    Both start at zero, so a new stem changes nothing. Beyond the ends of a video and in padded
+    frames, neighbours are zeros, CLIP's mean colour.
     """
 
     def __init__(self, middle: nn.Linear) -> None:
         super().__init__()
-        self.before, self.after = _silent_copy(middle), _silent_copy(middle)
+        self.before, self.after = _zero_copy(middle), _zero_copy(middle)
 
     def forward(
         self,
         patches: Float[Tensor, "images patches pixels"],
         num_frames: int,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
     ) -> Float[Tensor, "images patches channels"]:
-        """What the neighbours add to each projected patch; pixels are normalised already."""
+        """Return what the neighbours add to each projected patch, from normalised pixels."""
         videos = patches.reshape(-1, num_frames, *patches.shape[1:])
         if frame_mask is not None:
             videos = videos.masked_fill(~frame_mask.to(videos.device)[..., None, None], 0.0)
@@ -51,24 +58,21 @@ class TemporalStem(nn.Module):
         return (from_before + from_after).flatten(0, 1)
 
 
-def _silent_copy(linear: nn.Linear) -> nn.Linear:
-    """A map of the same shape, place and precision, all zeros."""
+def _zero_copy(linear: nn.Linear) -> nn.Linear:
+    """Return a map of the same shape, device and precision, all zeros."""
     copy = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
     copy.weight = nn.Parameter(linear.weight.detach().new_zeros(linear.weight.shape))
     return copy
-
-
-# An image tower in parts: what a tower over space and time puts together anew.
 
 
 class TowerParts(nn.Module):
     """An image tower whose frames can be read together (:mod:`eaglenet.encoders.video_tower`).
 
     Its blocks have ``ln_1``, ``attention`` and ``finish``. A video has one first token, the class
-    token, or none where the tower has none.
+    token, or none if the tower has none.
 
-    counts_frames: the class token weighs as if every frame had brought its own, so that a picture
-        shown again and again looks like the picture. CLIP's weighs once, as in the papers.
+    counts_frames: the class token weighs as much as one per frame, so that a repeated image is
+        encoded like the image. CLIP's weighs once, as in the papers.
     """
 
     counts_frames = True
@@ -79,14 +83,12 @@ class TowerParts(nn.Module):
     positional_embedding: nn.Parameter
 
     def first_tokens(self) -> Float[Tensor, "firsts width"]:
-        """The class token at its position, or nothing, before :meth:`enter`."""
-        places = self.positional_embedding[: -(self.config.grid**2)]
-        return places if self.class_embedding is None else self.class_embedding + places
+        """Class token with its position, or nothing, before :meth:`enter`."""
+        positions = self.positional_embedding[: -(self.config.grid**2)]
+        return positions if self.class_embedding is None else self.class_embedding + positions
 
-    def place_patches(
-        self, pixels: Shaped[Tensor, "images 3 rows columns"]
-    ) -> Float[Tensor, "images patches width"]:
-        """Patches at their positions, before :meth:`enter`."""
+    def place_patches(self, pixels: Pixels) -> Float[Tensor, "images patches width"]:
+        """Patches with their positions, before :meth:`enter`."""
         patches: Tensor = self.patch_embedding(pixels)
         return patches + self.positional_embedding[-patches.shape[1] :]
 
@@ -95,10 +97,7 @@ class TowerParts(nn.Module):
         return tokens
 
     def embed(
-        self,
-        pixels: Shaped[Tensor, "images 3 rows columns"],
-        num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        self, pixels: Pixels, num_frames: int = 1, frame_mask: Mask | None = None
     ) -> Float[Tensor, "images tokens width"]:
         """Inputs of the first block: the class token, if there is one, then patches row by row."""
         tokens = self.embed_patches(pixels, num_frames, frame_mask)
@@ -108,10 +107,7 @@ class TowerParts(nn.Module):
         return self.enter(tokens + self.positional_embedding)
 
     def embed_patches(
-        self,
-        pixels: Shaped[Tensor, "images 3 rows columns"],
-        num_frames: int,
-        frame_mask: Bool[Tensor, "videos frames"] | None,
+        self, pixels: Pixels, num_frames: int, frame_mask: Mask | None
     ) -> Float[Tensor, "images patches width"]:
         """Patches before their positions are added."""
         patches: Tensor = self.patch_embedding(pixels)
@@ -121,33 +117,25 @@ class TowerParts(nn.Module):
         """Rotary positions of the first token and of one frame's patches."""
         return None
 
-    def before_block(
-        self, index: int, patches: Float[Tensor, "videos frames patches width"]
-    ) -> Float[Tensor, "videos frames kept width"]:
-        """What block ``index`` reads of the patches that the one before it gave."""
+    def before_block(self, index: int, patches: Patches) -> Patches:
+        """Convert the patches that block ``index`` reads."""
         return patches
 
     @abstractmethod
     def read_video(
-        self,
-        first: Float[Tensor, "videos firsts width"],
-        patches: Float[Tensor, "videos frames patches width"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
-        """Vectors of the videos, which see real frames alone, and of each frame by itself."""
+        """Return vectors of the videos, from real frames only, and of each frame."""
 
 
 def pool_video(
-    pooling: AttentionPooling,
-    first: Float[Tensor, "videos firsts width"],
-    patches: Float[Tensor, "videos frames patches width"],
-    mask: Bool[Tensor, "videos frames"],
+    pooling: AttentionPooling, first: FirstTokens, patches: Patches, mask: Mask
 ) -> tuple[Float[Tensor, "videos width"], Float[Tensor, "videos frames width"]]:
-    """A head of attention over all real patches of a video, and over those of each frame."""
+    """Pool all real patches of a video by attention, and those of each frame."""
     every = torch.cat([first, patches.flatten(1, 2)], dim=1)
-    seen = mask.repeat_interleave(patches.shape[2], dim=1)
-    bias = torch.zeros(seen.shape, device=seen.device)
-    bias = bias.masked_fill(~seen, torch.finfo(bias.dtype).min)
+    is_real = mask.repeat_interleave(patches.shape[2], dim=1)
+    bias = torch.zeros(is_real.shape, device=is_real.device)
+    bias = bias.masked_fill(~is_real, torch.finfo(bias.dtype).min)
     own = frame_weight(mask)[:, None].expand(-1, first.shape[1])
     video: Tensor = pooling(every, torch.cat([own, bias], dim=1))
     shared = first[:, None].expand(-1, mask.shape[1], -1, -1)
@@ -155,8 +143,8 @@ def pool_video(
     return video, each.unflatten(0, mask.shape)
 
 
-def frame_weight(mask: Bool[Tensor, "videos frames"]) -> Float[Tensor, "videos"]:
-    """What is added to the score of a token that stands for one in every real frame: log n."""
+def frame_weight(mask: Mask) -> Float[Tensor, "videos"]:
+    """log n: added to the score of a token that represents one in each of n real frames."""
     return mask.sum(dim=1).clamp_min(1).float().log()
 
 
@@ -202,15 +190,11 @@ class PatchEmbedding(nn.Module):
         self._set_statistics(self.scale.device)
         return self
 
-    def forward(
-        self, pixels: Shaped[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images patches channels"]:
+    def forward(self, pixels: Pixels) -> Float[Tensor, "images patches channels"]:
         result: Tensor = self.projection(self.cut(pixels))
         return result
 
-    def cut(
-        self, pixels: Shaped[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images patches pixels"]:
+    def cut(self, pixels: Pixels) -> Float[Tensor, "images patches pixels"]:
         """Normalised pixels of each patch, flattened as a convolution's kernel is."""
         size, side, grid = self.image_size, self.patch_size, self.grid
         if pixels.shape[-2:] != (size, size):
@@ -228,7 +212,7 @@ class PatchEmbedding(nn.Module):
 
 
 class VisionTower(TowerParts):
-    """Frames to projected tokens: embed, blocks, ln_post, projection."""
+    """CLIP's image tower: embed, blocks, ln_post, projection."""
 
     counts_frames = False
     patch_embedding: PatchEmbedding
@@ -255,10 +239,7 @@ class VisionTower(TowerParts):
         self.gradient_checkpointing = 0
 
     def embed_patches(
-        self,
-        pixels: Shaped[Tensor, "images 3 rows columns"],
-        num_frames: int,
-        frame_mask: Bool[Tensor, "videos frames"] | None,
+        self, pixels: Pixels, num_frames: int, frame_mask: Mask | None
     ) -> Float[Tensor, "images patches width"]:
         cut = self.patch_embedding.cut(pixels)
         patches: Tensor = self.patch_embedding.projection(cut)
@@ -276,27 +257,24 @@ class VisionTower(TowerParts):
         return result
 
     def read_video(
-        self,
-        first: Float[Tensor, "videos 1 channels"],
-        patches: Float[Tensor, "videos frames patches channels"],
-        mask: Bool[Tensor, "videos frames"],
+        self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         """The class token is the video, a frame the mean of its projected patches."""
         return self.project(first[:, 0]), self.project(patches).mean(dim=2)
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Pixels,
         *,
         num_frames: int = 1,
-        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
-        """Projected tokens: the class token alone, or with ``patches`` all, class token first.
+        """Return projected tokens: the class token alone, or with ``patches`` all, it first.
 
-        ``images`` are videos times ``num_frames``, in order; only token shift, frame positions and
-        a temporal stem look at that, and only token shift and the stem at ``frame_mask``: which
-        frames are real.
+        ``images`` are videos times ``num_frames``, in order. Only token shift, frame positions and
+        a temporal stem use that, and only token shift and the stem use ``frame_mask``, the mask of
+        real frames.
         """
         tokens = self.embed(pixels, num_frames, frame_mask)
         if self.frame_embedding is not None:
@@ -317,7 +295,7 @@ class VisionTower(TowerParts):
         return self.project(tokens if patches else tokens[:, :1])
 
     def add_temporal_stem(self) -> None:
-        """See patches with the frames before and after; nothing changes until it is trained."""
+        """Add a :class:`TemporalStem`; nothing changes until it is trained."""
         self.temporal_stem = TemporalStem(self.patch_embedding.projection)
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
@@ -347,7 +325,7 @@ def place_in_time(
     positions: Float[Tensor, "positions channels"],
     num_frames: int,
 ) -> Float[Tensor, "images tokens channels"]:
-    """Add to all tokens of a frame where in its video it is."""
+    """Add the position of a frame in its video to all its tokens."""
     if num_frames > len(positions):
         raise too_many_frames(num_frames, len(positions), "frame_positions")
     videos = tokens.reshape(-1, num_frames, *tokens.shape[1:])

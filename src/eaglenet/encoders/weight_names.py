@@ -222,6 +222,28 @@ def _block_sizes(ours: Weights, tower: str) -> dict[str, int]:
     }
 
 
+def hub_section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a tower's own values; ``<name>_dict`` of early configs overrides ``<name>``."""
+    legacy = values.get(f"{name}_dict")
+    section = legacy if legacy is not None else values.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise CheckpointError(f"config.json: {name} should be an object, is {section!r:.60}")
+    return {key: value for key, value in section.items() if value is not None}
+
+
+def hub_tower_sizes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a tower's sizes in a ``config.json`` of transformers."""
+    act = values["hidden_act"]
+    return {
+        "width": values["hidden_size"],
+        "layers": values["num_hidden_layers"],
+        "heads": values["num_attention_heads"],
+        "mlp_width": values["intermediate_size"],
+        "activation": "gelu_tanh" if act == "gelu_pytorch_tanh" else act,
+        "norm_eps": values["layer_norm_eps"],
+    }
+
+
 def depth_of(weights: Weights, prefix: str) -> int:
     """Return the number of modules in the list ``prefix``."""
     return len({n[len(prefix) :].split(".")[0] for n in weights if n.startswith(prefix)})

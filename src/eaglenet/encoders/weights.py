@@ -1,4 +1,4 @@
-"""Files that model folders are made of: JSON, weights in one file or in shards."""
+"""Files of model folders: JSON, and weights in one file or in shards."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
 from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHT_FILES, shard_names
 
-# Weights that are read when their values are asked for, so that a tower nobody uses costs nothing.
+# Weights that are read on first use, so that an unused tower costs nothing.
 
 MAPPED_BYTES = 2**26
-"""What is read through one mapping of a file: its pages count as memory until it is let go."""
+"""Bytes read through one mapping of a file, whose pages count as memory until it is closed."""
 
 _ON_DEMAND: ContextVar[bool] = ContextVar("weights_on_demand", default=False)
 
 
 @contextmanager
 def reading_on_demand() -> Iterator[None]:
-    """Whoever reads a file of weights in here gets their shapes, and their values when asked for.
+    """Read files of weights lazily: their shapes now, their values on use.
 
-    Modules that were filled so have to be realised before they compute.
+    Modules with such weights must be realised before they compute.
     """
     token = _ON_DEMAND.set(True)
     try:
@@ -40,20 +40,20 @@ def reading_on_demand() -> Iterator[None]:
 
 
 def is_on_demand() -> bool:
-    """Whether weights are to be given as :class:`DeferredTensor`."""
+    """Return whether weights are read as :class:`DeferredTensor`."""
     return _ON_DEMAND.get()
 
 
 class DeferredTensor(Tensor):
-    """A weight whose shape is known and whose values are read each time they are asked for.
+    """A weight whose shape is known and whose values are read each time they are used.
 
-    To torch it lies on the meta device. Rearranging and casting give another one; anything else is
-    computed with the values, except changes in place, which nobody would see again.
+    To torch it is on the meta device. Rearranging and casting return another one; anything else is
+    computed with the values, except changes in place, which would be lost.
     """
 
     _read: Callable[[], Tensor]
     _is_new: bool = False
-    """Whether its values are computed, so that they are nobody else's: no view, no mapped file."""
+    """True if its values are computed, so that they share no memory with a view or a file."""
     _before_cast: DeferredTensor | None = None
 
     @classmethod
@@ -68,8 +68,8 @@ class DeferredTensor(Tensor):
         if func in WITHOUT_VALUES:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if func in NOTED and _can_be_noted(func, args, kwargs):
-            return _noted(func, args, kwargs)
+        if func in DEFERRABLE and _can_be_deferred(func, args, kwargs):
+            return _defer(func, args, kwargs)
         name = getattr(func, "__name__", "")
         if name.endswith("_") and not name.endswith("__") and isinstance(args[0], cls):
             raise UsageError(f"{name}: a weight that is read on demand cannot be changed in place")
@@ -86,7 +86,7 @@ REARRANGING = frozenset(
 )
 CASTING = frozenset({Tensor.to, Tensor.float})
 COMPUTING = frozenset({Tensor.mul, torch.cat})
-NOTED = REARRANGING | CASTING | COMPUTING | {Tensor.chunk, torch.as_strided}
+DEFERRABLE = REARRANGING | CASTING | COMPUTING | {Tensor.chunk, torch.as_strided}
 WITHOUT_VALUES = frozenset(
     {Tensor.numel, Tensor.element_size, Tensor.is_floating_point, Tensor.size, Tensor.dim}
     | {Tensor.__len__, Tensor.requires_grad_}
@@ -98,33 +98,33 @@ WITHOUT_VALUES = frozenset(
 
 
 def deferred(like: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
-    """A weight of the shape and type of ``like``, whose values ``read`` gives."""
-    return _made(_shape(like.shape, like.dtype), read)
+    """Return a weight of the shape and type of ``like``, whose values ``read`` returns."""
+    return _with_reader(_shape(like.shape, like.dtype), read)
 
 
 def _shape(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _made(shape: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
-    made: DeferredTensor = torch.Tensor._make_subclass(DeferredTensor, shape)
-    made._read = read
-    return made
+def _with_reader(shape: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
+    tensor: DeferredTensor = torch.Tensor._make_subclass(DeferredTensor, shape)
+    tensor._read = read
+    return tensor
 
 
 def deferred_file(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a file of safetensors, of which ``weights`` are mapped views."""
+    """Defer the weights of a safetensors file, of which ``weights`` are mapped views."""
     file = _MappedFile(path, weights)
     return {name: deferred(value, partial(file.read, name)) for name, value in weights.items()}
 
 
 def deferred_copies(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights that are mapped, or in memory: what is made of them is deferred."""
+    """Defer copies of weights that are mapped or in memory."""
     return {name: deferred(value, value.clone) for name, value in weights.items()}
 
 
 class _MappedFile:
-    """A file of safetensors that is mapped anew now and then, so that few of its pages are held."""
+    """A safetensors file that is mapped again now and then, so that few pages stay in memory."""
 
     def __init__(self, path: Path, weights: Mapping[str, Tensor]) -> None:
         self._path = path
@@ -146,22 +146,22 @@ class _MappedFile:
 
 
 def realise(module: nn.Module, *, without: nn.Module | None = None) -> None:
-    """Read the weights of a module that were deferred, but those of one module inside it."""
-    left = set() if without is None else set(without.modules())
+    """Read the deferred weights of a module, except those of one module inside it."""
+    excluded = set() if without is None else set(without.modules())
     for owner in module.modules():
-        if owner not in left:
+        if owner not in excluded:
             _replace(owner, _own_values)
 
 
 def forget(module: nn.Module) -> None:
-    """Let go of the weights of a module, deferred or not; shapes stay."""
+    """Release the weights of a module, deferred or not; shapes stay."""
     for owner in module.modules():
         _replace(owner, lambda each: _shape(each.shape, each.dtype))
     module.to("meta")
 
 
 def is_deferred(module: nn.Module) -> bool:
-    """Whether weights of a module are still to be read."""
+    """Return whether a module has weights that were not read yet."""
     return any(isinstance(each, DeferredTensor) for each in module.parameters())
 
 
@@ -176,13 +176,13 @@ def _replace(owner: nn.Module, change: Callable[[DeferredTensor], Tensor]) -> No
 
 
 def _own_values(weight: DeferredTensor) -> Tensor:
-    """Values in memory of their own: a view would keep all that it is a part of."""
+    """Copy values of views: a view would keep all the memory it is a part of."""
     values = weight.read()
     return values if weight._is_new else values.clone()
 
 
-def _noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``func`` gives, to be computed when values are asked for."""
+def _defer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of ``func`` as a deferred tensor."""
     first = args[0]
 
     def compute() -> Any:
@@ -192,12 +192,12 @@ def _noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         dtype = torch.float32 if func is Tensor.float else args[1]
         if dtype is first.dtype:
             return first
-        cast = _made(_shape(first.shape, dtype), compute)
+        cast = _with_reader(_shape(first.shape, dtype), compute)
         cast._before_cast, cast._is_new = first, True
         return cast
     if func is Tensor.detach:
         with torch._C.DisableTorchFunctionSubclass():
-            same = _made(func(first), first._read)
+            same = _with_reader(func(first), first._read)
         same._before_cast, same._is_new = first._before_cast, first._is_new
         return same
     if func in REARRANGING and first._before_cast is not None:
@@ -206,17 +206,17 @@ def _noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     with torch._C.DisableTorchFunctionSubclass():
         shapes = _shapes(func, args, kwargs)
     if isinstance(shapes, Tensor):
-        result = _made(shapes, compute)
+        result = _with_reader(shapes, compute)
         result._is_new = func in COMPUTING
         return result
     return tuple(
-        _made(shape, partial(lambda place: compute()[place], place))
-        for place, shape in enumerate(shapes)
+        _with_reader(shape, partial(lambda index: compute()[index], index))
+        for index, shape in enumerate(shapes)
     )
 
 
 def _shapes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``func`` gives, without values.
+    """Return the shape of the result of ``func``.
 
     Views only on the meta device: there torch computes anything else in Python, and imports its
     compiler for that, which takes seconds.
@@ -230,8 +230,10 @@ def _shapes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return func(_shape(args[0].shape, args[0].dtype), *args[1:], **kwargs)
 
 
-def _can_be_noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether all of it is deferred, and used as readers of weights do."""
+def _can_be_deferred(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Return whether all arguments are deferred, and used as readers of weights do."""
     if func is Tensor.to:
         return not kwargs and [type(each) for each in args[1:]] == [torch.dtype]
     if func not in COMPUTING:
@@ -254,20 +256,20 @@ def _with_value(argument: Any) -> Any:
 
 
 def model_type(folder: Path) -> str | None:
-    """``model_type`` of a folder's ``config.json``; "" where it says none, None without a file."""
+    """``model_type`` of a folder's ``config.json``; "" if it has none, None without a file."""
     path = folder / "config.json"
     return str(read_json(path).get("model_type", "")) if path.is_file() else None
 
 
 def open_clip_trunk(folder: Path) -> str:
-    """The timm trunk that a folder of open_clip names; "" where it is none or names none."""
+    """Return the timm trunk of a folder of open_clip; "" if there is none."""
     values = read_optional_json(folder / OPEN_CLIP_CONFIG) or {}
     vision = values.get("model_cfg", values).get("vision_cfg", {})
     return str(vision.get("timm_model_name", "")) if isinstance(vision, dict) else ""
 
 
 def read_open_clip_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights of a folder in open_clip's layout."""
+    """Read the weights of a folder in open_clip's layout."""
     return read_weights(folder, OPEN_CLIP_WEIGHTS)
 
 
@@ -283,7 +285,7 @@ def read_optional_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[str, Tensor]:
-    """The weights in the first of these files that is there, all shards joined."""
+    """Read the first of these files that exists, all shards joined."""
     for name in names:
         path = folder / name
         if not path.is_file():
@@ -306,7 +308,7 @@ Filled = TypeVar("Filled", bound=nn.Module)
 def fill(
     module: Filled, weights: Mapping[str, Tensor], location: Path, dtype: torch.dtype
 ) -> Filled:
-    """Give a module without values these weights, in ``dtype``, and put it in eval mode."""
+    """Load weights, in ``dtype``, into a module without values; returns it in eval mode."""
     for name, value in module.state_dict().items():
         if name not in weights:
             raise CheckpointError(f"{location}: no weight for {name}")
@@ -321,7 +323,7 @@ def fill(
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The weights of a file of safetensors; on demand where that was asked for."""
+    """Read a safetensors file; lazily inside :func:`reading_on_demand`."""
     import safetensors.torch
 
     weights: dict[str, Tensor] = safetensors.torch.load_file(path)

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.errors import ConfigError
-from eaglenet.layers.masking import masked_softmax
+from eaglenet.layers.masking import check_heads, masked_softmax
 
 
 class FramePooling(nn.Module):
@@ -27,10 +26,7 @@ class FramePooling(nn.Module):
 
     def __init__(self, dim: int, *, dropout: float = 0.3, num_heads: int = 1) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(
-                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
-            )
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         self.input_norm = nn.LayerNorm(dim)
         self.query = nn.Linear(dim, dim)

@@ -1,4 +1,4 @@
-"""Softmax, mean and batch normalisation over entries of which some are padding."""
+"""Helpers of layers: softmax, mean and batch normalisation with padding, and checks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError
+
 Padding = Literal["masked", "official"]
 """Treatment of padded words, padded frames and missing experts in a score.
 
 ``masked``: they are left out, so that a score depends on its pair alone.
 ``official``: as in the authors' code, to reproduce their numbers.
 """
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    """Raise ``ConfigError`` unless attention heads divide a width."""
+    if dim % num_heads:
+        raise ConfigError(
+            f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
+        )
 
 
 def visible(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"]:

@@ -48,7 +48,7 @@ class SentenceBank(nn.Module):
         self.vectors[rows] = unit
         self.count += len(unit)
 
-    def held(self) -> Float[Tensor, "held dim"]:
+    def held(self) -> Float[Tensor, "texts dim"]:
         """Return the unit vectors of the texts stored so far."""
         return self.vectors[: min(int(self.count), self.size)]
 
@@ -56,10 +56,10 @@ class SentenceBank(nn.Module):
         self, videos: Float[Tensor, "videos dim"], scale: Float[Tensor, ""]
     ) -> Float[Tensor, "videos"]:
         """Return h of unit videos; zeros while the bank is empty."""
-        held = self.held()
-        if not len(held):
+        texts = self.held()
+        if not len(texts):
             return videos.new_zeros(len(videos))
         wide = torch.promote_types(videos.dtype, torch.float32)
         scale = scale.detach().to(wide)
-        cosines = held.to(wide) @ videos.to(wide).T
+        cosines = texts.to(wide) @ videos.to(wide).T
         return (self.weight * level_of_videos(cosines, scale)).to(videos.dtype)

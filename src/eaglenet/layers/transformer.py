@@ -1,4 +1,4 @@
-"""Temporal heads: transformers over the frames of a video, shared by several methods."""
+"""Transformers over frames (pre-norm, CLIP's) and over words (post-norm, BERT's)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, quick_gelu
+from eaglenet.layers.masking import check_heads
 
 
 class TransformerBlock(nn.Module):
@@ -18,10 +19,7 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, dim: int, *, num_heads: int) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(
-                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
-            )
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         # Epsilon of the TensorFlow-style normalisation of CLIP4Clip's temporal blocks.
         self.ln_1 = nn.LayerNorm(dim, eps=1e-12)
@@ -214,10 +212,7 @@ class PostNormBlock(nn.Module):
 
     def __init__(self, dim: int, *, num_heads: int, hidden_dim: int, dropout: float = 0.1) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(
-                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
-            )
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         self.in_projection = nn.Linear(dim, 3 * dim)
         self.out_projection = nn.Linear(dim, dim)
@@ -239,8 +234,8 @@ class PostNormBlock(nn.Module):
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         mixed = self.out_projection(mixed.transpose(1, 2).flatten(2))
         states = self.attention_norm(states + self.dropout(mixed))
-        fed = self.down(F.gelu(self.up(states)))
-        result: Tensor = self.output_norm(states + self.dropout(fed))
+        hidden = self.down(F.gelu(self.up(states)))
+        result: Tensor = self.output_norm(states + self.dropout(hidden))
         return result
 
 

@@ -115,7 +115,7 @@ class PairReader(Method):
         rows: Int[Tensor, "pairs"],
         columns: Int[Tensor, "pairs"],
     ) -> Float[Tensor, "pairs"]:
-        """What reading text ``rows[i]`` with video ``columns[i]`` adds to its cosine."""
+        """Return what reading text ``rows[i]`` with video ``columns[i]`` adds to its cosine."""
         words, words_mask = self._text_tokens(text)
         frames = self._frame_tokens(video)
         size = self.config.pairs_at_once
@@ -149,16 +149,18 @@ class PairReader(Method):
         vectors = F.normalize(torch.cat([text.sentence[:, None], words], dim=1), dim=-1)
         begin = 1 + self.config.num_frames
         positions = self.stack.positions
-        places = torch.cat([positions[:1], positions[begin : begin + words.shape[1]]])
-        tokens: Tensor = self.text_norm(self.text_map(vectors) + places)
+        own_positions = torch.cat([positions[:1], positions[begin : begin + words.shape[1]]])
+        tokens: Tensor = self.text_norm(self.text_map(vectors) + own_positions)
         return tokens, torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
 
     def _frame_tokens(self, video: VideoFeatures) -> Float[Tensor, "videos frames dim"]:
         count = video.frames.shape[1]
         if count > self.config.num_frames:
             raise too_many_frames(count, self.config.num_frames)
-        places = self.stack.positions[1 : 1 + count]
-        tokens: Tensor = self.frame_norm(self.frame_map(F.normalize(video.frames, dim=-1)) + places)
+        positions = self.stack.positions[1 : 1 + count]
+        tokens: Tensor = self.frame_norm(
+            self.frame_map(F.normalize(video.frames, dim=-1)) + positions
+        )
         return tokens
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:

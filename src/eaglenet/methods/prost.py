@@ -16,7 +16,7 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Video
 from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.late_interaction import masked_max, token_similarities
-from eaglenet.layers.masking import Padding, frame_weights, masked_softmax, visible
+from eaglenet.layers.masking import Padding, check_heads, frame_weights, masked_softmax, visible
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -49,10 +49,7 @@ class CrossAttention(nn.Module):
 
     def __init__(self, dim: int, *, dropout: float, num_heads: int = 1) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(
-                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
-            )
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim, bias=False)

@@ -64,10 +64,10 @@ class AsynchronousAttention(nn.Module):
         tokens: Float[Tensor, "videos frames tokens width"],
         count: Int[Tensor, "videos"],
     ) -> Float[Tensor, "videos frames tokens width"]:
-        """What is added to the attention's output; ``count`` real frames come first."""
-        chosen = self._choose(tokens)  # [videos, frames, kept], places among the patches
-        warped = self._warp(tokens, chosen, count)
-        own = tokens[:, :, 1:].take_along_dim(chosen[..., None], dim=2)
+        """Return what is added to the attention's output; ``count`` real frames come first."""
+        selected = self._choose(tokens)  # [videos, frames, kept], places among the patches
+        warped = self._warp(tokens, selected, count)
+        own = tokens[:, :, 1:].take_along_dim(selected[..., None], dim=2)
         width = tokens.shape[-1]
         query = F.linear(own, attention.qkv.weight[:width], attention.qkv.bias[:width])
         key, value = F.linear(
@@ -78,8 +78,8 @@ class AsynchronousAttention(nn.Module):
         )
         mixed = F.scaled_dot_product_attention(query, key, value)
         added = attention.out(mixed.transpose(1, 2).flatten(2)).unflatten(0, tokens.shape[:2])
-        places = (chosen + 1)[..., None].expand_as(added)
-        return torch.zeros_like(tokens).scatter(2, places, self.gate * added.to(tokens.dtype))
+        positions = (selected + 1)[..., None].expand_as(added)
+        return torch.zeros_like(tokens).scatter(2, positions, self.gate * added.to(tokens.dtype))
 
     def _choose(
         self, tokens: Float[Tensor, "videos frames tokens width"]
@@ -91,7 +91,7 @@ class AsynchronousAttention(nn.Module):
     def _warp(
         self,
         tokens: Float[Tensor, "videos frames tokens width"],
-        chosen: Int[Tensor, "videos frames kept"],
+        selected: Int[Tensor, "videos frames kept"],
         count: Int[Tensor, "videos"],
     ) -> Float[Tensor, "videos frames kept width"]:
         """Tokens at ``(m + time_offset, p + patch_offset)``, held inside video and frame."""
@@ -99,7 +99,7 @@ class AsynchronousAttention(nn.Module):
         last = (count - 1).clamp(min=0)[:, None, None]
         moment = torch.arange(frames, device=tokens.device)[None, :, None] + self.time_offset
         moment = torch.minimum(moment.clamp(min=0), last.to(moment.dtype))
-        place = (chosen + self.patch_offset).clamp(0, patches - 1)
+        place = (selected + self.patch_offset).clamp(0, patches - 1)
         flat = tokens[:, :, 1:].flatten(1, 2)
         total = torch.zeros((), dtype=tokens.dtype, device=tokens.device)
         for early in (True, False):
@@ -110,13 +110,15 @@ class AsynchronousAttention(nn.Module):
                 weight = by_time * (1 - (place - patch).abs())
                 index = torch.minimum(frame.long(), last) * patches
                 index = (index + patch.long().clamp(max=patches - 1)).flatten(1)
-                taken = flat.take_along_dim(index[..., None], dim=1).unflatten(1, chosen.shape[1:])
-                total = total + weight[..., None].to(taken.dtype) * taken
+                values = flat.take_along_dim(index[..., None], dim=1).unflatten(
+                    1, selected.shape[1:]
+                )
+                total = total + weight[..., None].to(values.dtype) * values
         return total
 
 
 class AsynchronousTower(nn.Module):
-    """What RAP adds to a vision tower: a modulation after every block, askew attention in the last.
+    """RAP's additions to a vision tower: modulation after each block, asynchronous attention last.
 
     Args:
         num_asynchronous: of how many of the last blocks but one.
@@ -136,11 +138,11 @@ class AsynchronousTower(nn.Module):
         self.modulations = nn.ModuleList(
             LowRankModulation(num_frames, config.width, rank) for _ in range(config.layers)
         )
-        kept = min(num_kept, config.num_tokens - 1)
+        num_selected = min(num_kept, config.num_tokens - 1)
         # Not in the very last block, after which nothing reads patches.
         self.first = max(config.layers - 1 - num_asynchronous, 0)
         self.askew = nn.ModuleList(
-            AsynchronousAttention(kept) for _ in range(config.layers - 1 - self.first)
+            AsynchronousAttention(num_selected) for _ in range(config.layers - 1 - self.first)
         )
 
     def forward(
@@ -194,7 +196,7 @@ class RAP(CosineMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of unit frames of the adapted tower.
 
     Approximate: no code was released with what we could read. The abstract chooses patches by the
-    text; so that videos can be encoded without one, they are chosen here by their frame's class
+    text; so that videos can be encoded without one, they are selected here by their frame's class
     token. The text tower is CLIP's, frozen.
     """
 

@@ -74,8 +74,10 @@ def merge(
     weighted = patches.to(sizes.dtype) * sizes[..., None]
     source_tokens, source_sizes = weighted[:, sources], sizes[:, sources]
     into = target.take_along_dim(merging, dim=1)
-    moved = source_tokens.take_along_dim(merging[..., None], dim=1)
-    target_tokens = weighted[:, targets].scatter_add(1, into[..., None].expand_as(moved), moved)
+    merged_tokens = source_tokens.take_along_dim(merging[..., None], dim=1)
+    target_tokens = weighted[:, targets].scatter_add(
+        1, into[..., None].expand_as(merged_tokens), merged_tokens
+    )
     target_sizes = sizes[:, targets].scatter_add(
         1, into, source_sizes.take_along_dim(merging, dim=1)
     )

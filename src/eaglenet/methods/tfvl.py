@@ -24,8 +24,8 @@ from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import CosineMethod
 
 
-class FramesAsPicture(nn.Module):
-    """The last blocks see the tokens of all frames, and prompts, as one picture (ImageTemp)."""
+class FramesAsImage(nn.Module):
+    """The last blocks see the tokens of all frames, and prompts, as one image (ImageTemp)."""
 
     def __init__(self, tower: VisionTower, *, num_joint: int, num_prompts: int) -> None:
         super().__init__()
@@ -49,11 +49,11 @@ class FramesAsPicture(nn.Module):
         joined = tokens.reshape(num_videos, num_frames * length, -1)
         for index, block in enumerate(tower.blocks[self.first :]):
             prompts = self.prompts[index].to(joined.dtype).expand(num_videos, -1, -1)
-            shown = mask.repeat_interleave(length, dim=1)
-            shown = torch.cat([shown.new_ones(prompts.shape[:2]), shown], dim=1)
+            is_real = mask.repeat_interleave(length, dim=1)
+            is_real = torch.cat([is_real.new_ones(prompts.shape[:2]), is_real], dim=1)
             together = torch.cat([prompts, joined], dim=1)
             together = run_block(
-                block, together, is_checkpointed=False, mask=shown[:, None, None, :]
+                block, together, is_checkpointed=False, mask=is_real[:, None, None, :]
             )
             joined = together[:, prompts.shape[1] :]
         classes = joined.reshape(num_videos, num_frames, length, -1)[:, :, 0]
@@ -81,7 +81,7 @@ class FramesAsWords(nn.Module):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"],
     ) -> Float[Tensor, "videos dim"]:
-        """What the tower says at the end of [start, prompts, frames, end]; real frames first."""
+        """Output of the tower at the end of [start, prompts, frames, end]; real frames first."""
         num_videos = len(mask)
         start, end = tower.token_embedding.weight[-2], tower.token_embedding.weight[-1]
         words = self.words(frames)
@@ -90,8 +90,8 @@ class FramesAsWords(nn.Module):
         sequence = torch.cat([before.expand(num_videos, -1, -1), words, after], dim=1)
         # The end stands after the last real frame; what comes later is never seen.
         last = before.shape[0] + mask.sum(dim=1)
-        places = torch.arange(sequence.shape[1], device=mask.device)[None]
-        is_end = (places == last[:, None])[..., None]
+        positions = torch.arange(sequence.shape[1], device=mask.device)[None]
+        is_end = (positions == last[:, None])[..., None]
         sequence = torch.where(is_end, end.to(words.dtype), sequence)
         states = sequence + tower.positional_embedding[: sequence.shape[1]]
         for block in tower.blocks:
@@ -127,7 +127,7 @@ class TFVL(CosineMethod):
 
     def __init__(self, encoder: ClipEncoder, config: TFVLConfig) -> None:
         super().__init__(encoder, config)
-        self.picture = FramesAsPicture(
+        self.picture = FramesAsImage(
             encoder.vision, num_joint=config.num_joint, num_prompts=config.num_prompts
         )
         self.sentence = FramesAsWords(

@@ -17,7 +17,7 @@ from eaglenet.core.types import Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_tower import VideoProxies
-from eaglenet.layers.masking import Padding, first_right_video
+from eaglenet.layers.masking import Padding, check_heads, first_right_video
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -45,10 +45,7 @@ class ProxyDecoderLayer(nn.Module):
         hidden_dim: int | None = None,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(
-                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
-            )
+        check_heads(dim, num_heads)
         hidden_dim = hidden_dim or dim
         self.num_heads = num_heads
         self.query_norm = nn.LayerNorm(dim)

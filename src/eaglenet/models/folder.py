@@ -17,11 +17,12 @@ from eaglenet.core.hardware import AUTO, best_device
 from eaglenet.core.run_folder import MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
-from eaglenet.encoders import ENCODERS
+from eaglenet.encoders import ENCODERS, Pretrained
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.catalogue import ALIASES
+from eaglenet.encoders.catalogue import ALIASES, HUB_IDS, ST_PREFIX
 from eaglenet.encoders.clip_config import check_sizes
 from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.hub import find_hub_folder
 from eaglenet.encoders.weights import read_safetensors, reading_on_demand, realise
 from eaglenet.layers.transformer import default_heads
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
@@ -35,16 +36,16 @@ SMALLEST = 4096
 
 
 def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights to store."""
-    stored: dict[str, Tensor] = {}
+    """Round weights for storage."""
+    rounded: dict[str, Tensor] = {}
     for name, value in weights.items():
         if value.ndim != 2 or value.numel() < SMALLEST or not value.is_floating_point():
-            stored[name] = value.half() if value.is_floating_point() else value
+            rounded[name] = value.half() if value.is_floating_point() else value
             continue
         scales = value.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
-        stored[name] = (value.float() / scales).round().to(torch.int8)
-        stored[name + SCALES] = scales
-    return stored
+        rounded[name] = (value.float() / scales).round().to(torch.int8)
+        rounded[name + SCALES] = scales
+    return rounded
 
 
 def from_int8(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,7 +85,7 @@ def save(
     """Write a model folder that :func:`load` gives back with bit-identical scores.
 
     Files are replaced one by one and whole, the configuration last; other files are left alone.
-    ``storage="int8"`` takes a quarter of the space and rounds the weights (`methods.int8_weights`).
+    ``storage="int8"`` takes a quarter of the space and rounds the weights (:func:`to_int8`).
     ``weights`` replace the method's own state, which several processes may share.
     """
     folder = Path(folder)
@@ -113,7 +114,7 @@ def save(
 
 
 def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> Method:
-    """A model in eval mode, with its tokenizer.
+    """Load a model in eval mode, with its tokenizer.
 
     Args:
         name_or_folder: ``demo`` (the small model of the package, even where a folder of that name
@@ -151,12 +152,45 @@ def _find(name_or_folder: str | Path) -> Method:
             f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a model "
             "folder"
         )
-    from eaglenet.encoders.base import load_pretrained
-
     encoder, tokenizer = load_pretrained(name_or_folder)
     method = _zero_shot(encoder)
     method.tokenizer = tokenizer
     return method
+
+
+def load_pretrained(
+    name_or_folder: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tokenizer: str | Path | None = None,
+) -> Pretrained:
+    """Load a trained encoder in eval mode with its tokenizer; its files determine the family.
+
+    Args:
+        name_or_folder: a published folder or file, a hub id, a short name,
+            ``openclip:NAME/PRETRAINED``, or ``st:MODEL``.
+        tokenizer: folder or table of the vocabulary, if the model has none.
+    """
+    from eaglenet.encoders.openclip import PREFIX, load_openclip
+    from eaglenet.encoders.sentence_transformer import load_st
+
+    name = HUB_IDS.get(str(name_or_folder), str(name_or_folder))
+    if name.startswith(PREFIX):
+        return load_openclip(name)
+    if name.startswith(ST_PREFIX):
+        return load_st(name)
+    path = Path(name_or_folder).expanduser()
+    location = path if path.exists() else find_hub_folder(str(name_or_folder))
+    for family in ENCODERS:
+        spec = ENCODERS[family]
+        if spec.load is not None and spec.recognises(location):
+            return spec.load(location, dtype=dtype, tokenizer=tokenizer)
+    families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)
+    if not (location / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"{location} has no config.json; expected a folder of a known model ({families})"
+        )
+    raise CheckpointError(f"{location}: a model of no known family (known: {families})")
 
 
 def _zero_shot(encoder: Encoder) -> Method:
@@ -256,11 +290,12 @@ def _build_encoder(plain: Any, weights: Mapping[str, Tensor], path: Path) -> Enc
     if all(name in own and own[name].shape == shape for name, shape in known_shapes.items()):
         encoder.load_state_dict({name: own[name] for name in known_shapes}, assign=True)
         return encoder
-    wanted = sum(shape.numel() for shape in known_shapes.values())
-    held = sum(value.numel() for value in weights.values())
-    if wanted > 2 * held + MARGIN:
+    num_expected = sum(shape.numel() for shape in known_shapes.values())
+    num_stored = sum(value.numel() for value in weights.values())
+    if num_expected > 2 * num_stored + MARGIN:
         raise CheckpointError(
-            f"{path}: describes an encoder of {wanted:,} weights, {WEIGHTS} holds {held:,}"
+            f"{path}: describes an encoder of {num_expected:,} weights, {WEIGHTS} holds "
+            f"{num_stored:,}"
         )
     # The method's builder changes the towers, so that names or shapes differ until then.
     return spec.build(config)
@@ -326,14 +361,14 @@ def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") 
     description = {
         "eaglenet_head": HEAD_FORMAT,
         "method": method.name,
-        "config": {**dataclasses.asdict(method.config), **_settled(method)},
+        "config": {**dataclasses.asdict(method.config), **_encoder_defaults(method)},
         "dim": method.encoder.dim,
     }
     write_json(folder / CONFIG, description)
 
 
-def _settled(method: Method) -> dict[str, int]:
-    """What a method takes from its encoder where nothing is set: real towers may have another."""
+def _encoder_defaults(method: Method) -> dict[str, int]:
+    """Settings that a method took from its encoder by default; other towers may differ."""
     if getattr(method.config, "num_heads", 0) is not None:
         return {}
     return {"num_heads": default_heads(method.encoder)}

@@ -124,12 +124,12 @@ class NumpyText:
         return self._arrays[name]
 
     def _weight(self, name: str) -> Weight:
-        if name not in self._stored:
-            self._stored[name] = self.weights.read(f"encoder.text.{name}")
-        return self._stored[name]
+        if name not in self._weights_read:
+            self._weights_read[name] = self.weights.read(f"encoder.text.{name}")
+        return self._weights_read[name]
 
     @cached_property
-    def _stored(self) -> dict[str, Weight]:
+    def _weights_read(self) -> dict[str, Weight]:
         return {}
 
     @cached_property
@@ -298,7 +298,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _is_compact(plain: Mapping[str, Any]) -> bool:
-    """Whether a model is what :class:`LightModel` computes, by its ``config.json``."""
+    """Return whether :class:`LightModel` can run a model, by its ``config.json``."""
     try:
         encoder, config = plain["encoder"], plain["config"]
         return (
@@ -314,7 +314,7 @@ def _is_compact(plain: Mapping[str, Any]) -> bool:
 
 
 def _is_bank(plain: Mapping[str, Any]) -> bool:
-    """Whether a head is the mean of frames and a bank of texts, and nothing else."""
+    """Return whether a head is only the mean of frames and a bank of texts."""
     try:
         config = from_plain(WordFrameConfig, plain["config"], where="config")
     except (KeyError, ConfigError):

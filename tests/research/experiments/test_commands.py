@@ -338,7 +338,7 @@ def test_a_wrong_root_is_told_before_weights_are_looked_for(
     def loaded(*arguments: Any) -> None:
         pytest.fail("weights were loaded")
 
-    monkeypatch.setattr("eaglenet.encoders.base.load_pretrained", loaded)
+    monkeypatch.setattr("eaglenet.models.folder.load_pretrained", loaded)
     with pytest.raises(EagleNetError, match="--root /nothere: no such folder"):
         invoke(*command, "msrvtt", "--root", "/nothere", "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -61,7 +61,7 @@ class BridgeBlock(nn.Module):
         whole = mask.repeat_interleave(count, dim=1)
         # A video without a real frame has nothing to be asked about: it answers with all of them.
         whole = torch.where(whole.any(dim=1, keepdim=True), whole, torch.ones_like(whole))
-        told = F.scaled_dot_product_attention(
+        from_video = F.scaled_dot_product_attention(
             split_heads(self.query(self.question_norm(first)), self.heads),
             split_heads(key.flatten(1, 2), self.heads),
             split_heads(value.flatten(1, 2), self.heads),
@@ -73,7 +73,7 @@ class BridgeBlock(nn.Module):
             split_heads(key.flatten(0, 1), self.heads),
             split_heads(value.flatten(0, 1), self.heads),
         )
-        first = self.out(told.transpose(1, 2).flatten(2))
+        first = self.out(from_video.transpose(1, 2).flatten(2))
         read: Tensor = self.out(each.transpose(1, 2).flatten(2))
         return first, read.view(pairs, frames, *words.shape[1:])
 
@@ -84,10 +84,10 @@ class BridgeBlock(nn.Module):
         mask: Bool[Tensor, "pairs frames words"],
     ) -> tuple[Float[Tensor, "pairs 1 width"], Float[Tensor, "pairs frames words width"]]:
         """The question looks at itself, frame by frame, its own token at everything."""
-        seen_first, seen = grouped_attention(
+        mixed_first, mixed = grouped_attention(
             self.space, self.space_norm(first), self.space_norm(tokens), mask
         )
-        first, tokens = first + seen_first, tokens + seen
+        first, tokens = first + mixed_first, tokens + mixed
         return (
             first + self.mlp(self.mlp_norm(first)),
             tokens + self.mlp(self.mlp_norm(tokens)),
@@ -121,10 +121,10 @@ class Bridge(nn.Module):
         mapped = self.map(questions)
         first: Tensor | None = None
         tokens: Tensor | None = None
-        for place, block in enumerate(self.blocks):
-            level = mapped[:, place * levels // count]
+        for index, block in enumerate(self.blocks):
+            level = mapped[:, index * levels // count]
             own = take_positions(level, ends)[:, None]
-            read_first, read = block.read(own, level, patches[:, place], frames_mask)  # type: ignore[operator]
+            read_first, read = block.read(own, level, patches[:, index], frames_mask)  # type: ignore[operator]
             first = read_first if first is None else first + read_first
             tokens = read if tokens is None else tokens + read
             first, tokens = block(first, tokens, mask)
@@ -137,15 +137,15 @@ class Bridge(nn.Module):
 def question_states(
     tower: TextTower, ids: Int[Tensor, "texts words"]
 ) -> Float[Tensor, "texts levels words width"]:
-    """What every block of the text tower is given: level 0 are the embeddings."""
-    states, found = tower.embed(ids), []
+    """Inputs of every block of the text tower; level 0 are the embeddings."""
+    states, inputs = tower.embed(ids), []
     for block in tower.blocks:
-        found.append(states)
+        inputs.append(states)
         states = block(states, is_causal=True)
-    return torch.stack(found, dim=1)
+    return torch.stack(inputs, dim=1)
 
 
-def ask(
+def make_questions(
     ids: Int[Tensor, "texts words"],
     ends: Int[Tensor, "texts"],
     *,
@@ -157,22 +157,22 @@ def ask(
     """
     texts = torch.arange(len(ids), device=ids.device)
     room = (ends - 1).clamp_min(1)
-    place = 1 + (torch.rand(len(ids), device=ids.device) * room).long().clamp_max(room - 1)
-    place = torch.minimum(place, (ends - 1).clamp_min(0))
+    position = 1 + (torch.rand(len(ids), device=ids.device) * room).long().clamp_max(room - 1)
+    position = torch.minimum(position, (ends - 1).clamp_min(0))
     questions = ids.clone()
-    questions[texts, place] = mask_token
+    questions[texts, position] = mask_token
     answers = torch.zeros_like(ids)
     length = min(6, ids.shape[1])
-    shown = torch.stack(
+    masked = torch.stack(
         [
             ids[:, 0],
             *(torch.full_like(ids[:, 0], mask_token) for _ in range(3)),
-            ids[texts, place],
+            ids[texts, position],
             ids[texts, ends],
         ],
         dim=1,
     )
-    answers[:, :length] = shown[:, -length:]
+    answers[:, :length] = masked[:, -length:]
     answers[:, 0] = ids[:, 0]
     return questions, answers
 
@@ -231,7 +231,7 @@ class BridgeFormer(SpaceTimeMethod):
         tower = need_questions(self.encoder)
         tokens = texts.to(self.device)
         ends = tower.end_positions(tokens.ids)
-        questions, answers = ask(tokens.ids, ends, mask_token=self.config.mask_token)
+        questions, answers = make_questions(tokens.ids, ends, mask_token=self.config.mask_token)
         states = question_states(tower, questions)
         return dataclasses.replace(
             text,

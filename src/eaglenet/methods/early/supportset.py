@@ -15,7 +15,7 @@ from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens
-from eaglenet.layers.masking import masked_mean, masked_softmax
+from eaglenet.layers.masking import check_heads, masked_mean, masked_softmax
 from eaglenet.layers.transformer import HIDDEN, PostNormStack, WordTransformer
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import register
@@ -28,10 +28,7 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, dim: int, *, num_heads: int, hidden_dim: int) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(
-                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
-            )
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3))
         self.qkv = nn.Linear(dim, 3 * dim)

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import GatedEmbedding, Vlad
-from eaglenet.layers.masking import Padding, visible
+from eaglenet.layers.masking import Padding, check_heads, visible
 from eaglenet.layers.transformer import HIDDEN
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -31,10 +31,7 @@ class PreNormLayer(nn.Module):
 
     def __init__(self, dim: int, *, num_heads: int) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(
-                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
-            )
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         self.ln_1 = nn.LayerNorm(dim)
         self.in_projection = nn.Linear(dim, 3 * dim)
@@ -115,10 +112,10 @@ class T2VLAD(ExpertMethod):
         mask = visible(mask, self.config.padding)
         if self.word_map is not None:
             words = self.word_map(words)
-        gathered = self.vlad(words, mask, side=0)
-        vectors = torch.stack([head(gathered) for head in self.text_heads], dim=1)
+        aggregate = self.vlad(words, mask, side=0)
+        vectors = torch.stack([head(aggregate) for head in self.text_heads], dim=1)
         return TextFeatures(
-            sentence=gathered, words=vectors, weights=expert_weights(self.weigh, gathered)
+            sentence=aggregate, words=vectors, weights=expert_weights(self.weigh, aggregate)
         )
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
@@ -136,12 +133,12 @@ class T2VLAD(ExpertMethod):
             dim=1,
         )
         mask = torch.cat([expert.mask for expert in experts.values()], dim=1)
-        gathered = self.vlad(self.mixer(tokens, mask), mask, side=1, learn_assignment=False)
+        aggregate = self.vlad(self.mixer(tokens, mask), mask, side=1, learn_assignment=False)
         vectors = [self._global(name, expert) for name, expert in experts.items()]
         return VideoFeatures(
             frames=self._frame_vectors(experts[self.frames_expert].values),
             mask=video.mask,
-            video=gathered,
+            video=aggregate,
             tokens=torch.stack(vectors, dim=1),
             tokens_mask=present,
         )

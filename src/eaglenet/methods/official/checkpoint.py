@@ -9,19 +9,30 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, UsageError
 from eaglenet.core.types import Encoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
-from eaglenet.encoders.weight_names import clip_config, depth_of, from_openai, hub_text, hub_vision
+from eaglenet.encoders.weight_names import (
+    WRAPPED_ATTENTION,
+    clip_config,
+    depth_of,
+    from_openai,
+    hub_text,
+    hub_vision,
+)
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
+from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNet, EagleNetConfig
 from eaglenet.methods.official.parts import State, WeightReader, Weights
 from eaglenet.methods.official.tables import TABLES
 
@@ -39,6 +50,11 @@ UNUSED: dict[str, dict[str, str]] = {
         r"frame_decoder\..*\.(self_attn\..*|norm5\..*)": "never called in the frame decoder",
     },
     "clip4clip": {r"clip\.visual\.conv1\.weight": "replaced by the map over three frames"},
+    "eaglenet": {
+        r"transformerClip\..*": "a temporal transformer that the forward pass never calls",
+        r"frame_position_embeddings\..*": "positions of that transformer",
+        r"stochastic\.std_branch\.learnable_scalar": "never read, and never initialised",
+    },
     "drl": {r".*_weight_fc\.2\.bias": "cancels in the softmax"},
     "tmass": {r"stochastic\.std_branch\.learnable_scalar": "never read"},
     "glscl": {
@@ -84,7 +100,8 @@ def translate(method: Method, weights: Weights, **options: Any) -> OfficialWeigh
     patterns = {**UNUSED[""], **UNUSED.get(method.name, {})}
     unused, unknown = {}, []
     for name in sorted(set(weights) - read.names_read):
-        reason = next((why for p, why in patterns.items() if re.fullmatch(p, name)), None)
+        reason = read.unused.get(name)
+        reason = reason or next((why for p, why in patterns.items() if re.fullmatch(p, name)), None)
         if reason is None:
             unknown.append(name)
         else:
@@ -115,11 +132,18 @@ def load_official(method: Method, weights: Weights, **options: Any) -> dict[str,
 
 
 Settings = dict[str, Any]
+Converted = TypeVar("Converted", bound=Method)
 
 UNDETERMINED: dict[str, Settings] = {
     "ce": {"experts": "audio,face,i3d,ocr,r2p1d,resnext,scene,senet,speech"},
     "clip4clip": {"num_frames": 12},
     "drl": {"num_frames": 12},
+    "eaglenet": {
+        "num_layers": 2,
+        "prior": "uniform",
+        "num_candidates": 20,
+        "negative_slope": 0.1,
+    },
     "glscl": {"num_frames": 12, "temperature": 3.0},
     "hgr": {"num_verbs": 4, "sharpness": 4.0},
     "mmt": {"num_heads": 4},
@@ -140,16 +164,55 @@ NO_CONVERSION: dict[str, str] = {
 }
 """Methods whose checkpoints cannot become a model, and the reason."""
 
+REPLAY = ("ebm.replay_buffer_txt", "ebm.replay_buffer_vid")
+WORDS, LONG_WORDS = 32, 64
+"""Tokens per text in EagleNet's scripts; the second for DiDeMo, whose videos have 64 frames."""
+
 FP16_TOWERS = {"clip4clip", "drl", "glscl", "prost", "ts2net", "ucofia"}
 """Methods whose official code keeps CLIP in half precision."""
 
 
 @dataclass(frozen=True)
-class OfficialConversion:
-    """A converted model, and what of the checkpoint has no effect on it: name -> reason."""
+class OfficialConversion(Generic[Converted]):
+    """A converted model, and the weights of the checkpoint without effect: name -> reason."""
 
-    method: Method
+    method: Converted
     unused: dict[str, str]
+
+
+def read_released(path: str | Path) -> dict[str, Tensor]:
+    """Read the weights of a released ``.bin``; only tensors are read, code is never run."""
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not a file; give the released .bin checkpoint")
+    try:
+        if zipfile.is_zipfile(path):
+            untrusted.check_zip(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can fail in any way
+        # Not torch's own text, which advises to load files that run what is in them.
+        raise CheckpointError(
+            f"{path}: not a file of tensors ({type(error).__name__}); expected the authors' "
+            "state_dict as saved by torch.save"
+        ) from error
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if isinstance(content, dict) and any(isinstance(part, dict) for part in content.values()):
+        # One state_dict for each network, as HGR's code saves them.
+        content = {
+            f"{key}.{name}": value
+            for key, part in content.items()
+            if isinstance(part, dict)
+            for name, value in part.items()
+        }
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+        raise CheckpointError(f"{path}: expected names and tensors (a state_dict)")
+    try:
+        untrusted.check_tensor_bytes(content.values(), path)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return {name.removeprefix("module."): value for name, value in content.items()}
 
 
 def convert_official(
@@ -160,8 +223,8 @@ def convert_official(
     frames: Mapping[str, Any] | None = None,
     max_words: int | None = None,
     **options: Any,
-) -> OfficialConversion:
-    """A method of ours with the weights of an official checkpoint, in eval mode.
+) -> OfficialConversion[Method]:
+    """Convert an official checkpoint into a method in eval mode.
 
     Args:
         settings: of the method's configuration; all of ``UNDETERMINED[name]`` are needed.
@@ -187,6 +250,39 @@ def convert_official(
             f"the checkpoint does not determine {', '.join(missing)}; give them "
             f"(the authors' values for MSR-VTT: {advice})"
         )
+    method, unused = _convert(name, weights, settings, **options)
+    method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
+    precision = "fp16" if name in FP16_TOWERS else "fp32"
+    method.habits = EvaluationHabits(max_words, precision)
+    return OfficialConversion(method.eval(), unused)
+
+
+def convert_eaglenet(weights: Weights, **settings: Any) -> OfficialConversion[EagleNet]:
+    """Convert a checkpoint of the released EagleNet; it is evaluated as its authors did.
+
+    Graph, energy, frame position, number of frames and loss are read from names and shapes. The
+    settings of :data:`UNDETERMINED` are not: the defaults are those of the authors' scripts, with
+    all layers of the checkpoint. The pooling of energies and the loss weights matter in training
+    only.
+    """
+    layers = depth_of(weights, "gnn.layers.")
+    if settings.get("num_layers", 1) > layers:
+        raise CheckpointError(
+            f"num_layers is {settings['num_layers']}, the checkpoint has {layers} layers"
+        )
+    method, unused = _convert("eaglenet", weights, settings)
+    assert isinstance(method, EagleNet)
+    _fill_replay(method, weights)
+    method.frame_spec = dataclasses.replace(method.frame_spec, **RELEASED_FRAMES)
+    words = LONG_WORDS if method.config.num_frames >= 64 else WORDS
+    method.habits = EvaluationHabits(words, "fp16")
+    return OfficialConversion(method.eval(), unused)
+
+
+def _convert(
+    name: str, weights: Weights, settings: Settings, **options: Any
+) -> tuple[Method, dict[str, str]]:
+    """Build a method by the names and shapes of its weights, and load them."""
     weights = _plain_names(weights)
     config_class = METHODS[name].config_class
     encoder: Encoder
@@ -204,16 +300,18 @@ def convert_official(
     config = config_class(**{key: value for key, value in values.items() if key in field_names})
     method = METHODS[name].build(config, encoder)
     floats = {key: value.float() for key, value in weights.items()}
-    unused = load_official(method, floats, **options)
-    method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
-    precision = "fp16" if name in FP16_TOWERS else "fp32"
-    method.habits = EvaluationHabits(max_words, precision)
-    return OfficialConversion(method.eval(), unused)
+    return method, load_official(method, floats, **options)
 
 
 def _plain_names(weights: Weights) -> dict[str, Tensor]:
     """Names without the wrapper of shifted attention, which some checkpoints have."""
-    return {name.replace(".attn.net.", ".attn."): value for name, value in weights.items()}
+    plain: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        short = name.replace(WRAPPED_ATTENTION, ".attn.")
+        if short in plain and not torch.equal(plain[short], value):
+            raise CheckpointError(f"{short} appears under two names with different values")
+        plain[short] = value
+    return plain
 
 
 def _encoder(weights: Weights) -> ClipEncoder:
@@ -243,6 +341,39 @@ def _temporal(weights: Weights) -> Settings:
         "num_heads": max(width // 64, 1),
         "num_positions": _size(weights, "frame_position_embeddings.weight"),
     }
+
+
+def _eaglenet(weights: Weights) -> Settings:
+    is_relational = "gnn.layers.0.lin_rels.0.weight" in weights
+    matrix, vector = ("lin_rels.0", "att_l_rels.0") if is_relational else ("lin1", "att_l")
+    num_heads = _size(weights, f"gnn.layers.0.{matrix}.weight") // _size(
+        weights, f"gnn.layers.0.{vector}.weight", -1
+    )
+    energy = None
+    if REPLAY[0] in weights:
+        is_perceptron = "ebm.energy_net.0.weight" in weights
+        is_bilinear = "ebm.energy_net.weight" in weights
+        energy = "mlp" if is_perceptron else "bilinear" if is_bilinear else "cosine"
+    released = EagleNetConfig.released(
+        dim=_size(weights, f"gnn.layers.0.{matrix}.weight", 1),
+        num_frames=_size(weights, "stochastic.std_branch.linear_proj.weight", 1),
+        graph="rgat" if is_relational else "gat",
+        num_layers=depth_of(weights, "gnn.layers."),
+        num_heads=num_heads,
+        frame_position="frame_pe" in weights,
+        energy=energy,
+        replay_size=_size(weights, REPLAY[0]) if energy else 500,
+        loss="sigmoid" if "loss_fct.temp_prior" in weights else "softmax",
+    )
+    return vars(released)
+
+
+def _fill_replay(method: EagleNet, weights: Weights) -> None:
+    """Their buffer starts as zeros with the newest rows first; ours holds real rows only."""
+    if method.replay is not None:
+        texts, frames = (weights[name].float() for name in REPLAY)
+        is_real = texts.abs().sum(dim=-1) > 0
+        method.replay.write(texts[is_real].flip(0), frames[is_real].flip(0))
 
 
 def _clip4clip(weights: Weights) -> Settings:
@@ -338,6 +469,7 @@ INFERENCE: dict[str, Callable[[Weights], Settings]] = {
     "clip4clip": _clip4clip,
     "clipvip": _proxies,
     "drl": _temporal,
+    "eaglenet": _eaglenet,
     "glscl": _glscl,
     "prost": _prost,
     "tempme": _tempme,

@@ -51,6 +51,8 @@ class WeightReader(Mapping[str, Tensor]):
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.names_read: set[str] = set()
+        self.unused: dict[str, str] = {}
+        """Weights that a table found to have no effect, with the reason."""
 
     def __call__(self, name: str) -> Tensor:
         if name not in self.weights:

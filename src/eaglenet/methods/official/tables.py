@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from eaglenet.encoders.weight_names import timm_blocks
+from eaglenet.encoders.weight_names import depth_of, timm_blocks
 from eaglenet.methods.official.parts import (
     KINDS,
     MMT_TYPES,
@@ -55,6 +55,72 @@ def _clip4clip(read: WeightReader, method: Any) -> State:
             state[f"head.lstm.{kind}"] = read(f"lstm_visual.{kind}")
     elif head == "transformer":
         state |= frame_sequence(read, method, "head")
+    return state
+
+
+LAST_MESSAGES = "the last layer's messages are never read"
+RELATIONS = ("text_text", "frame_frame", "text_frame")
+"""Relations 0, 1 and 2 of the released EagleNet."""
+
+
+def _eaglenet(read: WeightReader, method: Any) -> State:
+    config = method.config
+    state = {
+        **openai_clip(read),
+        **frame_pooling(read, "pool_frames."),
+        **read.module("stochastic.log_radius", "stochastic.std_branch.linear_proj"),
+        "encoder.logit_scale": read("clip.logit_scale"),
+    }
+    if config.energy == "mlp":
+        state |= read.module("energy.hidden", "ebm.energy_net.0")
+        state |= read.module("energy.output", "ebm.energy_net.2")
+    elif config.energy == "bilinear":
+        state |= read.module("energy.projection", "ebm.energy_net")
+    # The class builds two graph layers for a model of one, and runs the last.
+    first = depth_of(read, "gnn.layers.") - config.num_layers
+    for index in range(config.num_layers):
+        state |= _graph_layer(read, f"gnn.layers.{first + index}", index, config)
+    for name in read:
+        if any(name.startswith(f"gnn.layers.{index}.") for index in range(first)):
+            read.unused[name] = "built but never run: the model has fewer layers"
+    if method.replay is not None:  # its rows are copied by the converter
+        read("ebm.replay_buffer_txt")
+        read("ebm.replay_buffer_vid")
+    if config.frame_position:
+        state["graph.position"] = read("frame_pe")
+    if config.loss == "sigmoid":
+        state |= {
+            "loss.temperature": read("loss_fct.temp_prior"),
+            "loss.bias": read("loss_fct.bias"),
+        }
+    else:
+        state |= logit_scale(read)
+    return state
+
+
+def _graph_layer(read: WeightReader, theirs: str, index: int, config: Any) -> State:
+    is_last = index == config.num_layers - 1
+    ours = "graph.edges" if is_last else f"graph.layers.{index}"
+    if config.graph == "gat":
+        return {
+            f"{ours}.relation.projection.weight": read(f"{theirs}.lin1.weight"),
+            f"{ours}.relation.query": read(f"{theirs}.att_l.weight"),
+            f"{ours}.relation.key": read(f"{theirs}.att_r.weight"),
+        }
+    state: State = {}
+    parts = {"projection.weight": "lin_rels", "query": "att_l_rels", "key": "att_r_rels"}
+    for number, relation in enumerate(RELATIONS):
+        for own, other in parts.items():
+            name = f"{theirs}.{other}.{number}.weight"
+            if is_last and relation != "text_frame":
+                read.unused[name] = LAST_MESSAGES
+            else:
+                module = "relation" if is_last else relation
+                state[f"{ours}.{module}.{own}"] = read(name)
+    if is_last:
+        read.unused[f"{theirs}.lin_out.weight"] = LAST_MESSAGES
+    else:
+        state[f"{ours}.residual.weight"] = read(f"{theirs}.lin_out.weight")
     return state
 
 
@@ -362,6 +428,7 @@ TABLES: dict[str, Callable[..., State]] = {
     "clip4clip": _clip4clip,
     "clipvip": _clipvip,
     "drl": _drl,
+    "eaglenet": _eaglenet,
     "frozen": _space_time,
     "glscl": _glscl,
     "hgr": _hgr,

@@ -178,7 +178,7 @@ def build_method(experiment: Experiment) -> Method:
 def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer | None]:
     """Build an encoder and its tokenizer (None for stored features)."""
     if choice.kind == PRETRAINED:
-        from eaglenet.encoders.base import load_pretrained
+        from eaglenet.models.folder import load_pretrained
 
         if is_packaged(choice.source):
             model = load(choice.source)
