@@ -143,7 +143,7 @@ def test_teachers_stand_beside_the_features(folder: Path) -> None:
         (lambda f: np.save(f / "expert_shape_seconds.npy", np.zeros(3)), "one finite number"),
         (lambda f: change_index(f, frames="picture"), "not among the experts"),
         (lambda f: change_index(f, experts=["scene"]), "object of names"),
-        (lambda f: change_index(f, experts={"scene": 12}), "say its dim"),
+        (lambda f: change_index(f, experts={"scene": 12}), "should have a dim"),
         (lambda f: change_index(f, experts={"scene": {"dim": 99}}), "99"),
         (lambda f: change_index(f, experts={"scene": {"dim": 12}, "../x": {"dim": 1}}), "names a"),
         (lambda f: change_index(f, graphs="bert"), "refers to words 'bert'"),

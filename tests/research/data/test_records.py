@@ -76,7 +76,7 @@ def test_left_out_videos_are_logged_with_counts_and_reasons(
     ("videos", "message"),
     [
         ((), "the split is empty"),
-        ((VideoRecord("a", ("x",)), VideoRecord("a", ("y",))), "'a'; an id may be listed once"),
+        ((VideoRecord("a", ("x",)), VideoRecord("a", ("y",))), "'a'; list each once"),
         ((VideoRecord("a", ()),), "'a' has an empty caption"),
         ((VideoRecord("a", ("x", "  ")),), "'a' has an empty caption"),
         ((VideoRecord("", ("x",)),), "empty id"),

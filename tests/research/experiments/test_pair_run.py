@@ -114,7 +114,9 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
     command = ["train", "small", "--output", str(tmp_path / "run"), *options]
     refused = runner.invoke(app, [*command, "--set", "joined=frame"])
     assert refused.exit_code != 0
-    assert "joined names frame; folders that hold items out: frames" in str(refused.exception)
+    assert "joined=frame: no validation items; folders that have some: frames" in str(
+        refused.exception
+    )
     assert not (tmp_path / "run" / "beginning").exists()
     trained = runner.invoke(app, command)
     assert trained.exit_code == 0, trained.output

@@ -39,7 +39,14 @@ from eaglenet.research.data.records import (
     check_split_name,
     make_split,
 )
-from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source, clip_source
+from eaglenet.research.data.sources import (
+    DataChoice,
+    Findings,
+    Opening,
+    Source,
+    clip_source,
+    findings_of,
+)
 from eaglenet.video.images import encode_jpeg
 
 INDEX_FILE = "index.jsonl"
@@ -339,13 +346,7 @@ def open_clips(data: DataChoice, split: str, opening: Opening) -> Source:
 def look_at_frames(data: DataChoice, split: str) -> Findings:
     """Count the items of the index; no frame is read."""
     _, records, _ = load_items(data, split)
-    description = {
-        "protocol": records.protocol.name,
-        "texts": len(records.texts),
-        "videos_found": len(records),
-        "videos_missing": len(records.left_out),
-    }
-    return Findings(description, records.video_of_text)
+    return findings_of(records, records.video_of_text, len(records.left_out))
 
 
 def check_frames(

@@ -1,10 +1,10 @@
-"""Who does what in a sentence: verbs and their arguments, by rules and a list of common words.
+"""Semantic roles in a sentence: verbs and their arguments, by rules and a list of common words.
 
 HGR's authors parse with a BERT that labels semantic roles. Captions are short and in the third
 person, so a few rules find most of their verbs and noun phrases: words of closed classes are
-listed, a verb is a listed stem with an ending or an unlisted word in -ing or -ed that no article
-precedes, everything else is part of a noun phrase. There is nothing to download and nothing that
-can fail: a sentence that the rules do not understand becomes one whose nodes are its noun phrases.
+listed; a verb is a listed stem with an ending, or another word in -ing or -ed without an article
+before it; everything else is part of a noun phrase. Needs no download. In a sentence that the
+rules do not parse, the nodes are its noun phrases.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ VERBS = _listed(
 
 @dataclass(frozen=True)
 class Node:
-    """A verb or a noun phrase: the words ``start .. end - 1`` and what it is."""
+    """A verb or a noun phrase: the words ``start .. end - 1`` and their role."""
 
     start: int
     end: int
@@ -90,58 +90,62 @@ def parse(words: Sequence[str]) -> Parse:
     """
     cleaned = [re.sub(r"[^a-z0-9]", "", word.lower()) for word in words]
     tags = _tags(cleaned)
-    verbs = [Node(place, place + 1, "V") for place, tag in enumerate(tags) if tag == "verb"]
+    verbs = [
+        Node(position, position + 1, "V") for position, tag in enumerate(tags) if tag == "verb"
+    ]
     nouns: list[Node] = []
     pairs: list[tuple[int, int]] = []
     number = 0
-    place = 0
-    while place < len(tags):
-        end = place
+    position = 0
+    while position < len(tags):
+        end = position
         while (
-            end < len(tags) and tags[end] == "noun" and (end == place or not _opens(cleaned[end]))
+            end < len(tags)
+            and tags[end] == "noun"
+            and (end == position or not _opens(cleaned[end]))
         ):
             end += 1
-        if end == place:
-            place += 1
+        if end == position:
+            position += 1
             continue
-        before = [index for index, verb in enumerate(verbs) if verb.start < place]
+        before = [index for index, verb in enumerate(verbs) if verb.start < position]
         after = [index for index, verb in enumerate(verbs) if verb.start >= end]
-        joined = _joined(cleaned, place)
-        if after and (not before or joined == "conjunction"):
+        prefix = _prefix_role(cleaned, position)
+        if after and (not before or prefix == "conjunction"):
             role, owner = "ARG0", after[0]
         elif before:
             number = number + 1 if nouns and (before[-1], len(nouns) - 1) in pairs else 1
-            role, owner = (joined or f"ARG{min(number, 4)}"), before[-1]
+            role, owner = (prefix or f"ARG{min(number, 4)}"), before[-1]
             role = "ARG1" if role == "conjunction" else role
         else:
             role, owner = "NOUN", -1
         if owner >= 0:
             pairs.append((owner, len(nouns)))
-        nouns.append(Node(place, end, role))
-        place = end
+        nouns.append(Node(position, end, role))
+        position = end
     return Parse(tuple(verbs), tuple(nouns), tuple(pairs))
 
 
 def role_graph(words: Sequence[str], length: int) -> TextGraph:
-    """The graph of one sentence over its first ``length`` words.
+    """Graph of one sentence over its first ``length`` words.
 
-    Node 0 is the sentence, 1 to 4 verbs, 5 to 10 nouns. The sentence tells its verbs; a verb and
-    its arguments tell each other.
+    Node 0 is the sentence, 1 to 4 verbs, 5 to 10 nouns. Edges go from the sentence to its verbs,
+    and both ways between a verb and its arguments.
     """
     spans = torch.zeros(1, NUM_NODES, length, dtype=torch.bool)
     roles = torch.zeros(1, NUM_NODES, dtype=torch.int64)
     edges = torch.zeros(1, NUM_NODES, NUM_NODES, dtype=torch.bool)
-    kept = list(words[:length])
-    spans[0, 0, : len(kept)] = True
-    found = parse(kept)
-    for number, verb in enumerate(found.verbs[:MAX_VERBS]):
+    sentence = list(words[:length])
+    spans[0, 0, : len(sentence)] = True
+    parsed = parse(sentence)
+    for number, verb in enumerate(parsed.verbs[:MAX_VERBS]):
         spans[0, 1 + number, verb.start : verb.end] = True
         edges[0, 1 + number, 0] = True
-    for number, noun in enumerate(found.nouns[:MAX_NOUNS]):
+    for number, noun in enumerate(parsed.nouns[:MAX_NOUNS]):
         node = 1 + MAX_VERBS + number
         spans[0, node, noun.start : noun.end] = True
         roles[0, node] = ROLES.index(noun.role)
-    for verb_number, noun_number in found.pairs:
+    for verb_number, noun_number in parsed.pairs:
         if verb_number < MAX_VERBS and noun_number < MAX_NOUNS:
             verb_node, noun_node = 1 + verb_number, 1 + MAX_VERBS + noun_number
             edges[0, verb_node, noun_node] = edges[0, noun_node, verb_node] = True
@@ -149,7 +153,7 @@ def role_graph(words: Sequence[str], length: int) -> TextGraph:
 
 
 def role_graphs(sentences: Sequence[Sequence[str]], length: int) -> TextGraph:
-    """The graphs of several sentences."""
+    """Graphs of several sentences."""
     return TextGraph.concatenate([role_graph(words, length) for words in sentences])
 
 
@@ -158,37 +162,39 @@ def over_tokens(
 ) -> TextGraph:
     """The same graphs over tokens: word ``w`` of text ``t`` is ``pieces[t][w]`` tokens.
 
-    ``first`` is the place of the first word's first token; what lies beyond ``length`` is cut.
+    ``first`` is the position of the first word's first token; tokens after ``length`` are cut.
     """
     spans = torch.zeros(len(graphs), graphs.spans.shape[1], length, dtype=torch.bool)
     for text, counts in enumerate(pieces):
-        place = first
+        position = first
         for word, count in enumerate(counts[: graphs.spans.shape[2]]):
-            spans[text, :, place : place + count] |= graphs.spans[text, :, word : word + 1]
-            place += count
+            spans[text, :, position : position + count] |= graphs.spans[text, :, word : word + 1]
+            position += count
     return TextGraph(spans, graphs.roles, graphs.edges)
 
 
 def stems(word: str) -> set[str]:
-    """What a word may be a form of."""
-    found = {word}
+    """Stems that a word may be a form of."""
+    forms = {word}
     for ending, others in (
         ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ing", ("", "e")), ("ed", ("", "e")),
     ):  # fmt: skip
         if word.endswith(ending) and len(word) > len(ending) + 1:
             root = word[: -len(ending)]
-            found |= {root + other for other in others}
+            forms |= {root + other for other in others}
             if len(root) > 2 and root[-1] == root[-2]:
-                found.add(root[:-1])
-    return found
+                forms.add(root[:-1])
+    return forms
 
 
 def _tags(words: Sequence[str]) -> list[str]:
     """verb, noun or other for each word."""
     tags: list[str] = []
-    for place, word in enumerate(words):
-        before = words[place - 1] if place else ""
-        tags.append(_tag(word, before, tags[-1] if tags else "", words[place + 1 : place + 2]))
+    for position, word in enumerate(words):
+        before = words[position - 1] if position else ""
+        tags.append(
+            _tag(word, before, tags[-1] if tags else "", words[position + 1 : position + 2])
+        )
     return tags
 
 
@@ -222,13 +228,13 @@ def _opens(word: str) -> bool:
     return word in DETERMINERS or word in PRONOUNS
 
 
-def _joined(words: Sequence[str], place: int) -> str:
-    """What stands before a phrase: the role its preposition gives, a conjunction, or nothing."""
-    if place == 0:
+def _prefix_role(words: Sequence[str], position: int) -> str:
+    """Role by the preposition before a phrase, ``conjunction``, or nothing."""
+    if position == 0:
         return ""
-    before = words[place - 1]
+    before = words[position - 1]
     if before in CONJUNCTIONS:
         return "conjunction"
-    if words[place] in DIRECTIONS:
+    if words[position] in DIRECTIONS:
         return "DIR"
     return PREPOSITIONS.get(before, "")

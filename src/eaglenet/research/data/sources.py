@@ -237,13 +237,19 @@ def open_videos(data: DataChoice, split: str, opening: Opening) -> Source:
 def look_at_videos(data: DataChoice, split: str) -> Findings:
     """Count the videos that have a file."""
     records = load_records(data, split)
+    return findings_of(records, records.present().video_of_text, len(records.missing))
+
+
+def findings_of(records: Split, video_of_text: Tensor, num_missing: int) -> Findings:
+    """Findings of a split of which ``num_missing`` videos cannot be read."""
+    videos = len(video_of_text.unique())
     description = {
         "protocol": records.protocol.name,
         "texts": len(records.texts),
-        "videos_found": len(records) - len(records.missing),
-        "videos_missing": len(records.missing),
+        "videos_found": videos,
+        "videos_missing": num_missing,
     }
-    return Findings(description, records.present().video_of_text)
+    return Findings(description, video_of_text)
 
 
 def load_records(data: DataChoice, split: str) -> Split:

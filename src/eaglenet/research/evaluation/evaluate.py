@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -52,9 +52,8 @@ def format_result(record: dict[str, Any]) -> str:
     for direction, title in (("t2v", "text-to-video"), ("v2t", "video-to-text")):
         row = record[direction]
         lines.append(
-            f"{title} [{record['protocol']}]  R@1 {row['R@1']:.1f}  R@5 {row['R@5']:.1f}  "
-            f"R@10 {row['R@10']:.1f}  MdR {row['MdR']:.1f}  MnR {row['MnR']:.1f}  "
-            f"({row['queries']} queries)"
+            f"{title} [{record['protocol']}]  {_format_recalls(row)}  MdR {row['MdR']:.1f}  "
+            f"MnR {row['MnR']:.1f}  ({row['queries']} queries)"
         )
     seconds = record["seconds"]
     lines.append(
@@ -70,20 +69,24 @@ def format_result(record: dict[str, Any]) -> str:
             f"v2t R@1 {mean['v2t']['R@1']:.2f} +- {spread['v2t']['R@1']:.2f}"
         )
     if "hubness" in record:
-        row = record["hubness"]["t2v"]
+        recalls = _format_recalls(record["hubness"]["t2v"])
         lines.append(
-            f"with hubness offsets [{record['protocol']}]  t2v R@1 {row['R@1']:.1f}  "
-            f"R@5 {row['R@5']:.1f}  R@10 {row['R@10']:.1f}  (from a fixed bank of texts)"
+            f"with hubness offsets [{record['protocol']}]  t2v {recalls}  "
+            "(from a fixed bank of texts)"
         )
     if "sinkhorn" in record:
         for direction in ("t2v", "v2t"):
-            row = record["sinkhorn"][direction]
+            recalls = _format_recalls(record["sinkhorn"][direction])
             lines.append(
-                f"with Sinkhorn offsets [{record['protocol']}]  {direction} R@1 {row['R@1']:.1f}  "
-                f"R@5 {row['R@5']:.1f}  R@10 {row['R@10']:.1f}  (from training texts and videos)"
+                f"with Sinkhorn offsets [{record['protocol']}]  {direction} {recalls}  "
+                "(from training texts and videos)"
             )
     lines += [f"note: {note}" for note in record["notes"]]
     return "\n".join(lines)
+
+
+def _format_recalls(row: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
 
 
 PAIR_NOISE_NOTE = "each pair has candidate noise of its own, as in the authors' evaluation"

@@ -15,8 +15,6 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, PairBatch
 
-# RandAugment as TempMe trains with it: four random changes of a video, the same in all frames.
-
 Frames = UInt8[Tensor, "frames 3 height width"]
 Operation = Callable[[Tensor, float, float], Tensor]
 """Frames of one video, strength from 0 to 1, direction -1 or 1 -> frames."""
@@ -32,25 +30,25 @@ GREY = (19595, 38470, 7471)
 def rand_augment(
     frames: UInt8[Tensor, "videos frames 3 height width"],
 ) -> UInt8[Tensor, "videos frames 3 height width"]:
-    """Each video with its own draws, from the default generator.
+    """RandAugment as in TempMe: four random changes per video, the same in all its frames.
 
     Paper: whether the authors change the whole picture or its centre square is not known; frames
     here are the centre square already.
     """
-    return torch.stack([_changed(video) for video in frames])
+    return torch.stack([_augment_video(video) for video in frames])
 
 
-def _changed(frames: Frames) -> Frames:
+def _augment_video(frames: Frames) -> Frames:
     operations = list(OPERATIONS.values())
-    chosen = torch.randint(len(operations), (NUM_CHANGES,)).tolist()
+    indices = torch.randint(len(operations), (NUM_CHANGES,)).tolist()
     is_done = (torch.rand(NUM_CHANGES) < CHANCE).tolist()
     strengths = (STRENGTH + DEVIATION * torch.randn(NUM_CHANGES)).clamp(0, 1).tolist()
     directions = (2.0 * torch.randint(2, (NUM_CHANGES,)) - 1).tolist()
-    for place, done, strength, direction in zip(
-        chosen, is_done, strengths, directions, strict=True
+    for index, done, strength, direction in zip(
+        indices, is_done, strengths, directions, strict=True
     ):
         if done:
-            frames = operations[place](frames, strength, direction)
+            frames = operations[index](frames, strength, direction)
     return frames
 
 
@@ -72,8 +70,8 @@ def equalize(frames: Frames, strength: float, direction: float) -> Frames:
     step = (values.shape[2] - last) // 255
     below = counts.cumsum(dim=2) - counts
     table = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
-    found = torch.where(step > 0, table.gather(2, values), values)
-    return found.to(torch.uint8).reshape(frames.shape)
+    equalized = torch.where(step > 0, table.gather(2, values), values)
+    return equalized.to(torch.uint8).reshape(frames.shape)
 
 
 def invert(frames: Frames, strength: float, direction: float) -> Frames:
@@ -98,16 +96,16 @@ def solarize_add(frames: Frames, strength: float, direction: float) -> Frames:
 
 
 def color(frames: Frames, strength: float, direction: float) -> Frames:
-    return _away_from(grey(frames).float(), frames, strength, direction)
+    return _blend(grey(frames).float(), frames, strength, direction)
 
 
 def contrast(frames: Frames, strength: float, direction: float) -> Frames:
     mean = grey(frames).float().mean(dim=(1, 2, 3), keepdim=True)
-    return _away_from((mean + 0.5).floor(), frames, strength, direction)
+    return _blend((mean + 0.5).floor(), frames, strength, direction)
 
 
 def brightness(frames: Frames, strength: float, direction: float) -> Frames:
-    return _away_from(torch.zeros_like(frames, dtype=torch.float32), frames, strength, direction)
+    return _blend(torch.zeros_like(frames, dtype=torch.float32), frames, strength, direction)
 
 
 def sharpness(frames: Frames, strength: float, direction: float) -> Frames:
@@ -117,7 +115,7 @@ def sharpness(frames: Frames, strength: float, direction: float) -> Frames:
     kernel = (kernel / kernel.sum()).expand(3, 1, 3, 3)
     smooth = values.clone()  # the border stays as it is
     smooth[..., 1:-1, 1:-1] = F.conv2d(values, kernel, groups=3).add(0.5).floor().clamp(0, 255)
-    return _away_from(smooth, frames, strength, direction)
+    return _blend(smooth, frames, strength, direction)
 
 
 def grey(frames: Frames) -> UInt8[Tensor, "frames 1 height width"]:
@@ -126,13 +124,13 @@ def grey(frames: Frames) -> UInt8[Tensor, "frames 1 height width"]:
     return ((frames.int() * shares).sum(dim=1, keepdim=True) + 2**15 >> 16).to(torch.uint8)
 
 
-def _away_from(
+def _blend(
     plain: Float[Tensor, "frames channels rows columns"],
     frames: Frames,
     strength: float,
     direction: float,
 ) -> Frames:
-    """On the line from a plain picture through the frames: nearer to it, or beyond them."""
+    """Blend with a plain image: move the frames towards it, or away from it."""
     factor = 1 + direction * MOST_FACTOR * strength
     return (plain + factor * (frames.float() - plain)).clamp(0, 255).to(torch.uint8)
 
@@ -140,33 +138,33 @@ def _away_from(
 def rotate(frames: Frames, strength: float, direction: float) -> Frames:
     angle = math.radians(direction * MOST_DEGREES * strength)
     cosine, sine = math.cos(angle), math.sin(angle)
-    return _moved(frames, [[cosine, -sine], [sine, cosine]], (0.0, 0.0))
+    return _warp(frames, [[cosine, -sine], [sine, cosine]], (0.0, 0.0))
 
 
 def shear_x(frames: Frames, strength: float, direction: float) -> Frames:
     """Rows move by their distance from the top."""
     factor = direction * MOST_SHEAR * strength
-    return _moved(frames, [[1.0, factor], [0.0, 1.0]], (factor * frames.shape[2] / 2, 0.0))
+    return _warp(frames, [[1.0, factor], [0.0, 1.0]], (factor * frames.shape[2] / 2, 0.0))
 
 
 def shear_y(frames: Frames, strength: float, direction: float) -> Frames:
     """Columns move by their distance from the left."""
     factor = direction * MOST_SHEAR * strength
-    return _moved(frames, [[1.0, 0.0], [factor, 1.0]], (0.0, factor * frames.shape[3] / 2))
+    return _warp(frames, [[1.0, 0.0], [factor, 1.0]], (0.0, factor * frames.shape[3] / 2))
 
 
 def translate_x(frames: Frames, strength: float, direction: float) -> Frames:
     shift = direction * MOST_SHIFT * strength * frames.shape[3]
-    return _moved(frames, [[1.0, 0.0], [0.0, 1.0]], (shift, 0.0))
+    return _warp(frames, [[1.0, 0.0], [0.0, 1.0]], (shift, 0.0))
 
 
 def translate_y(frames: Frames, strength: float, direction: float) -> Frames:
     shift = direction * MOST_SHIFT * strength * frames.shape[2]
-    return _moved(frames, [[1.0, 0.0], [0.0, 1.0]], (0.0, shift))
+    return _warp(frames, [[1.0, 0.0], [0.0, 1.0]], (0.0, shift))
 
 
-def _moved(frames: Frames, matrix: list[list[float]], shift: tuple[float, float]) -> Frames:
-    """Each place shows what lies at ``matrix place + shift``, pixels from the centre; or grey."""
+def _warp(frames: Frames, matrix: list[list[float]], shift: tuple[float, float]) -> Frames:
+    """Sample each pixel x at ``matrix x + shift``, in pixels from the centre; grey outside."""
     height, width = frames.shape[2:]
     (xx, xy), (yx, yy) = matrix
     # In the -1 .. 1 of the sampling grid, whose units are half a side.
@@ -179,8 +177,8 @@ def _moved(frames: Frames, matrix: list[list[float]], shift: tuple[float, float]
         align_corners=False,
     )  # fmt: skip
     is_inside = ((grid >= -1) & (grid < 1)).all(dim=-1)[:, None]
-    shown = torch.where(is_inside, values.round().clamp(0, 255), float(FILL))
-    return shown.to(torch.uint8).reshape(frames.shape)
+    filled = torch.where(is_inside, values.round().clamp(0, 255), float(FILL))
+    return filled.to(torch.uint8).reshape(frames.shape)
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -197,9 +195,9 @@ CROP_ASPECT = (3 / 4, 4 / 3)
 
 
 def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None) -> PairBatch:
-    """The batch with ``num_frames`` of its frames, and other views of them where asked for.
+    """Take ``num_frames`` frames per video, and augment them.
 
-    Draws from the default generator, which a step seeds: a step repeated is the same step.
+    Draws from the default generator, which each step seeds.
     """
     videos = batch.videos
     if not isinstance(videos, Clips):

@@ -69,9 +69,8 @@ class TrainingConfig:
     second_beta: of the optimizer's second moment.
     gradients: of features that several processes gather: ``sum`` (one process with the joined
         batch) or ``local`` (the field's code), see `training.distributed`.
-    augment: ``crop_flip`` shows a random part of each video, mirrored or not
-        (`training.augmentation`); ``rand_augment`` changes colours and places
-        (`training.rand_augment`).
+    augment: ``crop_flip`` shows a random part of each video, mirrored or not; ``rand_augment``
+        changes colours and geometry (`training.augmentation`).
     warmup: share of all steps. clip_norm: of all gradients together; 0 turns it off.
     precision: ``auto`` is bf16 autocast over fp32 weights on a GPU and fp32 on a CPU;
         ``fp16_weights`` stores the towers' matrices in fp16, as the released code does.

@@ -58,12 +58,12 @@ def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World
     """Join the processes that `torchrun` started; alone, just choose the device."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
-    chosen = _choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    target = _choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if size == 1:
-        return World(device=chosen)
+        return World(device=target)
     seconds = timeout_seconds or float(os.environ.get(TIMEOUT_VARIABLE, "600"))
     address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    backend = "nccl" if target.type == "cuda" else "gloo"
     if not dist.is_initialized():
         try:
             dist.init_process_group(
@@ -75,7 +75,7 @@ def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World
                 f"{seconds:.0f} s ({_first_line(error)}); check that all processes were started "
                 f"with torchrun, or raise {TIMEOUT_VARIABLE}"
             ) from error
-    return World(rank, size, chosen)
+    return World(rank, size, target)
 
 
 def leave(world: World) -> None:
@@ -341,12 +341,12 @@ def _choose_device(device: str, local_rank: int) -> torch.device:
     if device == "auto":
         device = best_device()
     try:
-        chosen = torch.device(device)
+        target = torch.device(device)
     except RuntimeError:
         raise UsageError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:1") from None
-    if chosen.type != "cuda":
-        return chosen
-    index = local_rank if chosen.index is None else chosen.index
+    if target.type != "cuda":
+        return target
+    index = local_rank if target.index is None else target.index
     if index >= torch.cuda.device_count():
         raise UsageError(
             f"device {device}: GPU {index} was requested, there are {torch.cuda.device_count()}; "

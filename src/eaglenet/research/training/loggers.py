@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,20 +73,16 @@ class HostedBoard:
         self._module.finish()
 
 
-def _hosted(module: str) -> Callable[[Path, int, Mapping[str, Any]], Board]:
-    return lambda folder, step, experiment: HostedBoard(module, folder, step, experiment)
-
-
 BOARDS: Mapping[str, tuple[str, Callable[[Path, int, Mapping[str, Any]], Board]]] = {
     "tensorboard": ("torch.utils.tensorboard", TensorBoard),
-    "wandb": ("wandb", _hosted("wandb")),
-    "trackio": ("trackio", _hosted("trackio")),
+    "wandb": ("wandb", partial(HostedBoard, "wandb")),
+    "trackio": ("trackio", partial(HostedBoard, "trackio")),
 }
-"""Name -> the module that must be installed, and what opens the board."""
+"""Module that must be installed, and function that opens the board, by name."""
 
 
 def parse_boards(names: str) -> tuple[str, ...]:
-    """Names of boards, parted by commas.
+    """Parse names of boards, separated by commas.
 
     >>> parse_boards("wandb, tensorboard")
     ('wandb', 'tensorboard')

@@ -218,7 +218,7 @@ class Trainer:
             sampler, epoch, start = self._next_batches()
             if start == 0 and self.position.evaluated < self.position.step:
                 self._finish_epoch(epoch)
-                if self._is_asked_to_stop():
+                if self._on_any_rank(self.stop.signal is not None):
                     self._stop()
             if self.position.step >= self.num_steps or self._lost_patience():
                 break
@@ -266,7 +266,9 @@ class Trainer:
         if is_log_due or self.world.size == 1:
             is_checkpoint_due = is_checkpoint_due or self._is_checkpoint_overdue()
         # Ranks agree by a message that waits for the device, as the log does.
-        is_stopping = (is_log_due or self.world.size == 1) and self._is_asked_to_stop()
+        is_stopping = (is_log_due or self.world.size == 1) and self._on_any_rank(
+            self.stop.signal is not None
+        )
         if is_checkpoint_due or is_stopping:
             self._checkpoint()
         if is_stopping:
@@ -274,12 +276,10 @@ class Trainer:
 
     def _is_checkpoint_overdue(self) -> bool:
         """Tell whether the last checkpoint is older than :data:`CHECKPOINT_SECONDS` on any rank."""
-        is_overdue = time.perf_counter() - self._saved > CHECKPOINT_SECONDS
-        return bool(sum_over_ranks(torch.tensor(int(is_overdue)), self.world))
+        return self._on_any_rank(time.perf_counter() - self._saved > CHECKPOINT_SECONDS)
 
-    def _is_asked_to_stop(self) -> bool:
-        """Tell whether any rank got a signal."""
-        return bool(sum_over_ranks(torch.tensor(int(self.stop.signal is not None)), self.world))
+    def _on_any_rank(self, flag: bool) -> bool:
+        return bool(sum_over_ranks(torch.tensor(int(flag)), self.world))
 
     def _stop(self) -> None:
         # A rank that got none itself stops for the one that did.

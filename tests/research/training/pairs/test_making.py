@@ -111,8 +111,8 @@ def test_the_loss_of_pictures_without_sentences_by_a_loop() -> None:
     for j in range(3):
         q, r = (math.exp(1.5) * p @ s[j]).softmax(0), (7.0 * seen @ said[j]).softmax(0)
         expected += float((r * (r.log() - q.log())).sum()) / 3 / 2
-    given = {"seen": seen, "said": said, "scale": torch.tensor(7.0)}
-    loss = agreement_loss(pictures, sentences, torch.tensor(1.5), **given)
+    earlier = {"earlier_images": seen, "earlier_texts": said, "scale": torch.tensor(7.0)}
+    loss = agreement_loss(pictures, sentences, torch.tensor(1.5), **earlier)
     assert loss.item() == pytest.approx(expected, rel=1e-4)
 
 

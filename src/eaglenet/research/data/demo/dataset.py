@@ -61,7 +61,7 @@ RENDER_CHUNK = 64  # clips drawn at once
 
 @dataclass(frozen=True)
 class DemoSplit(Split):
-    """A split of the demo world that still knows its scenes."""
+    """A split of the demo world with its scenes."""
 
     scenes: tuple[Scene, ...] = ()
 
@@ -86,7 +86,7 @@ def demo_split(
 
 
 def render_clips(split: DemoSplit, spec: FrameSpec) -> Clips:
-    """All clips of a split in memory, as ``spec`` would take them from files."""
+    """Render all clips of a split in memory, with the frames that ``spec`` samples."""
     if spec.sampling != "uniform":
         raise ConfigError(
             f"the demo world is drawn at the middles of equal segments: sampling={spec.sampling!r} "
@@ -110,10 +110,10 @@ def render_world(
     size: int = FRAME_SIZE,
     progress: Progress | None = None,
 ) -> DemoSplit:
-    """Write a split as H.264 files with a ``captions.jsonl``, and give its records.
+    """Write a split as H.264 files with a ``captions.jsonl``; returns its records.
 
-    Several splits may share a folder. Files that are already there are kept, so an interrupted
-    call goes on where it stopped; a folder of another world or size is refused.
+    Several splits may share a folder. Existing files are kept, so an interrupted call can be
+    repeated; a folder of another world or size is refused.
     """
     check_split_name("demo", split, SPLITS)
     folder = Path(folder)
@@ -141,14 +141,14 @@ def load(
     seed: int = 0,
     unmentioned: int = 0,
 ) -> Split:
-    """The demo world under ``root``; clips that are not there yet are rendered first."""
+    """Load the demo world under ``root``; missing clips are rendered first."""
     return render_world(root, split, count, seed=seed, unmentioned=unmentioned)
 
 
 def demo_tokenizer_folder() -> Path:
-    """The tokenizer whose tokens are the world's words; it reads any other text as bytes.
+    """Folder of the tokenizer of the demo world; it reads other words as bytes.
 
-    It lies with the model that ships, which was trained with it.
+    It is part of the model ``demo``, which was trained with it.
     """
     return Path(__file__).parents[3] / "models" / "demo"
 
@@ -176,23 +176,23 @@ def _write_scene(folder: Path, scene: Scene, size: int) -> None:
 
 
 def _write_captions(folder: Path, split: str, scenes: list[Scene]) -> None:
-    """Replace this split's lines of the captions file, keep those of the others."""
+    """Replace the lines of this split in the captions file."""
     path = folder / CAPTIONS_FILE
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    kept = [line for line in lines if json.loads(line)["split"] != split]
+    rows = [line for line in lines if json.loads(line)["split"] != split]
     for scene in scenes:
         row = {"video": f"videos/{scene.scene_id}.mp4", "captions": scene.captions, "split": split}
-        kept.append(json.dumps(row))
-    write_text(path, "\n".join(kept) + "\n")
+        rows.append(json.dumps(row))
+    write_text(path, "\n".join(rows) + "\n")
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
     path = folder / WORLD_FILE
     if path.exists():
-        found = read_json(path)
-        if found != settings:
+        current = read_json(path)
+        if current != settings:
             raise DatasetError(
-                f"{folder} holds a demo world made with {found}, asked for {settings}: "
+                f"{folder} holds a demo world with {current}, not {settings}: "
                 "choose another folder or delete this one"
             )
     write_json(path, settings, indent=None)

@@ -58,17 +58,17 @@ def write_experts(
 ) -> DemoSplit:
     """Write ``count`` clips of a split of the demo world as a folder of experts."""
     if not 0 <= missing <= 0.5:
-        raise UsageError(f"missing {missing}: give a share from 0 to 0.5")
+        raise UsageError(f"missing is {missing}; expected a share from 0 to 0.5")
     records = demo_split(split, **{split: count}, seed=seed)
     draw = np.random.default_rng([seed, count, len(split)])
-    seen = {name: _look(name, records.scenes, missing, draw) for name in WIDTHS}
+    experts = {name: _look(name, records.scenes, missing, draw) for name in WIDTHS}
     sentences = [text.split() for text in records.texts]
     words = {name: _words(name, sentences) for name in WORDS}
     values, mask = words["glove"]
     sentence = (values * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
-    scene = seen.pop(FRAMES_EXPERT)
+    scene = experts.pop(FRAMES_EXPERT)
     # 0 is padding, 1 and 2 begin and end a sentence. The whole world's words: one id in any split.
-    place = {word: 3 + number for number, word in enumerate(sorted(vocabulary()))}
+    ids = {word: 3 + number for number, word in enumerate(sorted(vocabulary()))}
     save_feature_folder(
         folder,
         TextFeatures(sentence),
@@ -86,13 +86,13 @@ def write_experts(
         raise AssertionError("every expert of the demo world knows the time")
     add_experts(
         folder,
-        seen,
+        experts,
         models=dict.fromkeys((*WIDTHS, *WORDS), MODEL),
         frames=FRAMES_EXPERT,
         frames_model=MODEL,
         frame_seconds=scene.seconds[scene.mask],
         words=words,
-        token_ids=[[1, *(place[word] for word in words), 2] for words in sentences],
+        token_ids=[[1, *(ids[word] for word in words), 2] for words in sentences],
         graphs=role_graphs(sentences, mask.shape[1]),
         graph_words="glove",
     )

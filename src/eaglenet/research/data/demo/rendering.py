@@ -88,9 +88,9 @@ def render(scene: Scene, size: int = FRAME_SIZE) -> NDArray[np.uint8]:
 
 def render_batch(scenes: Sequence[Scene], num_frames: int, size: int) -> Clips:
     """Clips without files: the frames that decoding would have taken, undamaged by a codec."""
-    chosen = frame_indices(num_frames)
-    frames = torch.from_numpy(_draw(scenes, chosen, size)).movedim(-1, 2).contiguous()
-    seconds = torch.from_numpy(chosen / FRAMES_PER_SECOND).float()
+    indices = frame_indices(num_frames)
+    frames = torch.from_numpy(_draw(scenes, indices, size)).movedim(-1, 2).contiguous()
+    seconds = torch.from_numpy(indices / FRAMES_PER_SECOND).float()
     return Clips(
         frames=frames,
         mask=torch.ones(len(scenes), num_frames, dtype=torch.bool),
@@ -151,8 +151,8 @@ def _visible(
     """During its own event; what leaves is there before it, what has entered stays."""
     leaves = np.array([event.motion == "leave" for event in events])[:, None]
     enters = np.array([event.motion == "enter" for event in events])[:, None]
-    begun, over = times >= spans[:, :1], times >= spans[:, 1:]
-    visible: NDArray[np.bool_] = (begun | leaves) & (~over | enters)
+    has_begun, is_over = times >= spans[:, :1], times >= spans[:, 1:]
+    visible: NDArray[np.bool_] = (has_begun | leaves) & (~is_over | enters)
     return visible
 
 

@@ -1,4 +1,4 @@
-"""The demo world: which things happen in a clip, in which order, and sentences that say so.
+"""The demo world: events in a clip, their order, and sentences that describe them.
 
 A clip holds one or two *events*: a coloured shape of some size that does something. Clips come as
 twins that differ only in time:
@@ -132,14 +132,14 @@ class Scene:
     def spans(self) -> tuple[tuple[float, float], ...]:
         """Start and end of each drawn event, as fractions of the clip."""
         middle = self.boundary / NUM_FRAMES
-        told = ((0.0, 1.0),) if len(self.events) == 1 else ((0.0, middle), (middle, 1.0))
+        mentioned = ((0.0, 1.0),) if len(self.events) == 1 else ((0.0, middle), (middle, 1.0))
         if not self.unmentioned:
-            return told
+            return mentioned
         count = len(self.unmentioned)
-        untold = tuple((number / count, (number + 1) / count) for number in range(count))
+        others = tuple((number / count, (number + 1) / count) for number in range(count))
         shift, other = (0.5, 0.0) if self.unmentioned_first else (0.0, 0.5)
-        return tuple((start / 2 + shift, end / 2 + shift) for start, end in told) + tuple(
-            (start / 2 + other, end / 2 + other) for start, end in untold
+        return tuple((start / 2 + shift, end / 2 + shift) for start, end in mentioned) + tuple(
+            (start / 2 + other, end / 2 + other) for start, end in others
         )
 
 
@@ -148,7 +148,7 @@ class DemoWorld:
 
     def __init__(self, seed: int = 0, *, unmentioned: int = 0) -> None:
         if unmentioned < 0:
-            raise UsageError(f"{unmentioned} unmentioned events asked for; expected 0 or more")
+            raise UsageError(f"{unmentioned} unmentioned events; expected 0 or more")
         self.seed = seed
         self.unmentioned = unmentioned
 
@@ -160,14 +160,14 @@ class DemoWorld:
         if split not in SPLITS:
             raise UsageError(f"the demo world has no split {split!r}; known: {', '.join(SPLITS)}")
         if count < 1:
-            raise UsageError(f"{count} clips asked for; expected at least 1")
+            raise UsageError(f"{count} clips; expected at least 1")
         generator = np.random.default_rng([self.seed, SPLITS.index(split)])
-        seen: set[object] = set()
+        keys: set[object] = set()
         scenes: list[Scene] = []
         while len(scenes) + 1 < count:
             pair = self._draw_twins(generator, split, len(scenes))
-            if pair[0].key not in seen:
-                seen.update((pair[0].key, pair[1].key))
+            if pair[0].key not in keys:
+                keys.update((pair[0].key, pair[1].key))
                 scenes += pair
         if len(scenes) < count:
             scenes.append(self._draw_still(np.random.default_rng([self.seed, 99]), split, count))
@@ -177,8 +177,8 @@ class DemoWorld:
 
     def _distracted(self, scene: Scene, couple: int) -> Scene:
         """The clip with events that nobody mentions; twins get the same ones."""
-        place = SPLITS.index(scene.split)
-        generator = np.random.default_rng([self.seed, place, self.unmentioned, couple])
+        split = SPLITS.index(scene.split)
+        generator = np.random.default_rng([self.seed, split, self.unmentioned, couple])
         others = tuple(
             _draw_event(generator, SEQUENCE_MOTIONS, lane=None) for _ in range(self.unmentioned)
         )
