@@ -202,7 +202,7 @@ def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     for location, message in (
         (tmp_path / "nothing", "make one with: eaglenet index"),
         ("~of-nobody/store", r"--store ~of-nobody/store: .*home"),
-        (tmp_path, "is no store; use another --store"),
+        (tmp_path, "is not a store; use another --store"),
         (tmp_path / "a.mp4", "is a file"),
     ):
         with pytest.raises(StoreError, match=message):

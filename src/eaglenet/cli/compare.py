@@ -281,7 +281,7 @@ def report(
     ] = 0,
     split: Annotated[str, typer.Option(help="Split of the example queries; default val.")] = "val",
     top_k: Annotated[int, typer.Option(min=1, help="Videos per example query; default 3.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write report.md and report.html: tables with mean and spread over seeds, curves, times.
 

@@ -46,7 +46,7 @@ def convert(
         Path | None,
         typer.Option(help="Copy CLIP's vocabulary from this folder or BPE table."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn a checkpoint of a method's official code into a model folder.
 

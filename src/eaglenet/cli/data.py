@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from eaglenet.cli.demo import demo_world
+from eaglenet.cli.options import AsJson, Device
 from eaglenet.cli.terminal import escape_lines, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, read_assignments, split_assignment
@@ -38,7 +39,6 @@ Settings = Annotated[
     typer.Option("--set", help=f"Dataset option as name=value, e.g. {EXAMPLE}; repeatable."),
 ]
 Workers = Annotated[int, typer.Option("--workers", help="Files checked in parallel.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @data.command()
@@ -279,7 +279,7 @@ def features(
     words: Annotated[
         bool, typer.Option("--words", help="Also every word, as the text tower sees it.")
     ] = False,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Encode a split once; heads then train on the features without towers, in minutes.

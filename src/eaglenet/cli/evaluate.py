@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from eaglenet.cli.terminal import print_line, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
 from eaglenet.core.settings import read_assignments
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def evaluate(
@@ -249,7 +252,7 @@ def metrics(
     transpose: Annotated[
         bool, typer.Option("--transpose", help="Read the file as videos x texts.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print R@1/5/10, MdR, MnR and Rsum in both directions. Ties count against the model.
 
@@ -266,6 +269,11 @@ def metrics(
         sinkhorn_norm,
     )
     from eaglenet.scoring.hubness import hub_bias
+
+    def read_bank(path: Path) -> Tensor:
+        bank = read_scores(path)
+        raise_if_not_finite(bank)
+        return bank
 
     scores = read_scores(scores_file)
     scores = scores.T.contiguous() if transpose else scores
@@ -284,18 +292,13 @@ def metrics(
         both = Metrics(retrieval_metrics(t2v, owners).t2v, retrieval_metrics(v2t, owners).v2t)
         record["dual_softmax"] = both.to_dict()
     if qb_norm is not None:
-        bank = read_scores(qb_norm)
-        raise_if_not_finite(bank)
-        normalised = querybank_norm(scores.double(), bank.double())
-        record["qb_norm"] = {"t2v": retrieval_metrics(normalised, owners).t2v.to_dict()}
+        rows = querybank_norm(scores.double(), read_bank(qb_norm).double())
+        record["qb_norm"] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
     if sinkhorn is not None:
-        bank = read_scores(sinkhorn)
-        raise_if_not_finite(bank)
-        normalised = sinkhorn_norm(scores.double(), bank.double())
-        record["sinkhorn"] = {"t2v": retrieval_metrics(normalised, owners).t2v.to_dict()}
+        rows = sinkhorn_norm(scores.double(), read_bank(sinkhorn).double())
+        record["sinkhorn"] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
     if hubness is not None:
-        bank = read_scores(hubness)
-        raise_if_not_finite(bank)
+        bank = read_bank(hubness)
         if bank.shape[1] != scores.shape[1]:
             raise UsageError(
                 f"{hubness} scores {bank.shape[1]} videos, {scores_file} {scores.shape[1]}; "

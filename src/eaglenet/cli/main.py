@@ -73,8 +73,10 @@ def name_values(command: Any, context: Any) -> None:
             continue
         if getattr(option, "is_flag", False):
             option.metavar = ""
-        elif hasattr(option, "display_type"):
-            type_name = option.display_type(context)
+        else:
+            # Typer has `display_type` from 0.29 on.
+            name_type = getattr(option, "display_type", None) or option.make_metavar
+            type_name = name_type(ctx=context)
             option.metavar = VALUE_NAMES.get(type_name.strip("<>"), type_name)
     for subcommand in getattr(command, "commands", {}).values():
         # Set, because Typer's own short help is cut to the width of the terminal.

@@ -13,6 +13,8 @@ from eaglenet.cli.options import StoreName
 from eaglenet.cli.terminal import end_short_command, print_line
 from eaglenet.core.errors import UsageError
 
+Model = Annotated[str | None, typer.Option(help="Load the model from here, if it has moved.")]
+Device = Annotated[str, typer.Option(help="Run the model on auto, cpu, cuda or mps.")]
 MIN_TOKEN, MAX_TOKEN = 16, 4096
 """Characters."""
 
@@ -32,10 +34,8 @@ def serve(
             help="Require the token in this file; - is standard input. Or set EAGLENET_TOKEN.",
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Load the model from here, if it has moved.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="Run the model on auto, cpu, cuda or mps.")] = "auto",
+    model: Model = None,
+    device: Device = "auto",
     rate: Annotated[
         float, typer.Option(min=0.1, help="Allow this many searches per second and client.")
     ] = 100.0,
@@ -150,10 +150,8 @@ def mcp(
         Path | None,
         typer.Option(metavar="FOLDER", help="Let assistants save clips into this folder."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Load the model from here, if it has moved.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="Run the model on auto, cpu, cuda or mps.")] = "auto",
+    model: Model = None,
+    device: Device = "auto",
 ) -> None:
     """Let assistants search: an MCP server on standard input and output."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

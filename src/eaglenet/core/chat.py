@@ -219,6 +219,6 @@ def _excerpt(text: str) -> str:
 
 def _wrong_address(address: str, problem: str) -> UsageError:
     return UsageError(
-        f"{address!r:.100} is no address of a chat server: {problem}; for example "
+        f"{address!r:.100} is not the address of a chat server: {problem}; for example "
         "http://127.0.0.1:11434#MODEL"
     )

@@ -80,7 +80,7 @@ class Calibration:
         scores: cosines minus hubness offsets of the whole shortlist, in any order.
         mean: mean of such scores over a sample of the clips that were searched.
         num_clips: how many were searched.
-        files: number of the file of each clip; clips of one file are no rivals. None: all differ.
+        files: number of the file of each clip; clips of one file are not rivals. None: all differ.
         """
         evidence = make_evidence(scores, self.scale, mean=mean, num_clips=num_clips, files=files)
         weights = np.array([self.weights[name] for name in FEATURES])

@@ -37,7 +37,7 @@ MAX_REFERENCES = 2048
 MAX_CLIPS = 200_000
 """Clips that are compared; of more, evenly spaced ones."""
 BESIDE = 4
-"""Rows before and after a clip of the same file that are no neighbours: they overlap with it."""
+"""Rows before and after a clip of the same file that overlap with it and are not compared."""
 APART = 30.0
 """Least seconds between two highlights of one file."""
 BLOCK = 4096

@@ -29,7 +29,7 @@ from eaglenet.store.manifest import PREPARED, SECONDS, Layout, Manifest, cannot_
 DEFAULT_MODEL = "small"
 """Ships with the package, so it needs no network."""
 LIGHT_DEVICES = ("auto", "cpu")
-"""Devices for which a compact model runs through numpy. One query is no work for a GPU, and torch
+"""Devices for which a compact model runs through numpy. One query does not need a GPU, and torch
 takes longer to import than the query takes."""
 
 

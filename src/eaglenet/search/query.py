@@ -42,7 +42,7 @@ class Query:
     image: an image file, the bytes of one, an image of Pillow, or a uint8 array
         ``[height, width, 3]``.
     video: a video file; ``window`` is the span of it to use, in seconds.
-    clip_id: an indexed clip, by its id or the beginning of it. The clip itself is no hit.
+    clip_id: an indexed clip, by its id or the beginning of it. The clip itself is not a hit.
     clips: one decoded video or image.
     dates: recording times that were taken off the text; see :mod:`eaglenet.search.dates`.
     """

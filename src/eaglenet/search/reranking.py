@@ -43,7 +43,7 @@ class EncodedText:
     for the shortlist and on exact scores for the ranking, so that a negative means the same in
     both. Every s contains the hubness offset of v once, so its weight is 1 - w with negatives.
     Exact scores are not corrected if the model corrects them itself, or if it is a network that
-    reads text and video together, whose scores are no cosines.
+    reads text and video together, whose scores are not cosines.
     """
 
     def __init__(self, model: SearchModel, texts: EncodedTexts) -> None:

@@ -19,6 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.hits import Hit, file_url
@@ -279,8 +280,8 @@ def _edl(timeline: _Timeline) -> str:
 
 def _fcpxml(timeline: _Timeline) -> str:
     """FCPXML 1.9, for Final Cut Pro and Resolve."""
-    root = ElementTree.Element("fcpxml", version="1.9")
-    resources = ElementTree.SubElement(root, "resources")
+    root = Element("fcpxml", version="1.9")
+    resources = SubElement(root, "resources")
     formats: dict[tuple[Fraction, int, int], str] = {}
     assets: dict[str, str] = {}
 
@@ -288,7 +289,7 @@ def _fcpxml(timeline: _Timeline) -> str:
         key = rate, width, height
         if key not in formats:
             formats[key] = f"r{len(formats) + len(assets) + 1}"
-            ElementTree.SubElement(
+            SubElement(
                 resources,
                 "format",
                 id=formats[key],
@@ -305,7 +306,7 @@ def _fcpxml(timeline: _Timeline) -> str:
         if media.path not in assets:
             own_format = format_of(media.rate, media.width, media.height)
             assets[media.path] = f"r{len(formats) + len(assets) + 1}"
-            asset = ElementTree.SubElement(
+            asset = SubElement(
                 resources,
                 "asset",
                 id=assets[media.path],
@@ -316,14 +317,12 @@ def _fcpxml(timeline: _Timeline) -> str:
                 hasAudio="1" if media.has_audio else "0",
                 format=own_format,
             )
-            ElementTree.SubElement(
-                asset, "media-rep", kind="original-media", src=file_url(media.path)
-            )
-    library = ElementTree.SubElement(root, "library")
-    event = ElementTree.SubElement(library, "event", name="eaglenet")
-    project = ElementTree.SubElement(event, "project", name=_xml_text(timeline.title))
+            SubElement(asset, "media-rep", kind="original-media", src=file_url(media.path))
+    library = SubElement(root, "library")
+    event = SubElement(library, "event", name="eaglenet")
+    project = SubElement(event, "project", name=_xml_text(timeline.title))
     lengths = timeline.lengths()
-    sequence = ElementTree.SubElement(
+    sequence = SubElement(
         project,
         "sequence",
         format=sequence_format,
@@ -331,11 +330,11 @@ def _fcpxml(timeline: _Timeline) -> str:
         tcStart="0s",
         tcFormat="NDF",
     )
-    spine = ElementTree.SubElement(sequence, "spine")
+    spine = SubElement(sequence, "spine")
     offset = 0
     for cut, length in zip(timeline.cuts, lengths, strict=True):
         media = cut.media
-        ElementTree.SubElement(
+        SubElement(
             spine,
             "asset-clip",
             ref=assets[media.path],
@@ -351,13 +350,13 @@ def _fcpxml(timeline: _Timeline) -> str:
 
 def _xmeml(timeline: _Timeline) -> str:
     """Final Cut Pro 7 XML, the way into Premiere."""
-    root = ElementTree.Element("xmeml", version="5")
-    sequence = ElementTree.SubElement(root, "sequence", id="sequence-1")
+    root = Element("xmeml", version="5")
+    sequence = SubElement(root, "sequence", id="sequence-1")
     lengths = timeline.lengths()
     _add(sequence, "name", _xml_text(timeline.title))
     _add(sequence, "duration", sum(lengths))
     _add_rate(sequence, timeline.rate)
-    media_element = ElementTree.SubElement(sequence, "media")
+    media_element = SubElement(sequence, "media")
     tracks = {"video": _xmeml_track(media_element, "video")}
     if any(cut.media.has_audio for cut in timeline.cuts):
         tracks["audio"] = _xmeml_track(media_element, "audio")
@@ -366,7 +365,7 @@ def _xmeml(timeline: _Timeline) -> str:
     for number, (cut, length) in enumerate(zip(timeline.cuts, lengths, strict=True), 1):
         kinds = [kind for kind in tracks if kind == "video" or cut.media.has_audio]
         for kind in kinds:
-            item = ElementTree.SubElement(tracks[kind], "clipitem", id=f"{kind}-{number}")
+            item = SubElement(tracks[kind], "clipitem", id=f"{kind}-{number}")
             _add(item, "name", _xml_text(cut.media.name))
             _add(item, "duration", cut.media.num_frames)
             _add_rate(item, cut.media.rate)
@@ -379,40 +378,40 @@ def _xmeml(timeline: _Timeline) -> str:
                 _add(item, name, value)
             _add_xmeml_file(item, cut.media, files)
             if kind == "audio":
-                source = ElementTree.SubElement(item, "sourcetrack")
+                source = SubElement(item, "sourcetrack")
                 _add(source, "mediatype", "audio")
                 _add(source, "trackindex", 1)
             for other in kinds if len(kinds) > 1 else ():
-                link = ElementTree.SubElement(item, "link")
+                link = SubElement(item, "link")
                 _add(link, "linkclipref", f"{other}-{number}")
         record += length
     return _xml(root, "<!DOCTYPE xmeml>")
 
 
-def _xmeml_track(media: ElementTree.Element, kind: str) -> ElementTree.Element:
-    return ElementTree.SubElement(ElementTree.SubElement(media, kind), "track")
+def _xmeml_track(media: Element, kind: str) -> Element:
+    return SubElement(SubElement(media, kind), "track")
 
 
-def _add_xmeml_file(item: ElementTree.Element, media: Media, files: dict[str, str]) -> None:
+def _add_xmeml_file(item: Element, media: Media, files: dict[str, str]) -> None:
     """Describe a file where it is used first; later uses name its id."""
     if media.path in files:
-        ElementTree.SubElement(item, "file", id=files[media.path])
+        SubElement(item, "file", id=files[media.path])
         return
     files[media.path] = f"file-{len(files) + 1}"
-    file = ElementTree.SubElement(item, "file", id=files[media.path])
+    file = SubElement(item, "file", id=files[media.path])
     _add(file, "name", _xml_text(media.name))
     _add(file, "pathurl", file_url(media.path))
     _add(file, "duration", media.num_frames)
     _add_rate(file, media.rate)
-    timecode = ElementTree.SubElement(file, "timecode")
+    timecode = SubElement(file, "timecode")
     _add_rate(timecode, media.rate)
     _add(timecode, "string", media.timecode(0))
     _add(timecode, "frame", media.start)
     _add(timecode, "displayformat", "DF" if media.is_drop_frame else "NDF")
-    kinds = ElementTree.SubElement(file, "media")
-    ElementTree.SubElement(kinds, "video")
+    kinds = SubElement(file, "media")
+    SubElement(kinds, "video")
     if media.has_audio:
-        _add(ElementTree.SubElement(kinds, "audio"), "channelcount", 2)
+        _add(SubElement(kinds, "audio"), "channelcount", 2)
 
 
 def _otio(timeline: _Timeline) -> str:
@@ -519,17 +518,17 @@ FORMATS: Mapping[str, Callable[[_Timeline], str]] = {
 }
 
 
-def _add(parent: ElementTree.Element, name: str, value: object) -> None:
-    ElementTree.SubElement(parent, name).text = str(value)
+def _add(parent: Element, name: str, value: object) -> None:
+    SubElement(parent, name).text = str(value)
 
 
-def _add_rate(parent: ElementTree.Element, rate: Fraction) -> None:
-    own = ElementTree.SubElement(parent, "rate")
+def _add_rate(parent: Element, rate: Fraction) -> None:
+    own = SubElement(parent, "rate")
     _add(own, "timebase", max(1, round(rate)))
     _add(own, "ntsc", "TRUE" if rate.denominator == NTSC else "FALSE")
 
 
-def _xml(root: ElementTree.Element, doctype: str) -> str:
+def _xml(root: Element, doctype: str) -> str:
     ElementTree.indent(root)
     body = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{doctype}\n{body}\n'

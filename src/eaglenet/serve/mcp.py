@@ -469,9 +469,7 @@ def _span(
     if start is not None and end is None:
         last = max(clip.end, start + 1)
     if not first < last or first >= duration:
-        raise ToolError(
-            f"{first:g} to {last:g} s is no part of this file, which has {duration:.2f} s"
-        )
+        raise ToolError(f"{first:g} to {last:g} s is outside this file, which has {duration:.2f} s")
     return first, min(last, duration)
 
 

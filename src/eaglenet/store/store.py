@@ -81,8 +81,8 @@ class LocalStore:
         others = [path.name for path in folder.iterdir() if not _is_ours(path.name)]
         if others:
             raise StoreError(
-                f"{folder} has other files in it ({others[0]!r:.60}) and is no store; use another "
-                "--store"
+                f"{folder} has other files in it ({others[0]!r:.60}) and is not a store; "
+                "use another --store"
             )
         return False
 
