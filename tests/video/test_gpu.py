@@ -134,7 +134,7 @@ from eaglenet.core import confinement
 readable, device, other = sys.argv[1:]
 assert confinement.restrict_files(readable=[readable], devices=[device]) is None
 assert confinement.restrict_system_calls(threads=True, devices=True) is None
-print(open(os.path.join(readable, "a")).read(), open(device, "wb").write(b"x"))
+print(open(os.path.join(readable, "a")).read(), os.write(os.open(device, os.O_RDWR), b"x"))
 for attempt in (
     lambda: open(other),
     lambda: open(os.path.join(readable, "a"), "w"),
