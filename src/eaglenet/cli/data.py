@@ -216,7 +216,8 @@ def show(report: CheckReport) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from eaglenet.research.data.checks import VideoProblem, count_reasons
+    from eaglenet.research.data.checks import count_reasons
+    from eaglenet.research.data.records import VideoProblem
 
     console = Console()
     table = Table(title=escape(printable(f"{report.dataset} in {report.root}")))
@@ -405,7 +406,7 @@ def check_features(root: Path, as_json: bool) -> None:
     for name, count in missing.items():
         print(f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos")
     for name, packed in split.words.items():
-        print(f"  words {name}: {packed.values.shape[1]} wide, up to {packed.most} per text")
+        print(f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text")
 
 
 @data.command()

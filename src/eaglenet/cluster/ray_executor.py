@@ -33,6 +33,7 @@ from eaglenet.indexing.decoding import (
     decode_clips,
     decoding_access,
     decoding_budget,
+    failed_clips,
     flatten_outcomes,
 )
 from eaglenet.indexing.encoding import ClipEncoding
@@ -229,10 +230,8 @@ class RayExecutor:
                 for outcome in outcomes:
                     sizer.record(sum(len(request.numbers) for request in outcome.request))
                     if isinstance(outcome, Failure):
-                        reason = outcome.reason
-                        yield from flatten_outcomes(
-                            Failure(each, reason) for each in outcome.request
-                        )
+                        for request in outcome.request:
+                            yield from failed_clips(Failure(request, outcome.reason))
                     else:
                         yield from outcome.result
         finally:

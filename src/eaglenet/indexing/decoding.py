@@ -275,6 +275,12 @@ def check_decoded(request: ClipRequest, decoded: DecodedClips, spec: FrameSpec) 
             raise ValueError("a thumbnail that is not a small JPEG")
 
 
+def failed_clips(failure: Failure[ClipRequest]) -> Iterator[ClipFailure]:
+    """Yield the clips of a request that failed."""
+    for number in failure.request.numbers:
+        yield ClipFailure((failure.request.content, number), failure.reason)
+
+
 def flatten_outcomes(
     outcomes: Iterable[Success[ClipRequest, DecodedClips] | Failure[ClipRequest]],
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
@@ -282,8 +288,7 @@ def flatten_outcomes(
     for outcome in outcomes:
         request = outcome.request
         if isinstance(outcome, Failure):
-            for number in request.numbers:
-                yield ClipFailure((request.content, number), outcome.reason)
+            yield from failed_clips(outcome)
             continue
         if outcome.result.largest_error:
             yield Damage(request.content, outcome.result.largest_error)

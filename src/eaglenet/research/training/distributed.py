@@ -200,7 +200,7 @@ def whole_state(value: Any, world: World) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(whole_state(part, world) for part in value)
     if isinstance(value, DTensor):
-        return _call("gathering weights", world, value.detach().full_tensor)
+        return _call("gathering weights", world, value.detach().full_tensor)  # type: ignore[attr-defined]
     return value
 
 
