@@ -270,7 +270,7 @@ class TempMe(CosineMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of the frames' class tokens.
 
     A video is one set of tokens at the end: class tokens never merge, patches do, first inside a
-    frame, then between neighbouring ones (`encoders.token_merging`). ``VideoFeatures.video`` is
+    frame, then between neighbouring ones (:class:`TokenMerging`). ``VideoFeatures.video`` is
     that vector. The authors' RandAugment is ``training.augment=rand_augment``, which the
     protocol ``original`` sets.
     """
