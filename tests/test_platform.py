@@ -22,7 +22,6 @@ from eaglenet.core.platform import is_below, split_below
 from eaglenet.core.process import start_child
 from eaglenet.search.options import path_matcher
 from eaglenet.video.decoding import write_video
-from small_model import save_small_model
 
 TESTS = Path(__file__).parent
 
@@ -53,6 +52,8 @@ def run_hidden(level: str, log: Path, *arguments: str) -> str:
 def test_indexes_and_searches_without_features_of_linux(
     level: str, videos: Path, tmp_path: Path
 ) -> None:
+    from small_model import save_small_model  # Children import this module, and need no torch.
+
     model = save_small_model(tmp_path / "model")
     store, log = tmp_path / "store", tmp_path / "log"
     run_hidden(level, log, "index", str(videos), "--store", str(store), "--model", str(model))

@@ -6,6 +6,7 @@ towers of the real layout and of small sizes.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -176,6 +177,15 @@ def save_towers(folder: Path, patch: int) -> None:
     save_clip(ClipEncoder(config), tokenizer, folder)
 
 
+SENTENCE = ["a", "man", "drives", "a", "car"]
+
+
+@functools.cache
+def graphs_of(videos: int) -> Any:
+    """Graphs of that many sentences, the same for every method."""
+    return role_graphs([SENTENCE] * videos, 5)
+
+
 def write_expert_folder(folder: Path, method: str, dataset: str, videos: int) -> None:
     """One token per expert, of the widths that the authors' extractors give."""
     row = EXPERT_ROWS[method, dataset]
@@ -185,14 +195,13 @@ def write_expert_folder(folder: Path, method: str, dataset: str, videos: int) ->
         for name, width in row.experts.items()
     }
     frames = experts.pop(row.frames)
-    sentences = [["a", "man", "drives", "a", "car"]] * videos
     save_feature_folder(
         folder,
         TextFeatures(torch.ones(videos, row.words_dim)),
         VideoFeatures(frames.values, frames.mask),
         video_of_text=torch.arange(videos),
         video_ids=[f"{folder.name}{number}" for number in range(videos)],
-        captions=[" ".join(words) for words in sentences],
+        captions=[" ".join(SENTENCE)] * videos,
         frame_spec=FrameSpec(num_frames=1),
         model="test",
         dataset=dataset,
@@ -209,7 +218,7 @@ def write_expert_folder(folder: Path, method: str, dataset: str, videos: int) ->
         frame_seconds=torch.zeros(videos),
         words={"words": (words, torch.ones(videos, 5, dtype=torch.bool))},
         token_ids=[[1, 3, 4, 5, 3, 6, 2]] * videos,
-        graphs=role_graphs(sentences, 5),
+        graphs=graphs_of(videos),
         graph_words="words",
     )
     if method == "teachtext":
