@@ -295,8 +295,8 @@ class CompactVision(TowerParts):
         return self.projection(together)[:, 0], self.projection(frames)
 
     def normalise(
-        self, pixels: Float[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images 3 height width"]:
+        self, pixels: Float[Tensor, "images 3 rows columns"]
+    ) -> Float[Tensor, "images 3 rows columns"]:
         """Normalise floating-point pixels in 0..255 for :meth:`forward`."""
         embedding = self.patch_embedding
         mean, std = (

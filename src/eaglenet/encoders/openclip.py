@@ -77,7 +77,7 @@ class OpenClipVision(nn.Module):
 
     def forward(
         self,
-        pixels: Shaped[Tensor, "images 3 height width"],
+        pixels: Shaped[Tensor, "images 3 rows columns"],
         *,
         num_frames: int = 1,
         frame_mask: Bool[Tensor, "videos frames"] | None = None,

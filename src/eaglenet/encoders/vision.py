@@ -22,7 +22,7 @@ from eaglenet.encoders.blocks import (
 )
 from eaglenet.encoders.clip_config import VisionConfig, VisionTowerConfig
 
-Pixels = Shaped[Tensor, "images 3 height width"]
+Pixels = Shaped[Tensor, "images 3 rows columns"]
 """uint8, or floats that are normalised already."""
 Mask = Bool[Tensor, "videos frames"]
 FirstTokens = Float[Tensor, "videos firsts width"]

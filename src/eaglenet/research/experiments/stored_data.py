@@ -22,8 +22,7 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
 from eaglenet.methods.base import Method
 from eaglenet.models.files import WEIGHTS, local_folder
-from eaglenet.models.folder import load, save
-from eaglenet.models.head import save_head, with_head
+from eaglenet.models.folder import load, save, save_head, with_head
 from eaglenet.research.data.experts import ExpertSplit, add_experts, load_expert_folder
 from eaglenet.research.data.features import (
     INDEX_FILE,
