@@ -31,7 +31,7 @@ SCHEMA = {"properties": {"a": {}}}
     ],
 )
 def test_wrong_addresses_are_refused(address: str) -> None:
-    with pytest.raises(UsageError, match="no address of a chat server") as refusal:
+    with pytest.raises(UsageError, match="not the address of a chat server") as refusal:
         ChatServer(address)
     assert "password@" not in str(refusal.value)
 

@@ -82,7 +82,7 @@ def test_slow_judge_delays_nobody_else(
 
 
 def test_wrong_address_is_refused_at_the_start() -> None:
-    with pytest.raises(UsageError, match="no address of a chat server"):
+    with pytest.raises(UsageError, match="not the address of a chat server"):
         Settings(judge="file:///etc/passwd")
 
 
