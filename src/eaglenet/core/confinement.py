@@ -150,7 +150,7 @@ get_mempolicy 239 236, set_mempolicy 238 237, sched_setaffinity 203 122, socketp
 fadvise64 221 223
 """
 """Further calls of a driver that opens devices. Landlock says which files the calling thread may
-open; other threads may open all that the user may, but not create or empty one."""
+open; threads that are older open all that the user may, but create no file."""
 
 
 def _numbers(column: int, calls: str = _CALLS) -> dict[str, int]:
