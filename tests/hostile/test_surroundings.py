@@ -21,7 +21,7 @@ from takeover import reply_with, steal_as_moment, steal_as_query
 
 from eaglenet.cluster import lease as leases
 from eaglenet.cluster.shard_front import RemoteShard, ShardFailureError, ShardQuery
-from eaglenet.core import plugins
+from eaglenet.core import registry as plugins
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.files import atomic_write
 from eaglenet.core.frame_spec import FrameSpec
