@@ -29,6 +29,7 @@ from eaglenet.core.hardware import has_fast_int8
 from eaglenet.core.splitting import Splitting
 from eaglenet.encoders import int8
 from eaglenet.indexing.decoding import (
+    ClipFailure,
     ClipRequest,
     decode_clips,
     decoding_access,
@@ -229,10 +230,7 @@ class RayExecutor:
                 for outcome in outcomes:
                     sizer.record(sum(len(request.numbers) for request in outcome.request))
                     if isinstance(outcome, Failure):
-                        reason = outcome.reason
-                        yield from flatten_outcomes(
-                            Failure(each, reason) for each in outcome.request
-                        )
+                        yield from _failures(outcome)
                     else:
                         yield from outcome.result
         finally:
@@ -371,6 +369,12 @@ def _require_answer(address: str | None) -> None:
             return  # It may be busy; Ray will find out.
     if answer and answer[3:4] != SETTINGS[3:4] and not os.environ.get("RAY_USE_TLS"):
         raise ConnectionError("what answers there is not Ray's head; is it the dashboard's port?")
+
+
+def _failures(failure: Failure[list[ClipRequest]]) -> Iterator[ClipFailure]:
+    for request in failure.request:
+        for number in request.numbers:
+            yield ClipFailure((request.content, number), failure.reason)
 
 
 def _is_fast_in_int8() -> bool:
