@@ -64,7 +64,7 @@ class ExecutorSettings:
     limits: Limits = field(default_factory=Limits)
     precision: str = "fp32"
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
-    decode: str = "auto"
+    decode: str = "cpu"
 
 
 class ExecutorFactory(Protocol):

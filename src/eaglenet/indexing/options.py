@@ -103,8 +103,8 @@ class IndexOptions:
         "auto", "Encode in fp32, bf16, int8, or auto (fastest).", group="Resources"
     )
     decode: str = option(
-        "auto",
-        "Decode on cpu, gpu (NVIDIA), or auto: on both where a GPU encodes.",
+        "cpu",
+        "Decode on cpu, gpu (NVIDIA, less confined), or auto: on both where a GPU encodes.",
         group="Resources",
     )
     workers: int | None = option(

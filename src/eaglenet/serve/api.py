@@ -141,11 +141,13 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
 )
 def thumbnail(request: Request, clip_id: ClipId) -> Response:
     """Return a JPEG of the middle of a clip."""
-    engine = state_of(request).engine
-    find_clip(engine, clip_id)
+    try:
+        content = state_of(request).engine.thumbnail(clip_id)
+    except UsageError as error:
+        raise Problem(404, str(error)) from None
     # An id names content, which never changes.
     headers = {"Cache-Control": "private, max-age=86400"}
-    return Response(engine.thumbnail(clip_id), media_type="image/jpeg", headers=headers)
+    return Response(content, media_type="image/jpeg", headers=headers)
 
 
 @router.get(
