@@ -225,7 +225,7 @@ def openai_weights(content: bytes) -> None:
 @target(EagleNetError)
 def hub_headers(content: bytes) -> None:
     """Check the headers of a hub's response."""
-    from eaglenet.encoders.hub_guard import check_names
+    from eaglenet.encoders.hub import check_names
 
     lines = [line.partition(":") for line in content.decode("latin-1").splitlines()]
     check_names({name.lower(): value for name, _, value in lines})

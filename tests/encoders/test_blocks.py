@@ -16,7 +16,7 @@ def test_an_activation_inside_the_product_changes_nothing(shape: tuple[int, ...]
     layer = FeedForward(16, 64, "gelu").eval()
     tokens = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        torch.testing.assert_close(layer._in_the_product(tokens), layer(tokens))
+        torch.testing.assert_close(layer._in_cublas_product(tokens), layer(tokens))
 
 
 @pytest.mark.parametrize("deviation", [0.3, 1.0, 2.0, 4.0])
@@ -42,17 +42,17 @@ def test_the_product_is_taken_where_it_is_as_exact(
     activation: Activation, dtype: torch.dtype, expected: bool
 ) -> None:
     layer = FeedForward(8, 16, activation).to(dtype)
-    assert layer._is_product_enough(torch.zeros(2, 8, dtype=dtype)) is expected
+    assert layer._can_use_cublas(torch.zeros(2, 8, dtype=dtype)) is expected
 
 
 def test_the_product_is_not_taken_where_autocast_would_choose_the_type(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layer, tokens = FeedForward(8, 16, "gelu_tanh"), torch.zeros(2, 8)
-    assert layer._is_product_enough(tokens)
+    assert layer._can_use_cublas(tokens)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
-    assert not layer._is_product_enough(tokens)
+    assert not layer._can_use_cublas(tokens)
 
 
 def test_the_product_is_not_taken_for_tokens_of_another_type() -> None:
-    assert not FeedForward(8, 16, "gelu_tanh").bfloat16()._is_product_enough(torch.zeros(2, 8))
+    assert not FeedForward(8, 16, "gelu_tanh").bfloat16()._can_use_cublas(torch.zeros(2, 8))

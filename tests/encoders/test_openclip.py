@@ -79,9 +79,9 @@ def test_a_model_folder_of_it_gives_the_same_scores(named: tuple[str, Any], tmp_
 
 def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
     encoder, tokenizer = load_pretrained(named[0])
-    with pytest.raises(UsageError, match="openclip encoder gives whole frames only"):
+    with pytest.raises(UsageError, match="openclip encoder gives whole frames"):
         encoder.encode_video(clips(), patches=True)
-    with pytest.raises(UsageError, match="openclip encoder gives sentences only"):
+    with pytest.raises(UsageError, match="openclip encoder gives one vector per text"):
         encoder.encode_text(tokenizer(["a"]), words=True)
     with pytest.raises(ConfigError, match="token shift works inside CLIP's vision tower"):
         encoder.set_token_shift((0,))
@@ -130,7 +130,7 @@ def test_weights_against_commercial_use_are_asked_for_before_they_are_downloaded
 
     (tmp_path / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
 
-    def download(identifier: str, file: str) -> str:
+    def download(identifier: str, file: str, **options: object) -> str:
         assert (identifier, file) == ("timm/vit_base_patch32_clip_224.metaclip_400m", "README.md")
         return str(tmp_path / file)
 

@@ -86,7 +86,7 @@ def test_a_piece_is_small_and_torch_has_one_thread_in_each(threads: int) -> None
     assert torch.equal(found, pixels[:, :, 0, 0, :1, None].float())
     assert max(count for count, _, _ in seen) * 5 <= base.CHUNK_FRAMES
     assert {number for _, number, _ in seen} == {1}
-    assert all(name.startswith("pieces") for _, _, name in seen) == (threads > 1)
+    assert all(name.startswith("chunks") for _, _, name in seen) == (threads > 1)
     assert torch.get_num_threads() == threads
 
 

@@ -135,7 +135,7 @@ def test_a_layer_gives_the_same_with_it() -> None:
     layer = FeedForward(16, 64, "quick_gelu").bfloat16().eval()
     tokens = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
     with torch.no_grad():
-        found = layer._in_our_product(tokens)
+        found = layer._in_triton_product(tokens)
         expected = layer.float()(tokens.float())
     assert found.shape == tokens.shape
     assert float((found - expected).norm() / expected.norm()) < 1e-2

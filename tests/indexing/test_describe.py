@@ -192,7 +192,7 @@ def test_server_that_is_not_there_does_not_end_the_run(folder: Path, bag: BagMet
 def test_wrong_addresses_and_unclear_models_are_refused_first(
     folder: Path, bag: BagMethod, chat: StandInChat
 ) -> None:
-    with pytest.raises(UsageError, match="no address of a chat server"):
+    with pytest.raises(UsageError, match="not the address of a chat server"):
         index(folder, bag, "localhost")
     chat.models = ["one", "two"]
     with pytest.raises(UsageError, match="add #MODEL"):

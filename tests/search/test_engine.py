@@ -17,6 +17,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.search.reranking import NEGATIVE_WEIGHT
+from eaglenet.search.shortlist import make_shortlists
 from eaglenet.store.manifest import video_features
 from eaglenet.store.records import Changes, IndexedFile
 from eaglenet.store.store import LocalStore
@@ -116,7 +117,7 @@ def test_clip_query_returns_k_other_clips(engine: Engine, k: int) -> None:
     hits = engine.search(Query(clip_id=clip_id), k, shortlist=k, keep_duplicates=True)
     assert len(hits) == k
     vectors = engine.snapshot.vectors_at(np.array([engine.snapshot.row(clip_id)]))
-    (wide,) = engine.shortlists(vectors, k + 1)[1]
+    (wide,) = make_shortlists(engine.snapshot, vectors, k + 1, None)
     assert {hit.clip_id for hit in hits} == {*ids_of(engine, wide.rows.tolist())} - {clip_id}
 
 

@@ -40,11 +40,11 @@ def test_large_stores_use_codes_and_exact_cosines(
     assert engine.info()["index"] == "exact scan"
     plain = [hit.clip_id for hit in engine.search("red car", k=5)]
     few = Filters(path="/videos/1*")
-    filtered = engine.shortlists(queries, 5, few)[1]
+    filtered = shortlist.make_shortlists(engine.snapshot, queries, 5, few)
     monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
     assert engine.info()["index"] == "codes"
     assert [hit.clip_id for hit in engine.search("red car", k=5)] == plain
-    coded = engine.shortlists(queries, 5, few)[1]
+    coded = shortlist.make_shortlists(engine.snapshot, queries, 5, few)
     assert [each.rows.tolist() for each in coded] == [each.rows.tolist() for each in filtered]
     # Few candidates are a matter of luck, which is what recall measures.
     monkeypatch.setattr(shortlist, "CANDIDATES", 15)

@@ -123,6 +123,7 @@ OPERATIONS = [
     ("GET", "/api/similar/{clip_id}"),
     ("GET", "/api/clips/{clip_id}"),
     ("GET", "/api/clips/{clip_id}/thumbnail"),
+    ("GET", "/api/clips/{clip_id}/frame"),
     ("GET", "/api/clips/{clip_id}/video"),
     ("GET", "/api/clips/{clip_id}/stream"),
     ("GET", "/api/clips/{clip_id}/timeline"),

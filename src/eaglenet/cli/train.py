@@ -139,7 +139,7 @@ def print_result(run: Run, output: Path) -> None:
     print(f"  {result['seconds']:.0f} s; next: ", command, options, sep="")
     if (output / WHOLE_MODEL).is_dir():
         model = shell_quote(output / WHOLE_MODEL)
-        print(f"  search with it: eaglenet index FOLDER --store NEW --model {model}")
+        print("  search with it: eaglenet index FOLDER --store NEW --model", model)
 
 
 def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> None:

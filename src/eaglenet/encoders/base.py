@@ -216,9 +216,9 @@ class TowerEncoder(BaseEncoder):
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
         """Encode texts; with ``words`` also every token and which are real."""
         if not isinstance(texts, Tokens):
-            raise UsageError(f"a {self.family} encoder reads Tokens, got {type(texts).__name__}")
+            raise UsageError(f"the {self.family} encoder reads Tokens, got {type(texts).__name__}")
         if words and not self.abilities.words:
-            raise UsageError(f"a {self.family} encoder gives one vector per text, not its words")
+            raise UsageError(f"the {self.family} encoder gives one vector per text, not its words")
         if texts.ids.shape[1] > self.context_length:
             limit = self.context_length
             raise UsageError(
@@ -235,9 +235,11 @@ class TowerEncoder(BaseEncoder):
         ``patches`` is [videos, frames, 1 + patches, dim], and ``patches[:, :, 0]`` is ``frames``.
         """
         if not isinstance(videos, Clips):
-            raise UsageError(f"a {self.family} encoder reads Clips, got {type(videos).__name__}")
+            raise UsageError(f"the {self.family} encoder reads Clips, got {type(videos).__name__}")
         if patches and not self.abilities.patches:
-            raise UsageError(f"a {self.family} encoder gives whole frames only, not their patches")
+            raise UsageError(
+                f"the {self.family} encoder gives whole frames, not patches"
+            )
         mask = videos.mask.to(self.device)
         tokens = self._encode_frames_once(videos.frames, mask, patches)
         return VideoFeatures(

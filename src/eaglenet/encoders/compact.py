@@ -280,7 +280,9 @@ class CompactVision(TowerParts):
         vectors = self.projection(torch.cat([whole.expand_as(patches_only), patches_only], dim=-1))
         return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
 
-    def before_block(self, index: int, patches: Patches) -> Patches:
+    def before_block(
+        self, index: int, patches: Patches
+    ) -> Float[Tensor, "videos frames new_patches width"]:
         is_here = index and index == self.config.pool_after
         return pool_squares(patches, self.config.grid) if is_here else patches
 

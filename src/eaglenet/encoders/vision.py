@@ -117,7 +117,9 @@ class TowerParts(nn.Module):
         """Rotary positions of the first token and of one frame's patches."""
         return None
 
-    def before_block(self, index: int, patches: Patches) -> Patches:
+    def before_block(
+        self, index: int, patches: Patches
+    ) -> Float[Tensor, "videos frames new_patches width"]:
         """Convert the patches that block ``index`` reads."""
         return patches
 

@@ -172,7 +172,7 @@ def test_any_model_is_evaluated_on_any_dataset(
         "square_pixels: False -> True",
     ]
     assert other.precision == "fp16"
-    with pytest.raises(UsageError, match="NAME one of num_frames, size, sampling"):
+    with pytest.raises(UsageError, match="known: num_frames, size, sampling"):
         evaluate_model(str(run.folder), "folder", str(videos), frames=["colour=red"], device="cpu")
 
 
