@@ -237,9 +237,7 @@ class TowerEncoder(BaseEncoder):
         if not isinstance(videos, Clips):
             raise UsageError(f"the {self.family} encoder reads Clips, got {type(videos).__name__}")
         if patches and not self.abilities.patches:
-            raise UsageError(
-                f"the {self.family} encoder gives whole frames, not patches"
-            )
+            raise UsageError(f"the {self.family} encoder gives whole frames, not patches")
         mask = videos.mask.to(self.device)
         tokens = self._encode_frames_once(videos.frames, mask, patches)
         return VideoFeatures(
