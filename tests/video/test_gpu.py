@@ -18,6 +18,7 @@ from eaglenet.indexing import decoding, executor
 from eaglenet.indexing.decoding import ClipFrames, decode_ahead, split_request
 from eaglenet.indexing.executor import ExecutorSettings, num_gpu_workers
 from eaglenet.indexing.files import CandidateFile
+from eaglenet.indexing.index import index
 from eaglenet.video import gpu
 from eaglenet.video.decoding import write_video
 
@@ -78,13 +79,18 @@ def test_auto_leaves_memory_of_a_small_gpu_to_the_model(monkeypatch: pytest.Monk
     assert num_gpu_workers(settings("auto", "cuda"), 16) == 2
 
 
-def test_gpu_without_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_without_one_is_an_error_before_a_store_is_made(
+    tmp_path: Path, film: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(executor, "free_gpu_memory", lambda: 0)
-    with pytest.raises(UsageError, match=r"NVIDIA GPU.*--decode cpu"):
-        num_gpu_workers(settings("gpu", "cpu"), 4)
+    for choice, message in (
+        ("gpu", r"NVIDIA GPU.*--decode cpu"),
+        ("fast", "auto, cpu or gpu, not 'fast'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            index(film, tmp_path / "store", decode=choice)
+    assert not (tmp_path / "store").exists()
     assert num_gpu_workers(settings("auto", "cuda"), 4) == 0
-    with pytest.raises(UsageError, match="auto, cpu or gpu, not 'fast'"):
-        num_gpu_workers(settings("fast", "cpu"), 4)
 
 
 def test_decoders_that_cannot_start_are_replaced(

@@ -157,22 +157,22 @@ def num_workers(
     return cores if encodes_on_gpu else min(MAX_WORKERS, cores)
 
 
+def check_decode(choice: str) -> None:
+    """Raise an error for a decoder that is not known, or that this machine does not have."""
+    if choice not in ("auto", "cpu", "gpu"):
+        raise UsageError(f"--decode is auto, cpu or gpu, not {choice!r}")
+    if choice == "gpu" and not (free_gpu_memory() and gpu.is_built_in()):
+        raise UsageError(
+            "--decode gpu needs an NVIDIA GPU and a PyAV with CUDA decoders; use --decode cpu"
+        )
+
+
 def num_gpu_workers(settings: ExecutorSettings, workers: int) -> int:
-    """Number of decoding processes that use the GPU; half of them leave the CPU's decoder busy."""
-    if settings.decode == "cpu" or not workers:
-        return 0
-    if settings.decode not in ("auto", "gpu"):
-        raise UsageError(f"--decode is auto, cpu or gpu, not {settings.decode!r}")
-    device = str(settings.method.device)
-    is_worthwhile = sum(file.size for file in settings.files) >= MIN_GPU_BYTES
-    if settings.decode == "auto" and not (device.startswith("cuda") and is_worthwhile):
-        return 0
-    free = free_gpu_memory()
+    """Number of decoding processes that use the GPU; with ``auto`` at most half of them."""
     if settings.decode == "gpu":
-        if not free or not gpu.is_built_in():
-            raise UsageError(
-                "--decode gpu needs an NVIDIA GPU and a PyAV with CUDA decoders; use --decode cpu"
-            )
         return min(GPU_WORKERS, workers)
-    most = min(GPU_WORKERS, free // (2 * GPU_WORKER_BYTES), workers // 2)
-    return most if gpu.is_built_in() else 0
+    is_worthwhile = sum(file.size for file in settings.files) >= MIN_GPU_BYTES
+    encodes_on_gpu = str(settings.method.device).startswith("cuda")
+    if settings.decode == "cpu" or not (is_worthwhile and encodes_on_gpu and gpu.is_built_in()):
+        return 0
+    return min(GPU_WORKERS, free_gpu_memory() // (2 * GPU_WORKER_BYTES), workers // 2)

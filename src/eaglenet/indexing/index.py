@@ -23,6 +23,7 @@ from eaglenet.indexing.executor import (
     Executor,
     ExecutorFactory,
     ExecutorSettings,
+    check_decode,
     find_executor,
     num_workers,
     supports_int8,
@@ -346,13 +347,14 @@ def check_request(
 ) -> ExecutorFactory:
     """Raise an error for a request that cannot work, before anything is loaded.
 
-    Checks paths, patterns, device, precision, extras, and whether a store can be made.
+    Checks paths, patterns, decoder, device, precision, extras, and whether a store can be made.
     """
     check_splitting(options.splitting)
     for root in map(absolute_location, paths):
         if not is_object_url(root) and not Path(root).exists():
             raise UsageError(f"{root}: no such file or folder")
     Exclusions(".", options.exclude)
+    check_decode(options.decode)
     if options.device != "auto" or options.precision != "auto":
         from eaglenet.core.hardware import choose_precision, has_gpu, require_device
 
