@@ -25,7 +25,7 @@ from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageE
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
-from eaglenet.core.registry import import_plugin, load_installed
+from eaglenet.core.registry import import_plugin
 
 VALUE_NAMES = {
     "int": "NUMBER",
@@ -141,9 +141,8 @@ class Commands(TyperGroup):
         self.commands = CommandTable(self.commands)
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Import plug-ins before a command looks for their names."""
+        """Import the plug-ins of ``--import`` before a command looks for their names."""
         modules, rest = take_imports(args)
-        load_installed()
         for module in modules:
             import_plugin(module)
         if not rest or rest[0] in HELP_OPTIONS:

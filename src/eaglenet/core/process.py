@@ -15,21 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing.connection
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.platform import inheriting
 
-CONNECTION_TYPE: Any = getattr(multiprocessing.connection, "PipeConnection", Connection)
-"""Type of a ``Pipe`` end; ``PipeConnection`` exists on Windows only."""
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -146,6 +145,8 @@ def start_child(
     When the child ends, reading from the connection raises ``EOFError``. The default environment is
     that of this process.
     """
+    from multiprocessing.connection import Pipe  # 10 ms, and a search starts no process.
+
     task = pickle.dumps((target, arguments))
     ours, theirs = Pipe()
     try:
@@ -164,7 +165,11 @@ def start_child(
 
 def main() -> None:
     """Run the function that the parent sends."""
-    connection: Any = CONNECTION_TYPE(int(sys.argv[1]))
+    from multiprocessing import connection as connections
+
+    # The type of a Pipe's end; PipeConnection exists on Windows only.
+    connection_type: Any = getattr(connections, "PipeConnection", connections.Connection)
+    connection = connection_type(int(sys.argv[1]))
     try:
         target, arguments = pickle.loads(connection.recv_bytes())
     except EOFError:  # The parent ended meanwhile.

@@ -20,7 +20,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from eaglenet.core.errors import UnknownNameError, UsageError
@@ -50,7 +49,8 @@ class Registry(Generic[Entry]):
         list_command: str = "",
     ) -> None:
         """
-        is_open: plug-ins may add entries; they are imported when a name is unknown.
+        is_open: plug-ins may add entries; they are imported when a name is unknown or all names
+            are listed.
         list_command: command that lists the names, mentioned when there are too many to list.
         modules: the module that adds each name, imported when the name is looked up, so that a
             search does not wait for thirty methods. Iterating imports all of them.
@@ -62,14 +62,12 @@ class Registry(Generic[Entry]):
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> Entry:
-        if name in self:
+        if self._has(name):
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         self._entries[name] = entry
         return entry
 
     def __getitem__(self, name: str) -> Entry:
-        if name not in self and self.is_open:
-            load_installed()
         if name not in self:
             close = difflib.get_close_matches(name, list(self), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -90,6 +88,15 @@ class Registry(Generic[Entry]):
         return f"known: {first_names}" + (f" and {more} more" if more > 0 else "")
 
     def __contains__(self, name: object) -> bool:
+        if self._has(name):
+            return True
+        if not self.is_open:
+            return False
+        load_installed()
+        return self._has(name)
+
+    def _has(self, name: object) -> bool:
+        """Tell whether a name is known without the plug-ins of installed packages."""
         if isinstance(name, str) and name not in self._entries and name in self.modules:
             self._import(name)
         return name in self._entries
@@ -110,7 +117,9 @@ class Registry(Generic[Entry]):
 
         Earlier lookups do not change the order.
         """
-        own = [name for name in self.modules if name in self]
+        if self.is_open:
+            load_installed()
+        own = [name for name in self.modules if self._has(name)]
         return iter(own + [name for name in self._entries if name not in self.modules])
 
     def __len__(self) -> int:
@@ -128,6 +137,8 @@ def load_installed() -> None:
     if GROUP in _loaded_groups:
         return
     _loaded_groups.add(GROUP)
+    from importlib.metadata import entry_points  # 15 ms, and a search needs no plug-in.
+
     for entry in entry_points(group=GROUP):
         try:
             entry.load()

@@ -236,7 +236,7 @@ def _take(parts: Sequence[Vectors], indices: NDArray[np.int64]) -> Vectors:
     edges = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     numbers = np.searchsorted(edges, indices, side="right") - 1
     rows = np.empty((len(indices), parts[0].shape[1]), np.float32)
-    for number in np.unique(numbers).tolist():
+    for number in sorted(set(numbers.tolist())):  # np.unique would import numpy.ma.
         is_here = numbers == number
         rows[is_here] = parts[number][indices[is_here] - edges[number]]
     return rows

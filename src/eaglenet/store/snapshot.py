@@ -514,7 +514,7 @@ class Snapshot:
     ) -> Iterator[tuple[Segment, NDArray[np.int64], NDArray[np.int64]]]:
         """Segments of rows: indices into ``rows``, and the rows inside the segment."""
         numbers = np.searchsorted(self._edges, rows, side="right") - 1
-        for number in np.unique(numbers).tolist():
+        for number in sorted(set(numbers.tolist())):  # np.unique would import numpy.ma.
             indices = np.flatnonzero(numbers == number)
             yield self.segments[number], indices, rows[indices] - self._edges[number]
 

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_quote, store_option
-from eaglenet.store import repair
 from eaglenet.store.database import (
     Database,
     create,
@@ -188,10 +187,14 @@ class LocalStore:
         return dict(parts)
 
     def verify(self) -> Verified:
+        from eaglenet.store import repair
+
         return repair.verify(self.database, self.snapshot(), self.manifest)
 
     @classmethod
     def repair(cls, location: str | Path) -> Repaired:
+        from eaglenet.store import repair
+
         cls.exists(location)
         return repair.repair(path_of(location))
 

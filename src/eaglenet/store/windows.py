@@ -189,7 +189,7 @@ class WindowIndex:
         rows = self.codes.nearest(vector, CANDIDATES, self._allowed(source_ids, content_ids))
         numbers = np.searchsorted(self._edges, rows, side="right") - 1
         parts = []
-        for number in np.unique(numbers).tolist():
+        for number in sorted(set(numbers.tolist())):  # np.unique would import numpy.ma.
             segment, inside = self.segments[number], rows[numbers == number] - self._edges[number]
             cosines = segment.cosines(vector, inside)
             ids = np.full(len(inside), segment.info.id, np.int64)
