@@ -144,7 +144,7 @@ def test_broken_plugin_is_skipped_with_a_warning(
     from importlib.metadata import EntryPoint
 
     broken = EntryPoint("broken", "no_such_module", plugins.GROUP)
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [broken])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [broken])
     monkeypatch.setattr(plugins, "_loaded_groups", set())
     plugins.load_installed()
     assert "skipped plug-in broken (no_such_module)" in caplog.text

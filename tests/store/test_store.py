@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -460,3 +461,15 @@ def test_transcripts_alone_are_a_commit(tmp_path: Path) -> None:
         assert list(writer.sources()) == [(content_of(0), "subtitle", "")]
         writer.finish()
         assert writer.sources() == {}
+
+
+def test_rows_with_long_blobs_are_compared_as_now_and_as_they_were_stored_before() -> None:
+    blob = bytes(schema.LONG_BLOB)
+    values = ("the model", 0.75, 20.0, blob, "")
+    row = schema.row_of("hubness", 1, values)
+    earlier = (1, *values, zlib.crc32(repr(("hubness", 1, *values)).encode()))
+    assert row[-1] != earlier[-1]
+    for stored in (row, earlier):
+        assert schema.is_intact("hubness", stored)
+        for changed in (blob[:-1] + b"\1", blob[:-1]):
+            assert not schema.is_intact("hubness", (*stored[:4], changed, *stored[5:]))

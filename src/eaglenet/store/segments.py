@@ -20,8 +20,9 @@ import os
 import threading
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +218,13 @@ class Segment:
         blocks = slice(first // BLOCK, -(-end // BLOCK))
         if not self._is_checked[blocks, column].all():
             with self._lock:
-                for block in range(blocks.start, blocks.stop):
-                    if not self._is_checked[block, column]:
-                        self._check_block(kind, block)
+                unchecked = blocks.start + np.flatnonzero(~self._is_checked[blocks, column])
+                check = partial(self._check_block, kind)
+                if len(unchecked) > 1:
+                    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(unchecked))) as pool:
+                        list(pool.map(check, unchecked.tolist()))
+                else:
+                    list(map(check, unchecked.tolist()))
         return array[first:end]
 
     def _check_block(self, kind: str, block: int) -> None:
