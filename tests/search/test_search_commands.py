@@ -190,7 +190,10 @@ def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
     assert (info["clips"], info["index"], info["tags"]) == (2, "exact scan", ["sky"])
     assert info["model"] == str(world / "model")
     assert (info["damaged_files"], info["skipped_files"]) == (0, 1)
-    assert "exact scan" in runner.invoke(app, ["store", "info", *store]).stdout
+    shown = runner.invoke(app, ["store", "info", *store]).stdout
+    assert "exact scan" in shown
+    assert "skipped files      1, not indexed" in shown
+    assert "transcript lines   0" in shown
     files = json.loads(runner.invoke(app, ["store", "files", *store, "--json"]).stdout)
     assert sorted(row["status"] for row in files) == ["done", "done", "failed"]
     assert "broken.mp4" in runner.invoke(app, ["store", "files", *store]).stdout
@@ -513,4 +516,4 @@ def test_recording_dates_are_shown_and_searched(world: Path, tmp_path: Path) -> 
     result = runner.invoke(app, ["search", "--store", str(tmp_path / "store"), "red in 2023"])
     assert "--literal searches for the text as it is" in result.stderr
     info = runner.invoke(app, ["store", "info", "--store", str(tmp_path / "store")]).stdout
-    assert "recording_dates 1" in info
+    assert "1 with a date, 1 with a place" in info

@@ -453,7 +453,7 @@ def _print_notes(
     elif not as_json:
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         print_line(f"searched {pluralize(num_clips, 'clip')} in {store}{note}", is_error=True)
-    if "visual" not in options.modalities and not engine.info()["lines"]:
+    if "visual" not in options.modalities and not engine.info()["transcript_lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
     if copies and not as_json:

@@ -235,7 +235,9 @@ def info(request: Request) -> InfoBody:
     """Describe the store: clips, files, hours, model and tags."""
     state = state_of(request)
     values = state.engine.info()
-    names = ("clips", "keyframe_clips", "files", "hours", "lines", "method", "index", "tags")
+    names = (
+        "clips", "keyframe_clips", "files", "hours", "transcript_lines", "method", "index", "tags",
+    )  # fmt: skip
     card = CARDS.get(values["model"])
     return InfoBody(
         **{name: values[name] for name in names},

@@ -308,7 +308,7 @@ class InfoBody(BaseModel):
     keyframe_clips: int = Field(description="Clips indexed from keyframes only so far")
     files: int
     hours: float
-    lines: int = Field(description="Number of transcript lines")
+    transcript_lines: int
     model: str
     method: str
     index: str = Field(description="How shortlists are made: exact scan or codes")
