@@ -63,6 +63,7 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Labels and texts of `store info`, for people."""
     copies = values["files"] - values["distinct_files"]
     keyframe_clips, unread = values["keyframe_clips"], values["files_with_unread_metadata"]
+    dimensions, num_frames = values["dimensions"], values["frames_per_clip"]
     notes = {
         "files": f"{pluralize(copies, 'copy', 'copies')} of others included" if copies else "",
         "clips": f"{keyframe_clips:,} from keyframes only so far" if keyframe_clips else "",
@@ -85,7 +86,7 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         "transcript lines": f"{values['transcript_lines']:,}",
         "model": f"{values['model']} ({values['method']})",
         "model fingerprint": f"{values['model_fingerprint']} (differs for other weights)",
-        "vectors": f"{values['dimensions']:,} dimensions, {values['frames_per_clip']} frames per clip",
+        "vectors": f"{dimensions:,} dimensions, {num_frames} frames per clip",
         "search": f"{values['index']}, hubness bank: {values['hubness']}",
         "snapshot": f"{values['snapshot']}, the number of changes so far",
     }
