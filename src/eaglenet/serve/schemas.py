@@ -41,6 +41,10 @@ Distance = Annotated[
         pattern=r"^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,5}(\.[0-9]{1,3})?)(km|m|mi)?$", max_length=20
     ),
 ]
+Score = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
+ExportFormat = Literal["csv", "edl", "fcpxml", "xml", "otio", "m3u8", "srt"]
+MAX_EXPORTED = 200
+"""Moments in one timeline."""
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -301,6 +305,28 @@ class ClipBody(RecordingBody):
     tags: list[str]
     video: str
     thumbnail: str
+
+
+class SelectedMoment(BaseModel):
+    """A moment of an earlier response."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    clip_id: str = Field(pattern=CLIP_ID)
+    start: Seconds
+    end: Seconds
+    score: Score = 0.0
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class ExportParameters(BaseModel):
+    """Moments to write as a timeline, in this order."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    moments: list[SelectedMoment] = Field(min_length=1, max_length=MAX_EXPORTED)
+    format: ExportFormat
+    title: FilterText = "moments"
 
 
 class InfoBody(BaseModel):
