@@ -72,9 +72,16 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
 
 
 class SafeFormatter(logging.Formatter):
-    """Escapes log lines."""
+    """Escapes log lines. Only ``verbose`` ones name our modules, which mean nothing to users."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__("%(name)s: %(message)s")
+        self.verbose = verbose
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the library's name)
+        is_ours = record.name.partition(".")[0] == "eaglenet"
+        if is_ours and not self.verbose:
+            return escape_lines(f"{record.levelname.lower()}: {record.message}")
         return escape_lines(super().formatMessage(record))
 
 

@@ -14,7 +14,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.core.files import write_json, write_tensors
 from eaglenet.core.hardware import AUTO, best_device
-from eaglenet.core.run_folder import EXPERIMENT, MODEL
+from eaglenet.core.run_folder import EXPERIMENT, MODEL, WHOLE_MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
 from eaglenet.encoders import ENCODERS, Pretrained
@@ -143,7 +143,7 @@ def _find(name_or_folder: str | Path) -> Method:
     if isinstance(name_or_folder, str):
         name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
     folder = local_folder(name_or_folder)
-    for inside in (folder, folder / MODEL):
+    for inside in (folder, folder / WHOLE_MODEL, folder / MODEL):
         description = _read_description(inside)
         if description is not None:
             return _load_folder(inside, description)

@@ -136,7 +136,7 @@ def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_fre
     experiment = tiny_experiment(features)
     reached = tmp_path / "reached"
 
-    def held() -> None:
+    def stored_vectors() -> None:
         def wait_forever(*arguments: Any) -> None:
             reached.touch()
             time.sleep(600)

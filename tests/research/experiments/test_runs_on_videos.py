@@ -302,7 +302,7 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     times = features[0].stat().st_mtime_ns
     train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
     assert features[0].stat().st_mtime_ns == times
-    whole = load(str(tmp_path / "run" / "whole"))
+    whole = load(str(tmp_path / "run"))  # Not RUN/model, which lacks the towers.
     assert whole.name == "xpool"
     assert whole.tokenizer is not None
     clip = next(videos.rglob("val*.mp4"))
