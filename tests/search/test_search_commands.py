@@ -199,7 +199,9 @@ def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
     assert "transcript lines   0" in shown
     files = json.loads(runner.invoke(app, ["store", "files", *store, "--json"]).stdout)
     assert sorted(row["status"] for row in files) == ["done", "done", "failed"]
-    assert "broken.mp4" in runner.invoke(app, ["store", "files", *store]).stdout
+    listed = runner.invoke(app, ["store", "files", *store]).stdout.splitlines()
+    assert sorted(line.split()[0] for line in listed) == ["indexed", "indexed", "skipped"]
+    assert any("broken.mp4" in line for line in listed)
     recall = runner.invoke(app, ["store", "recall", *store, "-k", "1"]).stdout
     assert "recall@1 1.0000" in recall
     assert "2 clips" in runner.invoke(app, ["store", "repair", *store]).stdout
@@ -274,7 +276,7 @@ def test_damage_and_odd_names_are_listed_a_line_each(world: Path, tmp_path: Path
     assert "two\\nlines\\x1b[31m.mp4: damaged: " in result.stderr
     lines = runner.invoke(app, ["store", "files", *store]).stdout.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("done")
+    assert lines[0].startswith("damaged")
     assert "two\\nlines\\x1b[31m.mp4  damaged: " in lines[0]
 
 

@@ -512,7 +512,7 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
 def highlights(
     store: StoreName,
     folder: Annotated[
-        Path | None, typer.Argument(help="Only files below this folder; default: all.")
+        Path | None, typer.Argument(help="Only files below this folder, or one file; default: all.")
     ] = None,
     k: Annotated[int, typer.Option("-k", "--results", help="Show this many moments.")] = 10,
     as_json: AsJson = False,
@@ -523,7 +523,8 @@ def highlights(
     if folder is not None:
         if filters.path is not None:
             raise UsageError("FOLDER and --path cannot be combined; give one of them")
-        path = os.path.join(os.path.abspath(folder.expanduser()), "*")
+        path = os.path.abspath(folder.expanduser())
+        path = path if os.path.isfile(path) else os.path.join(path, "*")
         filters = dataclasses.replace(filters, path=path)
     begin_short_command()
     from eaglenet.search.engine import Engine

@@ -116,7 +116,8 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
     print_line(f"{pluralize(len(rows), 'file')} in {store}", is_error=True)
     for row in rows:
         clips = pluralize(row.num_clips, "clip")
-        print_line(f"{row.status:<7} {clips:>11}  {row.path}  {row.reason}".rstrip())
+        status = "skipped" if row.status == "failed" else "damaged" if row.reason else "indexed"
+        print_line(f"{status:<7} {clips:>11}  {row.path}  {row.reason}".rstrip())
 
 
 @store.command()
