@@ -92,7 +92,8 @@ def _block_means(pixels: Pixels) -> NDArray[np.float32]:
     blocks = pixels.reshape(3, height // BLOCK, BLOCK, width // BLOCK, BLOCK)
     # Whole rows first, in integers: a quarter of the time of a mean over both axes.
     sums = blocks.sum(axis=2, dtype=np.uint32).sum(axis=3)
-    return sums.astype(np.float32) / BLOCK**2
+    means: NDArray[np.float32] = sums.astype(np.float32) / BLOCK**2
+    return means
 
 
 LOCATE_SIDE = 640
