@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import av
 import torch
 
 from eaglenet.video.decoding import write_clip, write_video
@@ -43,4 +44,15 @@ def cut_short_video(path: Path) -> Path:
     write_clip(whole, path, 0, 9)
     whole.unlink()
     path.write_bytes(path.read_bytes()[:-200])
+    return path
+
+
+def sound_file(path: Path) -> Path:
+    """A second of silence in the container of MP4, as phones record memos."""
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=8000, layout="mono")
+        frame = av.AudioFrame(format="fltp", layout="mono", samples=8000)
+        frame.sample_rate = 8000
+        frame.planes[0].update(bytes(frame.planes[0].buffer_size))
+        container.mux([*stream.encode(frame), *stream.encode(None)])
     return path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import sleep
+
 import pytest
 
 from eaglenet.cli import terminal as display
@@ -14,6 +16,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as the displays read it."""
     time = [0.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: time[0])
+    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 60.0)
     return time
 
 
@@ -51,6 +54,24 @@ def test_bytes_are_not_shown(capsys: pytest.CaptureFixture[str], now: list[float
             progress(ProgressUpdate("indexing", done, 9000, "3 clips", is_counted=False))
             now[0] += display.LINE_SECONDS
     assert capsys.readouterr().err == "3 clips\n"
+
+
+def test_log_says_now_and_then_that_work_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(display, "LINE_SECONDS", 0.1)
+    with show_progress(quiet=False) as announce:
+        sleep(0.25)  # a model is loaded
+        progress = announce("run")
+        assert progress is not None
+        progress(ProgressUpdate("step", 3, 6))
+        sleep(0.25)  # a step takes long
+    text = capsys.readouterr().err
+    assert text.startswith("still working after 0:00\n")
+    assert "still working after 0:00; last: run: step 3 of 6\n" in text
+    sleep(0.15)
+    assert capsys.readouterr().err == ""
 
 
 def test_prints_nothing_before_the_first_update(

@@ -81,7 +81,10 @@ def results(store: Path, bag: BagMethod) -> list[object]:
             values = (hit.clip_id, hit.path, hit.score, moment, hit.duration)
             shown += [values, engine.thumbnail(hit.clip_id), explanation.score, explanation.frames]
     info = engine.info()
-    return [*shown, *(info[name] for name in ("clips", "files", "hours", "lines", "roots"))]
+    return [
+        *shown,
+        *(info[name] for name in ("clips", "files", "hours", "transcript_lines", "folders")),
+    ]
 
 
 @pytest.fixture(scope="module")

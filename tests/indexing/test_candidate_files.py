@@ -13,7 +13,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.indexing.files import find_videos, read_tags
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from small_videos import colour_video
+from small_videos import colour_video, sound_file
 from synthetic_store import BagMethod
 
 
@@ -31,6 +31,23 @@ def test_finds_videos_by_content_and_skips_the_store(videos: Path, tmp_path: Pat
         for file in find_videos([videos, videos], is_video, skip_folder=videos / "store")
     ]
     assert names == ["broken.mp4", "first.mp4", "long.mp4", "no_suffix", "second.mkv"]
+
+
+def test_counts_other_files_and_inspects_them_once(
+    videos: Path, bag: BagMethod, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = sound_file(videos / "memo.m4a")
+    (videos / "notes.TXT").write_text("x")
+    (videos / "first.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n")
+    caplog.set_level("INFO")
+    report = run(videos, bag)
+    assert report.other_files == {".txt": 2, ".m4a": 1}
+    assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
+    assert f"neither a video nor an image: {sound}" in caplog.messages
+    monkeypatch.setattr("eaglenet.indexing.inspection.inspect", None)
+    again = run(videos, bag)
+    assert again.other_files == report.other_files
+    assert [problem.is_known for problem in again.problems] == [True]
 
 
 def test_reports_a_broken_link(videos: Path, bag: BagMethod) -> None:

@@ -80,7 +80,8 @@ def test_a_confined_worker_reads_them_and_hits_carry_them(
     assert hit.metadata["camera"] == "Canon EOS 5D"
     assert [Path(hit.path).name for hit in engine.search("red", before="2022-01-01")] == ["b.jpg"]
     info = engine.info()
-    assert (info["recording_dates"], info["places"], info["unread_tags"]) == (2, 1, 0)
+    assert (info["files_with_date"], info["files_with_place"]) == (2, 1)
+    assert info["files_with_unread_metadata"] == 0
 
 
 def test_a_confined_worker_indexes_the_preview_of_a_raw_photograph(
@@ -103,7 +104,7 @@ def test_files_of_an_earlier_store_get_them_without_a_model(folder: Path, bag: B
     unknown = {"recorded": None, "latitude": None, "longitude": None, "camera": None}
     with LocalStore.write(folder.parent / "store") as writer:
         writer.commit(Changes(files=[replace(file, **unknown) for file in expected]))
-    assert Engine.open(folder.parent / "store", bag).info()["unread_tags"] == 3
+    assert Engine.open(folder.parent / "store", bag).info()["files_with_unread_metadata"] == 3
     (folder / "c.png").unlink()
 
     class Unused(BagMethod):

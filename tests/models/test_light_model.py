@@ -106,11 +106,11 @@ def test_scores_and_ranking_of_the_head_are_the_same(small: Method, light: Light
 
 
 def test_the_hubness_bank_of_the_head_is_the_same(small: Method, light: LightModel) -> None:
-    level_bank = with_head(small, head_folder("small") or Path()).level_bank
-    assert level_bank is not None
+    hubness_layer = with_head(small, head_folder("small") or Path()).hubness_layer
+    assert hubness_layer is not None
     assert light.bank is not None
-    bank, scale = level_bank
-    np.testing.assert_array_equal(light.bank.vectors, bank.held().numpy())
+    bank, scale = hubness_layer
+    np.testing.assert_array_equal(light.bank.vectors, bank.stored_vectors().numpy())
     assert light.bank.weight == bank.weight
     assert light.bank.scale == pytest.approx(float(scale.detach()), rel=1e-6)
 

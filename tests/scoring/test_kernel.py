@@ -196,7 +196,7 @@ def test_radii_of_similar_cosines_take_a_small_product(precision: str) -> None:
         assert launcher.basis is None
         scorer.calibrate(text, video)
         assert launcher.basis is not None
-        assert len(launcher.basis.columns) < len(launcher.drawn_columns)
+        assert len(launcher.basis.columns) < len(launcher.noise_columns)
         small = scorer.score(text, scorer.prepare(video))
         # Radii that the basis does not hold are multiplied as a whole.
         far = TextFeatures(video.frames[:1, 0])

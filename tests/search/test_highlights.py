@@ -143,7 +143,7 @@ def test_plain_thumbnails_are_left_out(
     assert find_highlights(engine, k=1)[0].clip_id != first.clip_id
 
 
-def test_command_prints_a_table_or_json(odd_store: Path) -> None:
+def test_command_prints_a_table_or_json(odd_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = CliRunner().invoke
     result = run(app, ["highlights", "--store", str(odd_store), "-k", "2"])
     assert result.exit_code == 0, result.output
@@ -151,6 +151,10 @@ def test_command_prints_a_table_or_json(odd_store: Path) -> None:
     result = run(app, ["highlights", "/videos/0", "--store", str(odd_store), "--json"])
     hits = json.loads(result.stdout)["hits"]
     assert {hit["path"].split("/")[2] for hit in hits} == {"0"}
+    with monkeypatch.context() as patch:
+        patch.setattr("os.path.isfile", lambda path: path == hits[0]["path"])
+        result = run(app, ["highlights", hits[0]["path"], "--store", str(odd_store), "--json"])
+    assert {hit["path"] for hit in json.loads(result.stdout)["hits"]} == {hits[0]["path"]}
     result = run(app, ["highlights", "/nowhere", "--store", str(odd_store)])
     assert result.exit_code == 0
     assert "none of the 8 files" in result.output

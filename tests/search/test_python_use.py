@@ -88,12 +88,14 @@ def test_a_missing_table_library_is_named(engine: Engine, monkeypatch: pytest.Mo
 def test_a_notebook_shows_thumbnails_times_and_links(engine: Engine) -> None:
     page = HitList([HOSTILE], lambda _: b"jpeg")._repr_html_()
     assert "<script>" not in page
-    assert "1:01 to 1:05" in page
+    assert "1:01.0 to 1:05.5" in page
     assert "#t=61.00" in page
     assert "data:image/jpeg;base64,anBlZw==" in page
     assert engine.search("red", k=2)._repr_html_().count("<img") == 2
     # A clip that is gone meanwhile has no picture, and the rest is shown.
-    assert "<img" not in HitList([HOSTILE], engine.thumbnail)._repr_html_()
+    page = HitList([HOSTILE], engine.thumbnail)._repr_html_()
+    assert "<img" not in page
+    assert "No thumbnails: the engine is closed" in page
     assert "No moments" in HitList()._repr_html_()
 
 

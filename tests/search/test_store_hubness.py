@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from eaglenet.indexing.hubness import choose_hubness_bank, encode_hubness_bank
-from eaglenet.layers.sentence_bank import SentenceBank
+from eaglenet.layers.hubness import HubnessLayer
 from eaglenet.scoring.hubness import TEMPERATURE, hub_bias
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
@@ -73,7 +73,7 @@ def test_hubness_offsets_equal_a_loop_and_those_of_evaluate() -> None:
     for clip, offset in zip(clips, offsets, strict=True):
         total = sum(math.exp(31.0 * float(clip @ sentence)) for sentence in vectors) / 7
         assert offset == pytest.approx(0.75 / 31.0 * math.log(total), abs=1e-6)
-    layer = SentenceBank(9, 16, 0.75)
+    layer = HubnessLayer(9, 16, 0.75)
     layer.add(torch.from_numpy(vectors))
     expected = layer(torch.from_numpy(clips), torch.tensor(31.0))
     torch.testing.assert_close(torch.from_numpy(offsets), expected, atol=1e-6, rtol=0)
@@ -181,9 +181,9 @@ def test_model_that_corrects_itself_is_not_corrected_again(
 ) -> None:
     make_store(tmp_path, bag)
     before = {hit.clip_id: hit.score for hit in Engine.open(tmp_path, bag).search("red car", k=50)}
-    layer = SentenceBank(8, DIM, 0.75)
+    layer = HubnessLayer(8, DIM, 0.75)
     layer.add(unit(8, DIM))
-    monkeypatch.setattr(BagMethod, "level_bank", (layer, torch.tensor(30.0)))
+    monkeypatch.setattr(BagMethod, "hubness_layer", (layer, torch.tensor(30.0)))
     bank = choose_hubness_bank("own", bag, "bag")
     assert bank is not None
     assert (bank.weight, bank.scale, bank.texts) == (0.75, 30.0, ())

@@ -133,7 +133,7 @@ def test_phrases_match_transcripts_only(engine: Engine) -> None:
 
 def test_explains_why_no_line_matches(engine: Engine) -> None:
     both, spoken = SearchOptions(), SearchOptions(modalities=("speech", "screen-text"))
-    lines = f"{engine.info()['lines']} transcript lines, none with"
+    lines = f"{engine.info()['transcript_lines']} transcript lines, none with"
     phrase = Query('"no such phrase"')
     advice = "remove the quotation marks to match words in any order"
     assert engine.why_empty(both, phrase) == f"{lines} this phrase; {advice} and search frames too"
@@ -261,7 +261,7 @@ def test_removes_transcripts_with_their_file(folder: Path, bag: BagMethod) -> No
     (folder / "v" / "movie.mp4").unlink()
     index(folder, bag, drop_missing=True)
     assert engine.search("brave", modalities="speech") == []
-    assert engine.info()["lines"] == 2
+    assert engine.info()["transcript_lines"] == 2
 
 
 def test_adds_transcripts_to_a_store_without(folder: Path, bag: BagMethod) -> None:
@@ -271,7 +271,7 @@ def test_adds_transcripts_to_a_store_without(folder: Path, bag: BagMethod) -> No
     engine = Engine.open(store, bag)
     assert engine.search("brave", modalities="speech") == []
     assert [hit.matched_in for hit in engine.search("brave")] == [("visual",)] * 3
-    assert engine.info()["lines"] == 0
+    assert engine.info()["transcript_lines"] == 0
     report = index(folder, bag)
     assert (report.transcript_lines, report.indexed) == (4, 0)
     assert len(engine.search("\u6c7d\u8f66", modalities="speech")) == 1

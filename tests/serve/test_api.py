@@ -1,6 +1,8 @@
 """The HTTP service answers as the engine does."""
 
+import csv
 import io
+from typing import Any
 
 import PIL.Image
 import pytest
@@ -91,6 +93,39 @@ def test_a_clip_its_picture_and_the_store_are_described(
     assert info["files"] == SCENES
     assert info["tags"] == ["even", "odd"]
     assert client.get("/health").json() == {"status": "ok"}
+
+
+def test_selected_moments_are_written_as_timelines(client: TestClient, clip_id: str) -> None:
+    moment = {"clip_id": clip_id, "start": 0.5, "end": 1.5, "score": 0.3, "confidence": 0.9}
+    body = {"moments": [moment, {**moment, "start": 0.0}], "title": "=red, blue"}
+    path = client.get(f"/api/clips/{clip_id}").json()["path"]
+    for kind in ("csv", "edl", "fcpxml", "xml", "otio", "m3u8", "srt"):
+        answer = client.post("/api/export", json={**body, "format": kind})
+        assert answer.status_code == 200, answer.text
+        assert f'filename="moments.{kind}"' in answer.headers["content-disposition"]
+        assert ".mp4" in answer.text
+        if kind == "csv":
+            rows = list(csv.DictReader(io.StringIO(answer.text)))
+            assert [row["path"] for row in rows] == [path, path]
+            assert [float(row["start_seconds"]) for row in rows] == [0.5, 0.0]
+            assert (rows[0]["query"], rows[0]["confidence"]) == ("'=red, blue", "0.9000")
+
+
+@pytest.mark.parametrize(
+    ("status", "change"),
+    [
+        (422, {"moments": []}),
+        (422, {"format": "exe"}),
+        (422, {"path": "/etc/passwd"}),
+        (422, {"moments": [{"clip_id": "../../etc/passwd", "start": 0, "end": 1}]}),
+        (422, {"moments": [{"clip_id": "0" * 16 + "-0", "start": 0, "end": "inf"}]}),
+        (422, {"moments": [{"clip_id": "0" * 16 + "-0", "start": 0, "end": 1}] * 201}),
+        (404, {"moments": [{"clip_id": "0" * 16 + "-0", "start": 0, "end": 1}]}),
+    ],
+)
+def test_bad_exports_are_refused(client: TestClient, status: int, change: dict[str, Any]) -> None:
+    body = {"format": "edl", "moments": [{"clip_id": "0" * 16 + "-1", "start": 0, "end": 1}]}
+    assert client.post("/api/export", json={**body, **change}).status_code == status
 
 
 def test_metrics_count_requests_by_route_and_not_by_address(

@@ -127,6 +127,7 @@ OPERATIONS = [
     ("GET", "/api/clips/{clip_id}/video"),
     ("GET", "/api/clips/{clip_id}/stream"),
     ("GET", "/api/clips/{clip_id}/timeline"),
+    ("POST", "/api/export"),
     ("GET", "/api/files"),
     ("GET", "/api/info"),
     ("GET", "/health"),

@@ -165,12 +165,21 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
         page.locator(".tick input").nth(number).check()
     assert page.text_content("#selected-count") == "2 selected"
     keep(page, "page_selection.png", tmp_path)
-    with page.expect_download() as saved:
-        page.click("#save-csv")
-    lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "path,start,end,best,score,confidence,clip_id"
-    assert len(lines) == 3
-    assert path in lines[2]
+    for kind, num_lines, part in (("csv", 3, path), ("edl", 0, "TITLE: a red ball")):
+        page.select_option("#save-format", kind)
+        with page.expect_download() as download:
+            page.click("#save-list")
+        assert download.value.suggested_filename == f"moments.{kind}"
+        text = Path(download.value.path()).read_text(encoding="utf-8")
+        assert part in text
+        assert not num_lines or len(text.splitlines()) == num_lines
+    page.route("**/api/export", lambda route: route.abort())
+    page.click("#save-list")
+    wait_until(
+        page, "document.querySelector('#selected-count').textContent.startsWith('Not saved')"
+    )
+    page.unroute("**/api/export")
+    tab.problems.clear()  # The browser logs the aborted request.
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#share-selected")
     wait_until(page, "document.querySelector('#selected-count').textContent === 'Link copied'")

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from eaglenet.indexing.report import FileProblem, IndexProgress, IndexReport, OnProgress
 
 INCOMPLETE = 3
-"""Exit code: finished, but some files were not indexed."""
+"""Exit code: finished, but some of the files that were tried could not be indexed."""
+MAX_KINDS = 6
+"""Extensions shown of files that are neither videos nor images."""
+MAX_KNOWN = 3
+"""Names shown of files that an earlier run could not index."""
 NEW_STORE = (
     "new store with the model {model}, which is part of the package; larger models find more: "
     "--model balanced or --model best (see `eaglenet models`)"
@@ -130,7 +134,7 @@ def index(
         require_complete(store, like, [problem.path for problem in report.problems])
         swap_stores(store, like)
         print_line(f"{like} is now the new store; {store} is the old one", is_error=True)
-    if report.problems:
+    if any(not problem.is_known for problem in report.problems):
         raise typer.Exit(INCOMPLETE)
 
 
@@ -215,17 +219,37 @@ def print_report(report: IndexReport, store: str) -> None:
             f"{pluralize(report.keyframe_clips, 'clip')} from keyframes only; the same command "
             "without --quick completes them"
         )
+    if report.other_files:
+        print_line(_other_files(report.other_files), is_error=True)
     _print_files("not indexed", report.problems)
     if report.problems:
         print_line("they are tried again when they change, or with --retry", is_error=True)
     _print_files("indexed with unreadable parts", report.damaged)
+    if any(problem.is_known for problem in (*report.problems, *report.damaged)):
+        print_line("`eaglenet store files` lists reasons", is_error=True)
+
+
+def _other_files(counts: Mapping[str, int]) -> str:
+    """One line that counts the files that are neither videos nor images, by extension."""
+    kinds = [f"{number:,} {suffix or 'without extension'}" for suffix, number in counts.items()]
+    if len(kinds) > MAX_KINDS:
+        kinds[MAX_KINDS:] = [f"{sum(list(counts.values())[MAX_KINDS:]):,} of other kinds"]
+    files = pluralize(sum(counts.values()), "file is", "files are")
+    return f"{files} neither video nor image: {', '.join(kinds)} (`eaglenet -v index` names them)"
 
 
 def _print_files(title: str, files: Sequence[FileProblem]) -> None:
-    if files:
-        print_line(f"{pluralize(len(files), 'file')} {title}:", is_error=True)
-    for file in files:
+    """Print the problems of this run with their reasons, and the first names of earlier ones."""
+    new_files = [file for file in files if not file.is_known]
+    known_names = [file.path for file in files if file.is_known]
+    if new_files:
+        print_line(f"{pluralize(len(new_files), 'file')} {title}:", is_error=True)
+    for file in new_files:
         print_line(f"  {file.path}: {file.reason}", is_error=True)
+    if known_names:
+        count, names = pluralize(len(known_names), "file"), ", ".join(known_names[:MAX_KNOWN])
+        more = ", ..." if len(known_names) > MAX_KNOWN else ""
+        print_line(f"{count} {title}, known before this run: {names}{more}", is_error=True)
 
 
 ALERTS = "Alerts"

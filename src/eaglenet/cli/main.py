@@ -249,7 +249,7 @@ def options(
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(SafeFormatter("%(name)s: %(message)s"))
+        handler.setFormatter(SafeFormatter(verbose=verbose or debug))
 
 
 def main() -> None:

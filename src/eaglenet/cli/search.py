@@ -453,7 +453,7 @@ def _print_notes(
     elif not as_json:
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         print_line(f"searched {pluralize(num_clips, 'clip')} in {store}{note}", is_error=True)
-    if "visual" not in options.modalities and not engine.info()["lines"]:
+    if "visual" not in options.modalities and not engine.info()["transcript_lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
     if copies and not as_json:
@@ -512,7 +512,7 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
 def highlights(
     store: StoreName,
     folder: Annotated[
-        Path | None, typer.Argument(help="Only files below this folder; default: all.")
+        Path | None, typer.Argument(help="Only files below this folder, or one file; default: all.")
     ] = None,
     k: Annotated[int, typer.Option("-k", "--results", help="Show this many moments.")] = 10,
     as_json: AsJson = False,
@@ -523,7 +523,8 @@ def highlights(
     if folder is not None:
         if filters.path is not None:
             raise UsageError("FOLDER and --path cannot be combined; give one of them")
-        path = os.path.join(os.path.abspath(folder.expanduser()), "*")
+        path = os.path.abspath(folder.expanduser())
+        path = path if os.path.isfile(path) else os.path.join(path, "*")
         filters = dataclasses.replace(filters, path=path)
     begin_short_command()
     from eaglenet.search.engine import Engine

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 store = typer.Typer(no_args_is_help=True, help="Inspect, repair, export and import a store.")
 FILES_SHOWN = 20
+LABEL_WIDTH = 18
 
 
 class TableFormat(StrEnum):
@@ -48,16 +49,51 @@ def info(store: StoreName, as_json: AsJson = False) -> None:
     if as_json:
         print_json({**values, "bytes": {"total": total, **usage}})
         return
-    for name, value in values.items():
-        text = ", ".join(map(str, value)) if isinstance(value, list) else value
-        line = f"{name:<15} {text:.2f}" if isinstance(value, float) else f"{name:<15} {text}"
-        print_line(line)
+    for label, text in _info_rows(values):
+        print_line(f"{label:<{LABEL_WIDTH}} {text}".rstrip())
     if values["damaged_files"] or values["skipped_files"]:
         print_line("`eaglenet store files` names damaged and skipped files", is_error=True)
-    print_line(f"{'size':<15} {_size(total)}")
+    print_line(f"{'size on disk':<{LABEL_WIDTH}} {_size(total)}")
     for name, size in sorted(usage.items(), key=lambda part: -part[1]):
-        share = f"{size / max(total, 1):.0%}"
-        print_line(f"  {name:<12} {_size(size):>9}  {share:>4}")
+        percentage = f"{size / max(total, 1):.0%}"
+        print_line(f"  {name:<{LABEL_WIDTH - 2}} {_size(size):>9}  {percentage:>4}")
+
+
+def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Labels and texts of `store info`, for people."""
+    copies = values["files"] - values["distinct_files"]
+    keyframe_clips, unread = values["keyframe_clips"], values["files_with_unread_metadata"]
+    dimensions, num_frames = values["dimensions"], values["frames_per_clip"]
+    notes = {
+        "files": f"{pluralize(copies, 'copy', 'copies')} of others included" if copies else "",
+        "clips": f"{keyframe_clips:,} from keyframes only so far" if keyframe_clips else "",
+    }
+    metadata = (
+        f"{values['files_with_date']:,} with a date, {values['files_with_place']:,} with a place"
+    )
+    if unread:
+        metadata += f", {unread:,} not read yet (index their folder again)"
+    rows = {
+        "store": values["store"],
+        "folders": ", ".join(values["folders"]),
+        "files": f"{values['files']:,}",
+        "damaged files": f"{values['damaged_files']:,}, indexed as far as they can be read",
+        "skipped files": f"{values['skipped_files']:,}, not indexed",
+        "recording data": metadata,
+        "tags": ", ".join(values["tags"]) or "none",
+        "video": f"{values['hours']:.2f} hours",
+        "clips": f"{values['clips']:,}",
+        "transcript lines": f"{values['transcript_lines']:,}",
+        "model": f"{values['model']} ({values['method']})",
+        "model fingerprint": f"{values['model_fingerprint']} (differs for other weights)",
+        "vectors": f"{dimensions:,} dimensions, {num_frames} frames per clip",
+        "search": f"{values['index']}, hubness bank: {values['hubness']}",
+        "snapshot": f"{values['snapshot']}, the number of changes so far",
+    }
+    return [
+        (label, f"{text} ({notes[label]})" if notes.get(label) else text)
+        for label, text in rows.items()
+    ]
 
 
 def _size(size: float) -> str:
@@ -80,7 +116,8 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
     print_line(f"{pluralize(len(rows), 'file')} in {store}", is_error=True)
     for row in rows:
         clips = pluralize(row.num_clips, "clip")
-        print_line(f"{row.status:<7} {clips:>11}  {row.path}  {row.reason}".rstrip())
+        status = "skipped" if row.status == "failed" else "damaged" if row.reason else "indexed"
+        print_line(f"{status:<7} {clips:>11}  {row.path}  {row.reason}".rstrip())
 
 
 @store.command()

@@ -11,17 +11,20 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Self
 
 from eaglenet.core.progress import Progress, ProgressUpdate
 
 LINE_SECONDS = 30.0
 """Seconds between two lines of progress in a log."""
+HEARTBEAT_SECONDS = 1.0
+"""Seconds between two checks whether a line is due."""
 NOTABLE_SECONDS = 5.0
 """The same for notable updates: small data is evaluated many times per minute."""
 UNUSED_MODULE = "torch._meta_registrations"
@@ -69,9 +72,16 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
 
 
 class SafeFormatter(logging.Formatter):
-    """Escapes log lines."""
+    """Escapes log lines. Only ``verbose`` ones name our modules, which mean nothing to users."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__("%(name)s: %(message)s")
+        self.verbose = verbose
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the library's name)
+        is_ours = record.name.partition(".")[0] == "eaglenet"
+        if is_ours and not self.verbose:
+            return escape_lines(f"{record.levelname.lower()}: {record.message}")
         return escape_lines(super().formatMessage(record))
 
 
@@ -89,7 +99,8 @@ def show_progress(quiet: bool) -> Iterator[Announce]:
         yield lambda title: None
         return
     if not sys.stderr.isatty():
-        yield Lines
+        with Heartbeat() as heartbeat:
+            yield lambda title: Lines(title, heartbeat)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -131,11 +142,46 @@ class Bars:
         )
 
 
+class Heartbeat:
+    """Prints a line after each ``LINE_SECONDS`` without one, so that a log shows a living process.
+
+    Loading a model or one step of training on a CPU may take minutes without an update.
+    """
+
+    def __init__(self) -> None:
+        self.last_update = ""
+        """Latest progress; it may be older than the line that shows it."""
+        self._start = self._last_line = time.monotonic()
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_done.set()
+
+    def print(self, line: str) -> None:
+        """Print a line of progress."""
+        self._last_line = time.monotonic()
+        print_line(line, is_error=True)
+
+    def _run(self) -> None:
+        while not self._is_done.wait(HEARTBEAT_SECONDS):
+            now = time.monotonic()
+            if now - self._last_line >= LINE_SECONDS:
+                minutes, seconds = divmod(round(now - self._start), 60)
+                line = f"still working after {minutes}:{seconds:02}"
+                self.print(_join("; ", line, self.last_update and f"last: {self.last_update}"))
+
+
 class Lines:
     """Lines of text, few enough to read all of them."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, heartbeat: Heartbeat) -> None:
         self.title = title
+        self.heartbeat = heartbeat
         self.starts: dict[str, tuple[float, int]] = {}
         self.due: dict[tuple[str, bool], float] = {}
 
@@ -146,12 +192,13 @@ class Lines:
             self.starts[update.title] = now, update.done
             self.due[update.title, False] = now + LINE_SECONDS
             self.due[update.title, True] = now
+        self.heartbeat.last_update = self._line(update, now)
         if now < self.due[update.title, update.is_notable]:
             return
         if not is_first or not update.is_notable:
             pause = NOTABLE_SECONDS if update.is_notable else LINE_SECONDS
             self.due[update.title, update.is_notable] = now + pause
-        print_line(self._line(update, now), is_error=True)
+        self.heartbeat.print(self.heartbeat.last_update)
 
     def _line(self, update: ProgressUpdate, now: float) -> str:
         count = f"{update.title} {update.done:,} of {update.total:,}" if update.is_counted else ""

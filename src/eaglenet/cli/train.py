@@ -27,6 +27,7 @@ from eaglenet.cli.options import (
 from eaglenet.cli.terminal import escape_line, pluralize, show_progress
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.registry import imported_modules
+from eaglenet.core.run_folder import WHOLE_MODEL
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck
@@ -123,7 +124,6 @@ def print_result(run: Run, output: Path) -> None:
     """Print the recalls of the selected epoch with their split, and the next command."""
     from eaglenet.research.data import SOURCES
     from eaglenet.research.experiments.build import default_split
-    from eaglenet.research.experiments.stored_data import WHOLE_MODEL
 
     result, data = run.result, run.experiment.data
     metrics = result["metrics"]
@@ -138,7 +138,7 @@ def print_result(run: Run, output: Path) -> None:
     command = f"eaglenet evaluate {shell_quote(output)}"
     print(f"  {result['seconds']:.0f} s; next: ", command, options, sep="")
     if (output / WHOLE_MODEL).is_dir():
-        model = shell_quote(output / WHOLE_MODEL)
+        model = shell_quote(output)
         print("  search with it: eaglenet index FOLDER --store NEW --model", model)
 
 

@@ -14,6 +14,8 @@ RESULT = "result.json"
 LOG = "log.jsonl"
 MODEL = "model"
 """Folder with the model of the best epoch."""
+WHOLE_MODEL = "whole"
+"""Folder in a run on frozen towers: the towers and the trained head, a model to index with."""
 _FIXED_KEYS = ("step", "event")
 
 

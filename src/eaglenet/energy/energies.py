@@ -26,8 +26,8 @@ ENERGIES: Registry[type[Energy]] = Registry("energy")
 class Energy(nn.Module, ABC):
     """``E(t, F)``, pooled over frames: ``mean`` (paper eqs. 12-14), ``max`` or ``min`` (4.3.3).
 
-    ``global`` is ``E(t, v)`` of the pooling ablation (table 5): the caller gives the fused video as
-    the only frame, so that nothing is left to pool. ``bias`` is explained by each kind.
+    ``global`` is ``E(t, v)`` of the pooling ablation (table 5): the caller passes the fused video
+    as the only frame. ``bias`` is described by each subclass.
     """
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
@@ -88,29 +88,29 @@ class Energy(nn.Module, ABC):
         energies: Float[Tensor, "*pairs frames"],
         mask: Bool[Tensor, "..."] | None,
     ) -> Float[Tensor, "*pairs"]:
-        return (energies * self.frame_shares(energies, mask)).sum(dim=-1)
+        return (energies * self.frame_weights(energies, mask)).sum(dim=-1)
 
     @torch.no_grad()
-    def frame_shares(
+    def frame_weights(
         self, energies: Float[Tensor, "*pairs frames"], mask: Bool[Tensor, "..."] | None
     ) -> Float[Tensor, "*pairs frames"]:
         """``dE(t, F) / dE(t, f_m)``: 1/M, or 1 for the first frame with the extreme energy."""
         if self.pooling in ("mean", "global"):
             if mask is None:
                 return torch.full_like(energies, 1.0 / energies.shape[-1])
-            frame_weights = mask.to(energies.dtype)
-            frame_weights = frame_weights / frame_weights.sum(dim=-1, keepdim=True).clamp_min(1.0)
-            return frame_weights.expand_as(energies)
+            weights = mask.to(energies.dtype)
+            weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1.0)
+            return weights.expand_as(energies)
         signed_energies = energies if self.pooling == "max" else -energies
         if mask is not None:
             signed_energies = signed_energies.masked_fill(~mask, torch.finfo(energies.dtype).min)
         best = signed_energies.argmax(dim=-1, keepdim=True)
-        shares = torch.zeros_like(energies).scatter_(-1, best, 1.0)
-        return shares if mask is None else shares.masked_fill(~mask, 0.0)
+        weights = torch.zeros_like(energies).scatter_(-1, best, 1.0)
+        return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
 class DirectionEnergy(Energy):
-    """``-g(t/||t||) . f / ||f||``: a text names a direction, a frame's energy is low along it."""
+    """``-g(t/||t||) . f / ||f||``: a frame has low energy along the direction of a text."""
 
     def direction(self, text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         """Direction of a frame with the lowest energy."""
@@ -132,23 +132,23 @@ class DirectionEnergy(Energy):
         frames: Float[Tensor, "pairs frames dim"],
         mask: Bool[Tensor, "pairs frames"] | None,
     ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
-        # Few kernels, as the sampler calls this once a step: the parts of the gradient along the
-        # unit frames are the energies themselves.
+        # Few kernels, because the sampler calls this in each step: the parts of the gradient along
+        # the unit frames are the energies themselves.
         unit_text, text_length = _unit_and_length(text)
         unit_frames, frame_length = _unit_and_length(frames)
         direction = self._project(unit_text)
         energies = -torch.einsum("nd,nfd->nf", direction, unit_frames)
-        shares = self.frame_shares(energies, mask)[..., None]
+        weights = self.frame_weights(energies, mask)[..., None]
         across = torch.addcmul(direction[:, None], energies[..., None], unit_frames)
-        to_frames = across * (-shares / frame_length)
-        to_unit = self._back_to_text((-shares * unit_frames).sum(dim=1))
+        to_frames = across * (-weights / frame_length)
+        to_unit = self._back_to_text((-weights * unit_frames).sum(dim=1))
         along = (to_unit * unit_text).sum(dim=-1, keepdim=True)
         to_text = torch.addcmul(to_unit, along, unit_text, value=-1) / text_length
         return to_text, to_frames
 
     @abstractmethod
     def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        """g."""
+        """Map a unit text to its direction: g."""
 
     @abstractmethod
     def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
@@ -226,8 +226,8 @@ class PerceptronEnergy(Energy):
         text_side, frame_side = self._sides(text, frames)
         hidden = text_side[:, None] + frame_side
         energies = self.output(F.relu(hidden)).squeeze(-1)
-        shares = self.frame_shares(energies, mask)[..., None]
-        to_hidden = shares * (hidden > 0) * self.output.weight[0]
+        weights = self.frame_weights(energies, mask)[..., None]
+        to_hidden = weights * (hidden > 0) * self.output.weight[0]
         frame_weight, text_weight = self.hidden.weight.chunk(2, dim=1)
         return to_hidden.sum(dim=1) @ text_weight, to_hidden @ frame_weight
 

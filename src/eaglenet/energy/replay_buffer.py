@@ -14,20 +14,21 @@ FreshRows = Literal["symmetric", "released"]
 
 
 class ReplayBuffer(nn.Module):
-    """The newest ``size`` samples, part of the state dict, so that a resumed run continues them.
+    """The newest ``size`` samples. They are part of the state dict, so a resumed run has them.
 
-    A chain starts at a stored row with probability ``1 - fresh_fraction``, else at fresh noise;
-    in the ``released`` form of ``fresh`` a fixed number of a batch does, ``B - floor(0.95 B)``.
-    Rows never written are never served: ``written`` counts the rows that hold a sample, and an
-    empty buffer serves fresh noise only. Everything stays on the device and nothing waits for it.
+    A chain starts at a stored row with probability ``1 - fresh_fraction``, else at fresh noise.
+    With ``fresh="released"``, a fixed number of chains per batch starts at fresh noise:
+    ``B - floor(0.95 B)``. ``written`` (a name in stored models) counts the rows that hold a
+    sample; an empty buffer returns fresh noise only. Everything stays on the device, without
+    synchronisation.
 
     rows: ``independent`` draws text and frames apart (paper algorithm 1), ``joint`` takes both from
-        the same row and no row twice as long as there are enough, as the released code does.
+        the same row, and no row twice if there are enough, as the released code does.
 
     fresh: ``symmetric`` draws from U[-1, 1) always; ``released`` only as long as nothing is stored,
         and from U[0, 1) later.
 
-    Paper: the released code fills the buffer with zeros and serves them; that has no option here.
+    Paper: the released code fills the buffer with zeros and draws them; there is no option for it.
     """
 
     texts: Tensor
@@ -96,8 +97,8 @@ class ReplayBuffer(nn.Module):
         if self.rows == "joint":
             return self._different_rows(num_pairs, generator), is_fresh
         spread = torch.rand(num_pairs, device=device, generator=generator)
-        # Rounding may give exactly 1.0 * written, hence the clamp; an empty buffer clamps to row
-        # 0, which is then not served.
+        # Rounding may give exactly 1.0 * written, hence the clamp; an empty buffer clamps to
+        # row 0, which is then not used.
         rows = (spread * self.written).long().clamp(min=0)
         rows = torch.minimum(rows, (self.written - 1).clamp_min(0))
         return rows, is_fresh
@@ -106,7 +107,7 @@ class ReplayBuffer(nn.Module):
         """Return stored rows in random order, repeated if there are too few."""
         device = self.texts.device
         order = torch.rand(self.size, device=device, generator=generator)
-        # Rows never written come last and are never reached.
+        # Empty rows come last and are never reached.
         order = torch.where(torch.arange(self.size, device=device) < self.written, order, 2.0)
         indices = torch.arange(num_pairs, device=device) % self.written.clamp(min=1)
         return order.argsort()[indices]

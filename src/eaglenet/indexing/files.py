@@ -6,13 +6,15 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of
 from eaglenet.indexing.ignore import Exclusions
+from eaglenet.transcripts.subtitles import SUFFIXES as SUBTITLE_SUFFIXES
 from eaglenet.video.containers import INDEXED_SUFFIXES
 from eaglenet.video.input_file import file_status, open_input_file
 
@@ -49,6 +51,7 @@ def find_videos(
     skip_folder: Path,
     exclude: Sequence[str] = (),
     follow_links: bool = False,
+    on_other: Callable[[str], None] | None = None,
 ) -> Iterator[CandidateFile]:
     """Yield videos and images under ``paths``, each once, in a stable order.
 
@@ -57,6 +60,7 @@ def find_videos(
 
     ``exclude`` adds patterns to those of ignore files (:mod:`eaglenet.indexing.ignore`).
     ``follow_links`` accepts links to files outside of ``paths``, and links to folders.
+    ``on_other`` is called with the path of each file that does not count, except subtitles.
     """
     folders = real_folders(paths)
     names_seen: set[str] = set()
@@ -81,7 +85,12 @@ def find_videos(
                             yield CandidateFile(name, 0, 0, problem)
                         continue
                 # Fifos and devices would block or never end.
-                if path.is_file() and (must_report or looks_like_video(path)):
+                if not path.is_file():
+                    continue
+                if not must_report and not looks_like_video(path):
+                    if on_other is not None and path.suffix.lower() not in SUBTITLE_SUFFIXES:
+                        on_other(name)
+                else:
                     status = path.stat()
                     problem = "" if untrusted.is_utf8(name) else NOT_UTF8
                     yield CandidateFile(
@@ -168,6 +177,15 @@ def is_missing_file(path: str) -> bool:
     except OSError:
         return False
     return False
+
+
+def count_suffixes(paths: Iterable[str]) -> dict[str, int]:
+    """Count files by extension in lower case, the most frequent first.
+
+    >>> count_suffixes(["a/memo.m4a", "b.M4A", "notes"])
+    {'.m4a': 2, '': 1}
+    """
+    return dict(Counter(Path(path).suffix.lower() for path in paths).most_common())
 
 
 def content_hash(path: str | Path) -> str:

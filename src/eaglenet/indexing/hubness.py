@@ -81,9 +81,9 @@ def model_hubness_bank(method: Method | LightModel, model: str) -> HubnessBank |
         bank = method.bank
         parts = None if bank is None else (bank.vectors, bank.weight, bank.scale)
     else:
-        from eaglenet.search.torch_model import level_bank
+        from eaglenet.search.torch_model import hubness_layer
 
-        parts = level_bank(method, head_folder(model))
+        parts = hubness_layer(method, head_folder(model))
     return None if parts is None else HubnessBank("of the model's own", *parts)
 
 

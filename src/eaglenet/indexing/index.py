@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,8 @@ def index_videos(
     options = options or IndexOptions()
     make_executor = check_request(paths, store, options)
     roots = [absolute_location(path) for path in (*paths, *parents_of(files))]
-    candidates = _find_files(paths, files, store, options)
+    other_paths: list[str] = []
+    candidates = _find_files(paths, files, store, options, other_paths.append)
     source = source or ModelSource(store, model, options, method)
     manifest, bank = source.manifest(roots), source.hubness_bank()
     recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
@@ -127,6 +128,7 @@ def index_videos(
         )
         ledger = Ledger(writer, tags or {})
         run = IndexRun(ledger, Commit(writer), Tally(), transcripts, on_progress)
+        run.tally.add_other(other_paths)
         executors = ExecutorSource(source, make_executor, writer.manifest, options)
         todo = run.todo(candidates, retry=options.retry)
         if todo:
@@ -381,8 +383,9 @@ def _find_files(
     listed_files: Sequence[str],
     store: str | Path,
     options: IndexOptions,
+    on_other: Callable[[str], None],
 ) -> list[CandidateFile]:
-    """Candidate files, each path once."""
+    """Candidate files, each path once; ``on_other`` is called with the paths of other files."""
     roots = [absolute_location(path) for path in paths]
     files = list(
         find_videos(
@@ -391,6 +394,7 @@ def _find_files(
             skip_folder=Path(store).expanduser(),
             exclude=options.exclude,
             follow_links=options.follow_links,
+            on_other=on_other,
         )
     )
     for root in roots:

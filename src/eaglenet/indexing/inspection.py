@@ -110,7 +110,7 @@ def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) ->
         version = current_version(file.path)
         local = local_path(file.path)
         if not file.is_sure and not is_video(local):
-            return Inspection(file, is_video=False)
+            return Inspection(file, content_hash(local), is_video=False)
         content = content_hash(local)
         if current_version(file.path) != version or version[1:3] != (file.size, file.modified_ns):
             return Inspection(file, problem=CHANGED, is_temporary=True)

@@ -16,13 +16,14 @@ from eaglenet.core.untrusted import is_utf8
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, split_request
 from eaglenet.indexing.files import CandidateFile, tags_of
 from eaglenet.indexing.inspection import Inspection
-from eaglenet.indexing.report import DAMAGED
+from eaglenet.indexing.report import DAMAGED, NO_VIDEO
 from eaglenet.store.base import Writer
 from eaglenet.store.records import ClipBatch, ClipKey, IndexedFile
 from eaglenet.video.recording import Recording
 
-Outcome = Literal["encoded", "completed", "alias", "unchanged", "failed"]
-"""``completed``: clips from keyframes were replaced by exact ones."""
+Outcome = Literal["encoded", "completed", "alias", "unchanged", "failed", "other"]
+"""``completed``: clips from keyframes were replaced by exact ones;
+``other``: neither a video nor an image."""
 FROM_KEYFRAMES = "from keyframes only"
 """Part of the reason for a file whose exact frames do not decode."""
 
@@ -133,7 +134,8 @@ class Ledger:
         ):
             return None
         if stored_file.status == "failed":
-            return None if retry else FileResult(stored_file, "failed", is_new=False)
+            outcome: Outcome = "other" if stored_file.reason == NO_VIDEO else "failed"
+            return None if retry else FileResult(stored_file, outcome, is_new=False)
         if stored_file.content not in self.complete:
             return None  # Its clips were lost.
         if retry and stored_file.reason and not stored_file.reason.startswith(DAMAGED):
@@ -206,7 +208,9 @@ class Ledger:
         """Add a file as pending, or settle it if none of its clips have to be encoded."""
         file, content = inspection.file, inspection.content
         if not inspection.is_video:
-            return []
+            # Stored, so that the next run does not need the decoder to know it.
+            result = _failed_result(file, content, NO_VIDEO)
+            return [dataclasses.replace(result, outcome="other")]
         if inspection.problem:
             result = _failed_result(file, content, inspection.problem)
             is_new = result.is_new and not inspection.is_temporary

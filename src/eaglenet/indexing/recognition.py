@@ -261,7 +261,7 @@ class RecognitionRun:
             if source is None or source.reader != self.recognizer.name:
                 pending.setdefault(file.content, (file, 0.0))
             elif source.status == "failed" and not self.transcripts.retry:
-                self.transcripts.problems[file.path] = source.reason
+                self.transcripts.known_problems[file.path] = source.reason
             elif source.until != INFINITY or source.status == "failed":
                 pending.setdefault(file.content, (file, source.until))
         return pending

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -49,8 +49,12 @@ class FileProblem:
 
     path: str
     reason: str
+    is_known: bool = False
+    """True if an earlier run found it, and this one did not try the file again."""
 
 
+NO_VIDEO = "neither a video nor an image"
+"""Reason for a file that only begins like a video: a sound file, for example."""
 DAMAGED = "damaged: "
 """Prefix of the reason for a file that is in the store although parts of it do not decode."""
 
@@ -75,6 +79,8 @@ class IndexReport:
     problems: tuple[FileProblem, ...]
     damaged: tuple[FileProblem, ...]
     """Files that are in the store although parts of them do not decode."""
+    other_files: Mapping[str, int] = field(default_factory=dict)
+    """Number of files that are neither videos nor images, by extension."""
     unused_tags: tuple[str, ...] = ()
     """Names in the table of tags that match none of the files."""
     transcript_lines: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import time
@@ -14,17 +15,32 @@ from eaglenet.core.object_storage import absolute_location, is_inside, is_object
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.executor import ClipOutcome, Executor
 from eaglenet.indexing.fetching import is_missing
-from eaglenet.indexing.files import CandidateFile, leads_out, real_folders, unused_tags
+from eaglenet.indexing.files import (
+    CandidateFile,
+    count_suffixes,
+    leads_out,
+    real_folders,
+    unused_tags,
+)
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.inspection import Inspection, read_stored_files, recording_of
 from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger, Outcome, recording_values
 from eaglenet.indexing.options import IndexOptions
-from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
+from eaglenet.indexing.report import (
+    DAMAGED,
+    NO_VIDEO,
+    FileProblem,
+    IndexProgress,
+    IndexReport,
+    OnProgress,
+)
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.base import Writer
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failure
+
+logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
@@ -96,8 +112,8 @@ class Tally:
         self._searchable_after: float | None = None
         self._is_completing = False
         self._outcomes: dict[str, Outcome] = {}
-        self._problems: dict[str, str] = {}
-        self._damaged: dict[str, str] = {}
+        self._problems: dict[str, FileProblem] = {}
+        self._damaged: dict[str, FileProblem] = {}
         self._new_files: list[str] = []
         self._seconds = 0.0
         self._images = 0
@@ -118,8 +134,8 @@ class Tally:
         self._todo = {file.path for file in todo}
         self._total, self._bytes_total = len(todo), sum(file.size for file in todo)
 
-    def settle(self, result: FileResult) -> None:
-        """Count a file, and keep its problem."""
+    def settle(self, result: FileResult, *, is_known: bool = False) -> None:
+        """Count a file, and keep its problem; ``is_known`` if an earlier run found it."""
         file = result.file
         if file.path in self._todo:
             seconds = file.duration if file.status == "done" else 0.0
@@ -133,11 +149,17 @@ class Tally:
                 self._new_files.append(file.path)
                 self._images += file.duration == 0
         self.forget([file.path])
-        if result.outcome == "failed":
-            self._problems[file.path] = file.reason
-        elif file.reason:
+        if file.reason and result.outcome != "other":
             problems = self._damaged if file.reason.startswith(DAMAGED) else self._problems
-            problems[file.path] = file.reason
+            problems[file.path] = FileProblem(file.path, file.reason, is_known)
+
+    @property
+    def other_paths(self) -> list[str]:
+        """Files that are neither videos nor images."""
+        return [path for path, outcome in self._outcomes.items() if outcome == "other"]
+
+    def add_other(self, paths: Iterable[str]) -> None:
+        self._outcomes.update(dict.fromkeys(paths, "other"))
 
     def forget(self, paths: Iterable[str]) -> None:
         """Remove the problems of dropped files."""
@@ -201,8 +223,9 @@ class Tally:
             clips=clips,
             hours=self._seconds / 3600,
             elapsed=elapsed,
-            problems=tuple(FileProblem(path, reason) for path, reason in self._problems.items()),
-            damaged=tuple(FileProblem(path, reason) for path, reason in self._damaged.items()),
+            problems=tuple(self._problems.values()),
+            damaged=tuple(self._damaged.values()),
+            other_files=count_suffixes(self.other_paths),
             unused_tags=unused_tags,
             images=self._images,
             new_files=tuple(self._new_files),
@@ -236,7 +259,7 @@ class IndexRun:
             if result is None:
                 todo.append(file)
             else:
-                self._settle([result])
+                self._settle([result], is_known=True)
         self.tally.begin(todo)
         return todo
 
@@ -312,6 +335,8 @@ class IndexRun:
             self.commit.writer.commit(Changes(removed_files=missing))
             self.ledger.forget(missing)
             self.tally.forget(missing)
+        for path in self.tally.other_paths:
+            logger.info("%s: %s", NO_VIDEO, path)
         clips = self.commit.writer.finish()
         return self.tally.report(
             dropped=len(missing) if options.drop_missing else 0,
@@ -351,9 +376,9 @@ class IndexRun:
             self.commit.add_clips(batch)
             self._settle(self.ledger.record_clips(batch))
 
-    def _settle(self, results: Iterable[FileResult]) -> None:
+    def _settle(self, results: Iterable[FileResult], *, is_known: bool = False) -> None:
         for result in results:
-            self.tally.settle(result)
+            self.tally.settle(result, is_known=is_known)
             if result.is_new:
                 self.commit.add_file(result.file)
 

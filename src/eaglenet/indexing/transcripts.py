@@ -71,6 +71,9 @@ class TranscriptRun:
         self.sources = dict(writer.sources())
         self.num_added = 0
         self.problems: dict[str, str] = {}
+        """Reasons by path, of this run."""
+        self.known_problems: dict[str, str] = {}
+        """The same of earlier runs; what failed is not tried again until it changes."""
         self._waiting: dict[SourceKey, SourceLines] = {}
         self._num_waiting = 0
 
@@ -121,7 +124,16 @@ class TranscriptRun:
         self.write()
 
     def all_problems(self) -> tuple[FileProblem, ...]:
-        return tuple(FileProblem(path, reason) for path, reason in self.problems.items())
+        """Problems of this run, then those that were known before it."""
+        known_problems = self.known_problems.items()
+        return (
+            *(FileProblem(path, reason) for path, reason in self.problems.items()),
+            *(
+                FileProblem(path, reason, is_known=True)
+                for path, reason in known_problems
+                if path not in self.problems
+            ),
+        )
 
     def _store(self, transcripts: Sequence[SourceLines]) -> None:
         self.writer.commit(Changes(transcripts=transcripts))
@@ -148,7 +160,7 @@ class TranscriptRun:
             if previous.status == "done":
                 return
             if not self.retry:
-                self.problems[file.path] = previous.reason
+                self.known_problems[file.path] = previous.reason
                 return
         version = file.size, file.modified_ns
         source = Source(content, "subtitle", file.path, *version, READER, "done")
@@ -200,7 +212,7 @@ class TranscriptRun:
         if source.status == "failed":
             if self.retry and waiting is None:
                 return False
-            self.problems[video] = source.reason
+            self.known_problems[video] = source.reason
         return True
 
     def _drop_removed(

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from eaglenet.core.types import Expert
 from eaglenet.layers.masking import MaskedBatchNorm, Padding, visible
 
-UNTIMED = 1
-"""The position of tokens whose time is unknown."""
+UNKNOWN_TIME = 1
+"""Position of tokens whose time is unknown."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TokenSequence:
     present: Bool[Tensor, "videos experts"]
 
 
-def at_most(expert: Expert, limit: int, *, is_random: bool) -> Expert:
+def limit_tokens(expert: Expert, limit: int, *, is_random: bool) -> Expert:
     """Select at most ``limit`` tokens per video, in order: at random or evenly spaced."""
     count = expert.mask.shape[1]
     if not limit or count <= limit:
@@ -85,15 +85,15 @@ class ExpertTokens(nn.Module):
     def project(
         self, name: str, values: Float[Tensor, "*rows width"]
     ) -> Float[Tensor, "*rows dim"]:
-        """r_e."""
+        """Map the values of an expert to unit vectors: r_e."""
         return F.normalize(self.maps[name](values), dim=-1)
 
     def position_rows(self, expert: Expert) -> Int[Tensor, "videos tokens"]:
         """Row of the position table for each token."""
         if expert.seconds is None:
-            return torch.full_like(expert.mask, UNTIMED, dtype=torch.int64)
+            return torch.full_like(expert.mask, UNKNOWN_TIME, dtype=torch.int64)
         positions = (expert.seconds + 2).floor().clamp(0, len(self.positions) - 1).long()
-        return positions.masked_fill(~expert.mask | (expert.seconds < 0), UNTIMED)
+        return positions.masked_fill(~expert.mask | (expert.seconds < 0), UNKNOWN_TIME)
 
     def forward(self, experts: Mapping[str, Expert]) -> TokenSequence:
         first = next(iter(experts.values()))
@@ -102,7 +102,7 @@ class ExpertTokens(nn.Module):
         masks = [first.mask.new_ones(count, 1)]
         aggregates, length = [], 1
         for number, (name, whole) in enumerate(experts.items(), start=1):
-            expert = at_most(whole, self.max_tokens, is_random=self.training)
+            expert = limit_tokens(whole, self.max_tokens, is_random=self.training)
             type_vector = self.types[number]
             summary = self._summary(name, whole) + self.positions[0] + type_vector
             positions = self.positions[self.position_rows(expert)]
@@ -166,11 +166,13 @@ class Vlad(nn.Module):
     ) -> Float[Tensor, "sets width"]:
         """``learn_assignment=False`` keeps gradients from the assignment (T2VLAD's videos)."""
         assign = self.assign if learn_assignment else self.assign.detach()
-        shares = self.norms[side](tokens @ assign, mask).softmax(dim=-1)[..., : self.num_centres]
-        shares = shares.masked_fill(~mask[..., None], 0.0)
+        assignment = self.norms[side](tokens @ assign, mask).softmax(dim=-1)[
+            ..., : self.num_centres
+        ]
+        assignment = assignment.masked_fill(~mask[..., None], 0.0)
         tokens = tokens.masked_fill(~mask[..., None], 0.0)
-        sums = torch.einsum("ntk,ntd->nkd", shares, tokens)
-        residuals = sums - shares.sum(dim=1)[..., None] * self.centres
+        sums = torch.einsum("ntk,ntd->nkd", assignment, tokens)
+        residuals = sums - assignment.sum(dim=1)[..., None] * self.centres
         return F.normalize(F.normalize(residuals, dim=-1).flatten(1), dim=-1)
 
 
@@ -179,7 +181,7 @@ class GatedEmbedding(nn.Module):
 
     .. math:: u = W x + c, \qquad \mathrm{out} = \mathrm{unit}(u \circ \sigma(\mathrm{BN}(W' u)))
 
-    Paper: the second map has no bias; the batch normalisation after it would take it away.
+    Paper: the second map has no bias; the batch normalisation after it would cancel it.
     """
 
     def __init__(self, in_dim: int, dim: int) -> None:
@@ -200,8 +202,8 @@ class PairNetwork(nn.Module):
     """g(x, y): influence of expert y on expert x; three maps with Mish between them (CE).
 
     Args:
-        bias: of the last map. Without missing experts the batch normalisation after it takes a
-            bias away; the official code has one, and missing experts that do not get it.
+        bias: of the last map. Without missing experts the batch normalisation after it cancels a
+            bias; the official code has one, and missing experts that do not get it.
     """
 
     def __init__(self, dim: int, *, bias: bool = False) -> None:
@@ -237,7 +239,7 @@ class CollaborativeGate(nn.Module):
         padding: with ``official`` missing experts run through the network and enter its
             statistics, as in the authors' code; with ``masked`` they do not.
 
-    No biases before a batch normalisation, which would take them away.
+    No biases before a batch normalisation, which would cancel them.
     """
 
     def __init__(

@@ -56,9 +56,9 @@ class FramePooling(nn.Module):
         query = self.query(self.input_norm(text))
         if query.dim() == 2:
             query = query[:, None].expand(-1, frames.shape[0], -1)
-        normed = self.input_norm(frames)
-        mixed = self.attention_norm(self._attend(query, normed, mask) + self.output.bias)
-        pooled: Tensor = self.output_norm(mixed + self.dropout(self.feed_forward(mixed)))
+        normalised = self.input_norm(frames)
+        mixture = self.attention_norm(self._attend(query, normalised, mask) + self.output.bias)
+        pooled: Tensor = self.output_norm(mixture + self.dropout(self.feed_forward(mixture)))
         return pooled
 
     def _attend(

@@ -1,4 +1,4 @@
-"""Stochastic text: candidates drawn around a text, within a radius given by the video."""
+"""Stochastic text: candidates drawn around a text, within a radius that depends on the video."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw_noise(
     dtype: torch.dtype = torch.float32,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Noise drawn on the device: N(0, 1) (paper) or U[0, 1) (released code).
+    """Draw noise on the device: N(0, 1) (paper) or U[0, 1) (released code).
 
     Without a generator the device's default one is used, which training seeds at each step.
     """
@@ -35,7 +35,7 @@ def row_keys(values: Float[Tensor, "rows *rest"]) -> Int[Tensor, "rows"]:
     """Return a 64-bit key per row; rows of equal bits have equal keys."""
     bits = values.detach().float().flatten(1).contiguous().view(torch.int32).long()
     positions = torch.arange(bits.shape[1], device=bits.device)
-    return _mixed(_mixed(bits) + positions).sum(dim=1)
+    return _mix(_mix(bits) + positions).sum(dim=1)
 
 
 def pair_noise(
@@ -51,9 +51,9 @@ def pair_noise(
 
     A counter-based generator: a pair has the same noise in any tile, order or process.
     """
-    keys = _mixed(text_keys[:, None] + _mixed(video_keys[None, :] + seed))
+    keys = _mix(text_keys[:, None] + _mix(video_keys[None, :] + seed))
     counters = torch.arange(num_candidates * dim, device=keys.device)
-    bits = _mixed(keys[..., None] + counters) >> 41 & 0x7FFFFF
+    bits = _mix(keys[..., None] + counters) >> 41 & 0x7FFFFF
     # The middle of each of 2^23 steps, which float32 holds exactly.
     noise: Tensor = (bits.float() + 0.5) / (1 << 23)
     if prior == "normal":
@@ -61,7 +61,7 @@ def pair_noise(
     return noise.reshape(*keys.shape, num_candidates, dim)
 
 
-def _mixed(values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+def _mix(values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """Output function of SplitMix64: products wrap, and shifts bring in zeros."""
     values = values * -7046029254386353131
     values = (values ^ (values >> 30 & 0x3FFFFFFFF)) * -4658895280553007687
@@ -73,7 +73,7 @@ class StochasticText(nn.Module):
     """Radius and candidates of text-video pairs (paper appendix B.1).
 
     ``s_m = cos(f_m, t)``, ``r = exp(W s)``, ``t_i = t + r * eps_i``. ``W`` starts as a
-    rectangular identity, so that dimension k looks at frame k and all the others have radius 1.
+    rectangular identity: dimension k depends on frame k, and the others have radius 1.
 
     bias: ``r = exp(W s + b)``. Paper: none; the released code has one.
     """
@@ -122,14 +122,14 @@ def support_text(
 
     ``pair`` (paper, appendix B.2): ``t + ||r|| (v - t) / ||v - t||`` with the pair's own pooled
     video.
-    ``elementwise``: ``t + r * (v - t) / ||v - t||``, what T-MASS does for the right video.
+    ``elementwise``: ``t + r * (v - t) / ||v - t||``, as T-MASS does for the right video.
     ``batch`` (released code): the same towards ``m``, the mean over the batch's texts of the unit
     pooled videos.
 
     Paper: a radius of 1 in each of d dimensions has ``||r|| = sqrt(d)``, the length of a pooled
     video (LayerNorm gives it). So ``pair`` puts the text of *every* pair close to its video, and
-    the sigmoid loss, which judges each pair by itself, pushes all videos away from all texts
-    (docs/lab/features.md has the numbers). Recipes take ``elementwise``.
+    the sigmoid loss, which treats each pair separately, pushes all videos away from all texts
+    (docs/lab/features.md has the numbers). Recipes use ``elementwise``.
     """
     target = F.normalize(pooled, dim=-1, eps=MIN_NORM).mean(dim=0) if mode == "batch" else pooled
     direction = F.normalize(target - text[:, None], dim=-1, eps=MIN_NORM)

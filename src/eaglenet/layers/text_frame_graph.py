@@ -40,7 +40,7 @@ class Relation(nn.Module):
         """``W^h h_j`` of every node and head."""
         return torch.unflatten(self.projection(nodes), -1, (self.num_heads, self.head_dim))
 
-    def collapsed(self, vector: Float[Tensor, "head_dim"]) -> Float[Tensor, "heads dim"]:
+    def collapse(self, vector: Float[Tensor, "head_dim"]) -> Float[Tensor, "heads dim"]:
         """``vector . W^h``: a score needs one dot product per head, not a projection."""
         weight = torch.unflatten(self.projection.weight, 0, (self.num_heads, self.head_dim))
         return torch.einsum("k,hkd->hd", vector, weight)
@@ -51,7 +51,7 @@ class Relation(nn.Module):
         """``query . W^h h_i``."""
         if self.query is None:
             raise RuntimeError("this relation was built without a query vector")
-        return F.linear(nodes, self.collapsed(self.query)).transpose(-1, -2)
+        return F.linear(nodes, self.collapse(self.query)).transpose(-1, -2)
 
     def key_scores(
         self, nodes: Float[Tensor, "*batch nodes dim"]
@@ -59,7 +59,7 @@ class Relation(nn.Module):
         """``key . W^h h_j``."""
         if self.key is None:
             raise RuntimeError("this relation was built without a key vector")
-        return F.linear(nodes, self.collapsed(self.key)).transpose(-1, -2)
+        return F.linear(nodes, self.collapse(self.key)).transpose(-1, -2)
 
 
 class RelationalAttention(nn.Module):
@@ -70,8 +70,8 @@ class RelationalAttention(nn.Module):
 
     shared_residual: ``W_out`` gives one head's width, added to every head (released code), instead
         of the width of all heads (paper).
-    update_frames: false where nothing reads the frames this layer would give; the frame-frame
-        relation is then not built either.
+    update_frames: False if nothing reads the frames of this layer; the frame-frame relation is
+        not built either.
     """
 
     def __init__(
@@ -221,12 +221,12 @@ class TextFrameEdges(nn.Module):
     """The last layer: the weight of every text-frame edge, averaged over heads and frames.
 
     ``e_i = 1/(H M) sum_h sum_j e_ij^{tf,h}`` (paper eqs. 8, 9).
-    Its messages would never be read, so only the text-frame relation is there.
+    Nothing reads messages of this layer, so it has the text-frame relation only.
 
     ``raw`` reads ``e`` before the LeakyReLU (paper). As psi is a sum of a text and a frame part,
     the frame part is then the same for all texts and cancels in the softmax over texts: the frame
-    vector of psi is not built. ``activated`` reads after the LeakyReLU (released code), which is
-    what lets last-layer frames matter.
+    vector of psi is not built. ``activated`` reads after the LeakyReLU (released code), so that the
+    frames of the last layer have an effect.
     """
 
     def __init__(
@@ -283,9 +283,9 @@ class TextFrameGraph(nn.Module):
         (``split``, released code). The last layer's heads are always ``dim`` wide.
     frame_position: learnable temporal position, added to the frames of the graph only.
 
-    Nothing is built that could not get a gradient: with ``edge_weights="raw"`` nobody reads the
-    frames of the last hidden layer, so that layer has no frame-frame relation; and with one layer
-    frames do not matter at all, so there is no position either.
+    Parameters without a gradient are not built: with ``edge_weights="raw"`` nothing reads the
+    frames of the last hidden layer, so that layer has no frame-frame relation; with one layer
+    frames have no effect, so there is no position either.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class TextFrameGraph(nn.Module):
                 f"dim {dim} cannot be split over {num_heads} heads; use a divisor or head_size full"
             )
         head_dim = dim if head_size == "full" else dim // num_heads
-        frames_read_last = edge_weights == "activated"
+        reads_last_frames = edge_weights == "activated"
         self.layers = nn.ModuleList()
         width = dim
         for index in range(num_layers - 1):
@@ -321,7 +321,7 @@ class TextFrameGraph(nn.Module):
                 "num_heads": num_heads,
                 "head_dim": head_dim,
                 "frame_edges": frame_edges,
-                "update_frames": frames_read_last or index < num_layers - 2,
+                "update_frames": reads_last_frames or index < num_layers - 2,
                 "negative_slope": negative_slope,
             }
             if kind == "rgat":
@@ -339,7 +339,7 @@ class TextFrameGraph(nn.Module):
             edge_direction=edge_direction,
             negative_slope=negative_slope,
         )
-        has_position = frame_position and (num_layers > 1 or frames_read_last)
+        has_position = frame_position and (num_layers > 1 or reads_last_frames)
         self.position = nn.Parameter(torch.randn(num_frames, dim)) if has_position else None
         self.dropout = nn.Dropout(dropout)
 

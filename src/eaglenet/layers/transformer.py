@@ -43,8 +43,10 @@ class TransformerBlock(nn.Module):
         projected = self.in_projection(self.ln_1(states)).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = projected.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
         query = query[:, :, :num_queries]
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        states = states[:, :num_queries] + self.out_projection(attended.transpose(1, 2).flatten(2))
+        attention_output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        states = states[:, :num_queries] + self.out_projection(
+            attention_output.transpose(1, 2).flatten(2)
+        )
         hidden = self.expand(self.ln_2(states))
         return states + self.contract(quick_gelu(hidden))  # type: ignore[no-any-return]
 
@@ -65,7 +67,7 @@ class TransformerStack(nn.Module):
         length = tokens.shape[1]
         if length > self.positions.shape[0]:
             raise ConfigError(
-                f"{length} tokens were given, but there are positions for "
+                f"{length} tokens, but there are positions for "
                 f"{self.positions.shape[0]}; raise num_positions of the method's config"
             )
         return tokens + self.positions[:length]
@@ -203,7 +205,7 @@ def copy_text_tower(encoder: Encoder, stack: TransformerStack) -> bool:
     return True
 
 
-HIDDEN = -1e4
+MASKED_LOGIT = -1e4
 """Added to the logit of a masked key; finite, so that no row gives NaN."""
 
 
@@ -231,9 +233,9 @@ class PostNormBlock(nn.Module):
         """``bias`` is added to the attention logits of every query."""
         projected = self.in_projection(states).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = projected.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        mixed = self.out_projection(mixed.transpose(1, 2).flatten(2))
-        states = self.attention_norm(states + self.dropout(mixed))
+        attention_output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        attention_output = self.out_projection(attention_output.transpose(1, 2).flatten(2))
+        states = self.attention_norm(states + self.dropout(attention_output))
         hidden = self.down(F.gelu(self.up(states)))
         result: Tensor = self.output_norm(states + self.dropout(hidden))
         return result
@@ -262,7 +264,7 @@ class PostNormStack(nn.Module):
     ) -> list[Float[Tensor, "rows tokens dim"]]:
         """Return the states after each block."""
         bias = torch.zeros(mask.shape, dtype=tokens.dtype, device=tokens.device)
-        bias = bias.masked_fill(~mask, HIDDEN)[:, None, None, :]
+        bias = bias.masked_fill(~mask, MASKED_LOGIT)[:, None, None, :]
         states = []
         for block in self.blocks:
             tokens = block(tokens, bias)
@@ -276,7 +278,7 @@ class PostNormStack(nn.Module):
 
 
 class WordTransformer(nn.Module):
-    """Small BERT over given word vectors: a learned first token, positions, blocks."""
+    """Small BERT over word vectors: a learned first token, positions, blocks."""
 
     def __init__(
         self,

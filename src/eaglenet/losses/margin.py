@@ -18,8 +18,8 @@ def margin_loss(
     .. math:: [m + S_{ij} - S_{ii}]_+ \quad\text{and}\quad [m + S_{ji} - S_{ii}]_+, \quad j \neq i
 
     Text ``i`` belongs to video ``i``; other right pairs (captions of one video) are not negatives.
-    The mean over all terms, or with ``hardest`` the largest of each row and of each column, a mean
-    over rows plus a mean over columns.
+    Returns the mean of all terms; with ``hardest``, the largest term of each row, averaged over
+    rows, plus the largest of each column, averaged over columns.
     """
     right = scores.diagonal()
     negatives = ~positives

@@ -34,8 +34,8 @@ from eaglenet.core.types import (
 )
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.layers.hubness import HubnessLayer
 from eaglenet.layers.masking import mean_pooling
-from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.video.inputs import FrameBatch, clips_of
@@ -246,7 +246,7 @@ class Method(nn.Module, ABC):
         return middle[:, None].expand(-1, features.mask.shape[1])
 
     @property
-    def level_bank(self) -> tuple[SentenceBank, Tensor] | None:
+    def hubness_layer(self) -> tuple[HubnessLayer, Tensor] | None:
         """Hubness bank and scale that :meth:`score` uses; None if it does not correct hubness."""
         return None
 

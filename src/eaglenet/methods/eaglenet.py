@@ -43,24 +43,24 @@ from eaglenet.methods.configs import MethodConfig
 
 @dataclass(frozen=True)
 class EagleNetConfig(MethodConfig):
-    """One field for each thing that the paper, its ablations or the released code may vary.
+    """One field per choice of the paper, its ablations or the released code.
 
-    The defaults are the paper's. ``docs/reference/paper_map.md`` says where each comes from.
+    The defaults are the paper's. ``docs/reference/paper_map.md`` lists the source of each.
     """
 
     dim: int = 512
-    mask_frames: bool = True  # padded frames count nowhere; released code: they count as real
-    unit_features: bool = False  # scale sentences and frames to the noise; for towers not CLIP's
+    mask_frames: bool = True  # ignore padded frames; the released code treats them as real
+    unit_features: bool = False  # normalise texts and frames; for towers other than CLIP's
     token_shift: bool = False  # last two visual blocks swap tokens with neighbour frames
 
     # Stochastic text
     num_candidates: int = 20
     prior: Prior = "normal"
     radius_bias: bool = False
-    noise_seed: int = 0  # of the evaluation bank
-    support: SupportMode = "pair"  # spoils training with the sigmoid loss: recipes, elementwise
+    noise_seed: int = 0  # seed of the evaluation noise
+    support: SupportMode = "pair"  # training needs elementwise, as in the recipes
 
-    # Fine-grained relationship learning; off: one drawn candidate per pair, the best in evaluation
+    # Fine-grained relationship learning; off: one random candidate per pair, in evaluation the best
     relation_learning: bool = True
     graph: GraphKind = "rgat"
     num_layers: int = 2
@@ -86,7 +86,7 @@ class EagleNetConfig(MethodConfig):
     langevin_steps: int = 20
     langevin_step_size: float = 1.0
     langevin_noise: float = 0.005
-    noise_scale: NoiseScale = "variance"  # what langevin_noise is
+    noise_scale: NoiseScale = "variance"  # meaning of langevin_noise
     replay_size: int = 500
     replay_rows: ChainStart = "independent"
     replay_fresh: FreshRows = "symmetric"
@@ -94,8 +94,8 @@ class EagleNetConfig(MethodConfig):
 
     # Losses
     loss: Literal["sigmoid", "softmax"] = "sigmoid"
-    initial_temperature: float = 4.77  # of the sigmoid loss, with its bias: right for trained CLIP,
-    initial_bias: float = -12.93  # far too sharp for towers that know nothing yet
+    initial_temperature: float = 4.77  # of the sigmoid loss, like the bias: for trained CLIP;
+    initial_bias: float = -12.93  # too sharp for untrained towers
     support_weight: float = 0.8
     energy_weight: float = 1.0
 
@@ -163,12 +163,12 @@ ChainNoise = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Matching:
-    """Every pair, as the method sees it."""
+    """Intermediate results of all pairs."""
 
     text: Float[Tensor, "texts videos dim"]
-    """The enriched text of each pair (the drawn candidate without relation learning)."""
+    """The enriched text of each pair (the random candidate without relation learning)."""
     pooled: Float[Tensor, "texts videos dim"]
-    """The video as the enriched text sees it."""
+    """The frames of each video, pooled with the enriched text as the query."""
     radius: Float[Tensor, "texts videos dim"]
     scores: Float[Tensor, "texts videos"]
 
@@ -259,17 +259,17 @@ class EagleNet(Method):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the encoder, the graph and the pooling in place."""
         super().compile(*args, **kwargs)
-        # With the generator's own numbers, so that a compiled step drops what a plain one drops.
+        # Dropout with the generator's numbers, so that compiled and plain steps agree.
         own_noise = {"options": {"fallback_random": True}, **kwargs}
         self.pooling.compile(*args, **own_noise)
         if self.graph is not None:
             self.graph.compile(*args, **own_noise)
 
     def reseed(self, seed: int) -> None:
-        """Draw another evaluation bank; the model's own is the one of ``config.noise_seed``."""
+        """Draw other evaluation noise; a new model has that of ``config.noise_seed``."""
         generator = torch.Generator().manual_seed(seed)
-        bank = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
-        self.noise.copy_(bank)
+        noise = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
+        self.noise.copy_(noise)
 
     def score(
         self,
@@ -281,8 +281,8 @@ class EagleNet(Method):
 
         Args:
             noise: candidate noise ``[candidates, dim]`` for all pairs or
-                ``[texts, videos, candidates, dim]``; without it the bank kept with the model, so
-                that a score depends on its pair alone.
+                ``[texts, videos, candidates, dim]``; by default the noise stored with the model,
+                so that a score depends on its pair alone.
         """
         return self.match(text, video, self.noise if noise is None else noise).scores
 
@@ -317,11 +317,11 @@ class EagleNet(Method):
         """``L(t_gen, v) + lambda_sup L(t_sup, v) + lambda_eam L_eam`` (paper eqs. 17, 19).
 
         Args:
-            noise: as in :meth:`score`; fresh noise for each pair where none is given.
+            noise: as in :meth:`score`; by default fresh noise for each pair.
             chain_start: text ``[pairs, dim]`` and frames ``[pairs, frames, dim]`` where the
                 Langevin chains start, instead of rows of the replay buffer.
             chain_noise: standard normal noise of every step, see :func:`eaglenet.energy.sample`.
-            generator: source of all noise; the device's default generator where none is given.
+            generator: source of all noise; by default the generator of the device.
         """
         config = self.config
         if noise is None:
@@ -355,14 +355,14 @@ class EagleNet(Method):
     def pair_noise(
         self, text: TextFeatures, video: VideoFeatures, seed: int
     ) -> Float[Tensor, "texts videos candidates dim"]:
-        """Evaluation noise of its own for each pair, as the authors draw it."""
+        """Separate evaluation noise for each pair, as in the authors' code."""
         keys = row_keys(text.sentence), row_keys(video.frames)
         return pair_noise(*keys, *self.noise.shape, prior=self.config.prior, seed=seed)
 
     def draw_candidate_noise(
         self, num_texts: int, num_videos: int, like: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Fresh noise of every pair: one candidate each where no graph weighs several."""
+        """Fresh noise for every pair; without a graph, for one candidate each."""
         config = self.config
         count = config.num_candidates if self.graph is not None else 1
         return draw_noise(
@@ -377,7 +377,7 @@ class EagleNet(Method):
         )
 
     def frame_mask(self, video: VideoFeatures) -> Bool[Tensor, "videos frames"] | None:
-        """Mask of the frames that count; None where all do (the released code counts padding)."""
+        """Mask of the real frames; None if padding counts too, as in the released code."""
         num_frames = video.frames.shape[1]
         if num_frames > self.config.num_frames:
             raise too_many_frames(num_frames, self.config.num_frames)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
+from eaglenet.layers.hubness import HubnessLayer
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
@@ -18,7 +19,6 @@ from eaglenet.layers.late_interaction import (
     words_or_sentence,
 )
 from eaglenet.layers.masking import frame_weights, mean_pooling
-from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import Method, register
@@ -32,7 +32,7 @@ class FrameChanges(nn.Module):
 
     At both ends of a video the end stands in for its missing neighbour. A clip that is played
     backwards has the same frames and the opposite changes: this is the shortest way by which a word
-    such as "left" or "grows" can find what it means. Where a video is padded, nothing changes.
+    such as "left" or "grows" can find what it means. Padded frames have no change.
     """
 
     def __init__(self, dim: int) -> None:
@@ -51,8 +51,8 @@ class FrameChanges(nn.Module):
 
 
 GAIN = 10.0
-"""The share of the interaction learns this much faster than its parameter: it has to come from 0
-within a few hundred steps of a small rate."""
+"""Factor between the weight of the interaction and its parameter, so that the weight can grow from
+0 within a few hundred steps at a small learning rate."""
 
 
 @register(
@@ -61,7 +61,7 @@ within a few hundred steps of a small rate."""
     checked="reference loop",
 )
 class WordFrame(Method):
-    r"""The towers' own score, what every word finds in its best frame, minus what any text finds.
+    r"""The score of the towers plus the best frame of every word, minus the hubness offset.
 
     .. math:: s = \cos(t, \bar v) + \lambda \sum_i \alpha_i \max_m C_{im} - h(\bar v),
         \quad C_{im} = \hat w_i \cdot \hat g_m,
@@ -69,8 +69,8 @@ class WordFrame(Method):
 
     with words w, frames f, their unit mean v, weights alpha that sum to 1 over the words of a text,
     and lambda = 0 and D = 0 at the start: training begins with exactly what the towers know. h is
-    the level of a video against a bank of training sentences
-    (:class:`eaglenet.layers.sentence_bank.SentenceBank`); the loss does not see it, so that towers
+    the hubness offset of a video for a bank of training texts
+    (:class:`eaglenet.layers.hubness.HubnessLayer`); the loss does not see it, so that towers
     cannot learn to undo it, and it leaves the order of texts for a video as it is. The interaction
     is one half of DRL's, with one block instead of four and without its decorrelation loss.
     ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no
@@ -103,7 +103,7 @@ class WordFrame(Method):
         has_gate = config.coarse and config.interaction
         self.gate = nn.Parameter(torch.zeros(())) if has_gate else None
         self.bank = (
-            SentenceBank(config.bank, encoder.dim, config.bank_weight) if config.bank else None
+            HubnessLayer(config.bank, encoder.dim, config.bank_weight) if config.bank else None
         )
         self.loss = SoftmaxLoss()
 
@@ -124,7 +124,7 @@ class WordFrame(Method):
         )
 
     def frame_tokens(self, video: VideoFeatures) -> Float[Tensor, "videos frames dim"]:
-        """Frames that know their neighbours, as stored or made here."""
+        """Frames with temporal context, stored or computed here."""
         if video.tokens is not None:
             return video.tokens
         tokens = video.frames
@@ -134,14 +134,14 @@ class WordFrame(Method):
             tokens = tokens + self.changes(video.frames, video.mask)
         return tokens
 
-    def share(self) -> Tensor | None:
-        """Lambda, the weight of the interaction; None where it is all there is."""
+    def interaction_weight(self) -> Tensor | None:
+        """Weight of the interaction: lambda; None if the score is the interaction alone."""
         return None if self.gate is None else GAIN * self.gate
 
     def weights_of_words(
         self, words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words"]:
-        """Alpha."""
+        """Weights of the words of a text: alpha."""
         if self.word_weights is None:
             return frame_weights(mask, words.dtype)
         return self.word_weights(words, mask)  # type: ignore[no-any-return]
@@ -155,8 +155,8 @@ class WordFrame(Method):
         return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
 
     @property
-    def level_bank(self) -> tuple[SentenceBank, Tensor] | None:
-        if self.bank is None or not len(self.bank.held()):
+    def hubness_layer(self) -> tuple[HubnessLayer, Tensor] | None:
+        if self.bank is None or not len(self.bank.stored_vectors()):
             return None
         return self.bank, self.loss.scale()
 
@@ -165,25 +165,25 @@ class WordFrame(Method):
         return (256, 64) if self.device.type == "cuda" else (64, 64)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        level = self.level(mean_pooling(video.frames, video.mask))
-        return self.match(text, video) - level[None, :]
+        offsets = self.hubness_offsets(mean_pooling(video.frames, video.mask))
+        return self.match(text, video) - offsets[None, :]
 
-    def level(self, videos: Float[Tensor, "videos dim"]) -> Float[Tensor, "videos"]:
-        """h: what is taken off a video's scores for being near to every sentence."""
+    def hubness_offsets(self, videos: Float[Tensor, "videos dim"]) -> Float[Tensor, "videos"]:
+        """Offset to subtract from the scores of each video, which is high for hubs: h."""
         if self.bank is None:
             return videos.new_zeros(len(videos))
         return self.bank(videos, self.loss.scale())  # type: ignore[no-any-return]
 
     def match(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        """The score before videos are levelled, which is what training sees."""
+        """Score without hubness offsets, as used in training."""
         if not self.config.interaction:
             return F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
         interaction = self._interaction(text, video)
-        share = self.share()
-        if share is None:
+        weight = self.interaction_weight()
+        if weight is None:
             return interaction
         coarse = F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
-        return coarse + share * interaction
+        return coarse + weight * interaction
 
     def _interaction(
         self, text: TextFeatures, video: VideoFeatures

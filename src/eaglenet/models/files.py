@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eaglenet.core.run_folder import MODEL
+from eaglenet.core.run_folder import MODEL, WHOLE_MODEL
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 HEAD = "head"
@@ -34,7 +34,8 @@ def local_folder(name_or_folder: str | Path) -> Path:
 def model_folder(name_or_folder: str | Path) -> Path | None:
     """Folder with the files of a packaged model, a model folder or a run; None for other names."""
     folder = local_folder(name_or_folder)
-    return next((each for each in (folder, folder / MODEL) if (each / CONFIG).is_file()), None)
+    folders = (folder, folder / WHOLE_MODEL, folder / MODEL)
+    return next((each for each in folders if (each / CONFIG).is_file()), None)
 
 
 def head_folder(model: str | Path) -> Path | None:

@@ -14,7 +14,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.core.files import write_json, write_tensors
 from eaglenet.core.hardware import AUTO, best_device
-from eaglenet.core.run_folder import MODEL
+from eaglenet.core.run_folder import EXPERIMENT, MODEL, WHOLE_MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
 from eaglenet.encoders import ENCODERS, Pretrained
@@ -143,7 +143,7 @@ def _find(name_or_folder: str | Path) -> Method:
     if isinstance(name_or_folder, str):
         name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
     folder = local_folder(name_or_folder)
-    for inside in (folder, folder / MODEL):
+    for inside in (folder, folder / WHOLE_MODEL, folder / MODEL):
         description = _read_description(inside)
         if description is not None:
             return _load_folder(inside, description)
@@ -185,6 +185,11 @@ def load_pretrained(
         spec = ENCODERS[family]
         if spec.load is not None and spec.recognises(location):
             return spec.load(location, dtype=dtype, tokenizer=tokenizer)
+    if (location / EXPERIMENT).is_file():
+        raise ModelNotFoundError(
+            f"{location} is a run without a model: it is saved after the first evaluation; resume "
+            "the run with the same `eaglenet train` command"
+        )
     families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)
     if not (location / "config.json").is_file():
         raise ModelNotFoundError(

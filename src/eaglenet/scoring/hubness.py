@@ -9,7 +9,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from eaglenet.layers.sentence_bank import level_of_videos
+from eaglenet.layers.hubness import soft_maximum
 from eaglenet.store.hubness import TEMPERATURE
 
 SUBJECTS = (
@@ -41,4 +41,4 @@ def hub_bias(
     QB-norm's inverted softmax (Bogolin et al., CVPR 2022, eq. 2) as a logarithm. The same for every
     text, so the ranking of texts for a video does not change.
     """
-    return -level_of_videos(bank.double(), temperature)
+    return -soft_maximum(bank.double(), temperature)

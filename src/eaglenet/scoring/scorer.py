@@ -43,7 +43,7 @@ class Scorer(ABC):
         with fixed_precision(text.sentence.device, self.precision):
             return self._score(text, prepared_videos)
 
-    def hurry(self) -> None:
+    def allow_shortcuts(self) -> None:
         """Use shortcuts that are exact to 1e-5, if there are any."""
         return
 
@@ -86,7 +86,7 @@ class ReferenceScorer(Scorer):
 
 
 class PairNoiseScorer(Scorer):
-    """The method's own ``score`` with separate noise for each pair instead of a shared bank.
+    """The method's own ``score`` with separate noise for each pair instead of shared noise.
 
     Slow: the noise of every pair is drawn.
     """

@@ -16,7 +16,7 @@ from eaglenet.scoring.scorer import FAST_FORMS, Precision, Scorer
 
 PreparedVideos = dict[str, Tensor]
 """Per video: unit ``tokens`` [videos, frames, dim] after self-attention, their ``mask``, the unit
-``mean`` frame, the hubness offset (``level``), and the ``weights`` of the tokens if frames are
+``mean`` frame, the hubness offset (``offset``), and the ``weights`` of the tokens if frames are
 matched to words too."""
 
 
@@ -38,7 +38,7 @@ class WordFrameScorer(Scorer):
             "tokens": F.normalize(tokens, dim=-1).to(self.dtype),
             "mask": full.mask,
             "mean": mean,
-            "level": self.method.level(mean),
+            "offset": self.method.hubness_offsets(mean),
         }
         if self.method.config.both_ways:
             prepared_videos["weights"] = self.method.weights_of_frames(tokens, full.mask)
@@ -46,7 +46,7 @@ class WordFrameScorer(Scorer):
 
     def _score(self, text: TextFeatures, prepared_videos: PreparedVideos) -> Tensor:
         config = self.method.config
-        rest = -prepared_videos["level"][None, :]
+        rest = -prepared_videos["offset"][None, :]
         if config.coarse:
             rest = F.normalize(text.sentence.float(), dim=-1) @ prepared_videos["mean"].T + rest
         if not config.interaction:
@@ -67,7 +67,7 @@ class WordFrameScorer(Scorer):
             interaction = (
                 interaction + torch.einsum("tvf,vf->tv", best_word, prepared_videos["weights"])
             ) / 2
-        weight = self.method.share()
+        weight = self.method.interaction_weight()
         return rest + (interaction if weight is None else weight * interaction)
 
 

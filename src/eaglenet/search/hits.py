@@ -334,7 +334,10 @@ class HitList(list[Hit]):
         if not self:
             return "<p>No moments found.</p>"
         cards = "".join(map(self._card, self))
-        return f'<div style="display:flex;flex-wrap:wrap;gap:12px">{cards}</div>'
+        note = ""
+        if self._thumbnails is not None and "<img" not in cards:
+            note = "<p>No thumbnails: the engine is closed, or the clips are gone.</p>"
+        return f'<div style="display:flex;flex-wrap:wrap;gap:12px">{cards}</div>{note}'
 
     def _card(self, hit: Hit) -> str:
         name = html.escape(Path(hit.path).name)
@@ -366,11 +369,12 @@ COLUMNS = [
 
 
 def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Hours, minutes and seconds, with tenths, because moments may be short.
 
-    >>> _clock(3725.4)
-    '1:02:05'
+    >>> _clock(3725.42), _clock(0.96)
+    ('1:02:05.4', '0:01.0')
     """
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, tenths = divmod(round(seconds * 10), 600)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    rest = f"{tenths // 10:02}.{tenths % 10}"
+    return f"{hours}:{minutes:02}:{rest}" if hours else f"{minutes}:{rest}"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
@@ -107,6 +107,45 @@ def read_media(path: str | Path) -> Media:
             )
     except (OSError, ValueError) as error:
         raise VideoDecodeError(path, str(error)) from error
+
+
+class MediaValues(NamedTuple):
+    """The fields of a :class:`Media` as plain numbers, which a confined worker may return."""
+
+    rate: tuple[int, int]
+    num_frames: int
+    start: int
+    is_drop_frame: bool
+    width: int
+    height: int
+    has_audio: bool
+
+    def media(self, path: str) -> Media:
+        return Media(path, Fraction(*self.rate), *self[1:])
+
+
+def read_media_values(path: str) -> MediaValues:
+    """Run :func:`read_media` in a confined worker."""
+    media = read_media(path)
+    return MediaValues(
+        media.rate.as_integer_ratio(),
+        media.num_frames,
+        media.start,
+        media.is_drop_frame,
+        media.width,
+        media.height,
+        media.has_audio,
+    )
+
+
+def check_media_values(_path: str, values: MediaValues) -> None:
+    """Raise ``ValueError`` for numbers that no file has."""
+    numerator, denominator = values.rate
+    if not (0 < numerator < 2**31 and 0 < denominator < 2**31):
+        raise ValueError("an impossible frame rate")
+    limits = (values.num_frames, 2**31), (values.width, 2**16), (values.height, 2**16)
+    if not all(0 < value < limit for value, limit in limits) or not 0 <= values.start < 2**31:
+        raise ValueError("an impossible length, start or size")
 
 
 def snap_rate(rate: Fraction | float) -> Fraction:
@@ -234,7 +273,11 @@ class _Timeline:
 
 def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None = None) -> None:
     """Write cuts one after the other; the format is that of the name's ending by default."""
-    kind = kind or path.suffix.lstrip(".").lower()
+    save_text(path, format_timeline(cuts, title, kind or path.suffix.lstrip(".").lower()))
+
+
+def format_timeline(cuts: Sequence[Cut], title: str, kind: str) -> str:
+    """Text of a timeline with cuts one after the other; ``kind`` is one of :data:`FORMATS`."""
     kind = "xmeml" if kind == "xml" else kind
     if kind not in FORMATS:
         raise UsageError(f"unknown format {kind!r}; use one of: {', '.join(FORMATS)}")
@@ -242,8 +285,7 @@ def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None
         raise UsageError("no results to save; search for something that is in the store")
     rates = Counter(cut.media.rate for cut in cuts)
     line = " ".join("".join(c if c.isprintable() else " " for c in title).split())
-    text = FORMATS[kind](_Timeline(line, rates.most_common(1)[0][0], cuts))
-    save_text(path, text)
+    return FORMATS[kind](_Timeline(line, rates.most_common(1)[0][0], cuts))
 
 
 def save_text(path: Path, text: str) -> None:

@@ -184,7 +184,7 @@ def model_identity(method: Method) -> str:
 
 
 @torch.no_grad()
-def level_bank(
+def hubness_layer(
     method: Method, head: Path | None
 ) -> tuple[NDArray[np.float32], float, float] | None:
     """Vectors, weight and scale of the bank of a model or of the head beside it, if it has one."""
@@ -192,10 +192,10 @@ def level_bank(
         # On a copy that shares the weights: a head may change the towers, the store may not.
         shared = (*method.parameters(), *method.buffers(), method.tokenizer)
         method = with_head(copy.deepcopy(method, {id(each): each for each in shared}), head)
-    if method.level_bank is None:
+    if method.hubness_layer is None:
         return None
-    bank, scale = method.level_bank
-    return _to_numpy(bank.held()), bank.weight, float(scale)
+    bank, scale = method.hubness_layer
+    return _to_numpy(bank.stored_vectors()), bank.weight, float(scale)
 
 
 class RowCache:
@@ -293,7 +293,7 @@ class TorchModel:
 
     @property
     def has_cosine_scores(self) -> bool:
-        return self.method.level_bank is None and not self.method.is_cross_encoder
+        return self.method.hubness_layer is None and not self.method.is_cross_encoder
 
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str]) -> TorchTexts:
@@ -345,7 +345,7 @@ class TorchModel:
     def _scorer_for(self, features: VideoFeatures) -> Scorer:
         if self._scorer is None:
             scorer = choose(self.method, features)
-            scorer.hurry()
+            scorer.allow_shortcuts()
             self._scorer = scorer
         return self._scorer
 

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit
+from eaglenet.core.hits import Hit, Moment
 from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.confidence import label
 from eaglenet.search.engine import Engine
@@ -25,12 +25,14 @@ from eaglenet.search.query import Query as SearchQuery
 from eaglenet.search.reranking import spaced_indices
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.batching import BatchResult
+from eaglenet.serve.exports import MEDIA_TYPES
 from eaglenet.serve.library import Library, path_below_roots
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import (
     CLIP_ID,
     ClipBody,
+    ExportParameters,
     FileBody,
     FilesBody,
     FilesParameters,
@@ -235,7 +237,9 @@ def info(request: Request) -> InfoBody:
     """Describe the store: clips, files, hours, model and tags."""
     state = state_of(request)
     values = state.engine.info()
-    names = ("clips", "keyframe_clips", "files", "hours", "lines", "method", "index", "tags")
+    names = (
+        "clips", "keyframe_clips", "files", "hours", "transcript_lines", "method", "index", "tags",
+    )  # fmt: skip
     card = CARDS.get(values["model"])
     return InfoBody(
         **{name: values[name] for name in names},
@@ -406,6 +410,42 @@ def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[Fil
         )
         for number, clip in zip(numbers, clips, strict=True)
     ]
+
+
+@router.post(
+    "/export",
+    tags=["clips"],
+    response_class=Response,
+    responses={
+        200: {"content": {kind: {"schema": {"type": "string"}} for kind in MEDIA_TYPES.values()}},
+        **error_responses(404, 408, 409, 410, 413, 415),
+    },
+)
+async def export(request: Request, parameters: ExportParameters) -> Response:
+    """Write selected moments as a timeline for editors, players or spreadsheets."""
+    state = state_of(request)
+    hits = []
+    for rank, moment in enumerate(parameters.moments, 1):
+        _, files = await run_in_threadpool(find_clip, state.engine, moment.clip_id)
+        path = shown_path(state, files.paths[0][0])
+        # A relative path would become one of the current folder of the service.
+        path = path if state.settings.local or "://" in path else f"/{path}"
+        span = Moment(moment.start, max(moment.start, moment.end), moment.start)
+        hits.append(
+            Hit(
+                rank,
+                moment.clip_id,
+                path,
+                moment.score,
+                moment.score,
+                span,
+                float(files.durations[0]),
+                confidence=moment.confidence,
+            )
+        )
+    content = await state.exports.write(hits, parameters.title, parameters.format)
+    headers = {"Content-Disposition": f'attachment; filename="moments.{parameters.format}"'}
+    return Response(content, media_type=MEDIA_TYPES[parameters.format], headers=headers)
 
 
 @router.get("/clips/{clip_id}/timeline", tags=["clips"], responses=error_responses(404))

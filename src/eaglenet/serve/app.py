@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import signal
 import socket
@@ -167,6 +168,11 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         await super().shutdown(sockets)
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
+        num_open = len(self.server_state.tasks)
+        if number == signal.SIGINT and num_open and not self.should_exit:
+            text = f"stopping; waiting up to {GRACE} s for open requests ({num_open}); "
+            # Not through a logger: the signal may have come while one was writing.
+            os.write(2, f"{text}Ctrl-C again stops at once\n".encode())
         super().handle_exit(number, frame)
         if self.force_exit:
             # Interrupted twice: responses are cut off on purpose; no tracebacks.

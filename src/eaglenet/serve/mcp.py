@@ -388,7 +388,7 @@ class Agents:
             clips=values["clips"],
             files=values["files"],
             hours=round(values["hours"], 3),
-            transcript_lines=values["lines"],
+            transcript_lines=values["transcript_lines"],
             tags=[visible_text(tag, 80) for tag in values["tags"][:100]],
             model=visible_text(Path(values["model"]).name),
             confidence_measured=engine.has_confidence,

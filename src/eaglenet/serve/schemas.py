@@ -41,6 +41,10 @@ Distance = Annotated[
         pattern=r"^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,5}(\.[0-9]{1,3})?)(km|m|mi)?$", max_length=20
     ),
 ]
+Score = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
+ExportFormat = Literal["csv", "edl", "fcpxml", "xml", "otio", "m3u8", "srt"]
+MAX_EXPORTED = 200
+"""Moments in one timeline."""
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -303,12 +307,34 @@ class ClipBody(RecordingBody):
     thumbnail: str
 
 
+class SelectedMoment(BaseModel):
+    """A moment of an earlier response."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    clip_id: str = Field(pattern=CLIP_ID)
+    start: Seconds
+    end: Seconds
+    score: Score = 0.0
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class ExportParameters(BaseModel):
+    """Moments to write as a timeline, in this order."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    moments: list[SelectedMoment] = Field(min_length=1, max_length=MAX_EXPORTED)
+    format: ExportFormat
+    title: FilterText = "moments"
+
+
 class InfoBody(BaseModel):
     clips: int
     keyframe_clips: int = Field(description="Clips indexed from keyframes only so far")
     files: int
     hours: float
-    lines: int = Field(description="Number of transcript lines")
+    transcript_lines: int
     model: str
     method: str
     index: str = Field(description="How shortlists are made: exact scan or codes")

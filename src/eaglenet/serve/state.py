@@ -17,6 +17,7 @@ from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.judge import TIMEOUT, Judge, Judgement
 from eaglenet.serve.batching import Batcher
 from eaglenet.serve.counters import ServiceMetrics
+from eaglenet.serve.exports import TimelineExports
 from eaglenet.serve.frames import FrameDecoders
 from eaglenet.serve.library import Libraries
 from eaglenet.serve.media import VideoFiles
@@ -37,6 +38,7 @@ class State:
     videos: VideoFiles
     streams: Streams
     frames: FrameDecoders
+    exports: TimelineExports
     libraries: Libraries
     uploads: UploadFolder | None = None
     judge: ServiceJudge | None = None
@@ -54,6 +56,7 @@ class State:
             videos=videos,
             streams=Streams(settings.max_conversions, settings.timeout),
             frames=FrameDecoders(videos, settings.timeout),
+            exports=TimelineExports(videos, settings.timeout),
             libraries=Libraries(),
         )
 
@@ -83,6 +86,7 @@ class State:
             await run_in_threadpool(self.uploads.stop)
         await self.streams.close()
         await run_in_threadpool(self.frames.close)
+        await run_in_threadpool(self.exports.close)
 
     async def stop(self) -> None:
         if self._batcher is not None:
@@ -90,6 +94,7 @@ class State:
             self._batcher = None
         await self.streams.close()
         await run_in_threadpool(self.frames.close)
+        await run_in_threadpool(self.exports.close)
         self.videos.close()
         if self.judge is not None:
             self.judge.close()

@@ -60,7 +60,7 @@ def toy_features(num_texts: int = 9, num_videos: int = 5) -> tuple[TextFeatures,
 def test_the_noise_of_pairs_is_mixed_as_split_mix_does() -> None:
     # The first three numbers of SplitMix64 from the state 0, by its reference implementation.
     expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    mixed = stochastic_text._mixed(torch.arange(1, 4))
+    mixed = stochastic_text._mix(torch.arange(1, 4))
     assert [value % 2**64 for value in mixed.tolist()] == expected
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -135,7 +136,7 @@ def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_fre
     experiment = tiny_experiment(features)
     reached = tmp_path / "reached"
 
-    def held() -> None:
+    def stored_vectors() -> None:
         def wait_forever(*arguments: Any) -> None:
             reached.touch()
             time.sleep(600)
@@ -431,3 +432,25 @@ def test_a_split_that_features_do_not_have_is_refused(finished: Run) -> None:
 def test_a_folder_that_is_no_run_cannot_be_evaluated(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a run folder"):
         evaluate_run(tmp_path)
+
+
+def test_ctrl_c_is_answered_during_an_operation_that_takes_long() -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(writer, 2)
+        stopping.SAME_SIGNAL_SECONDS, stopping.STOP_SECONDS = 0.01, 0.1
+        with stopping.StopRequest():
+            os.write(2, b"ready\n")
+            # One call that no signal handler interrupts, as a backward pass.
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 10**8)
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as lines:
+        assert lines.readline() == "ready\n"
+        os.kill(child, signal.SIGINT)
+        assert lines.readline().startswith("finishing and saving this step; Ctrl-C again")
+        time.sleep(0.05)
+        os.kill(child, signal.SIGINT)
+        assert lines.readline() == "stopped during a step; the last checkpoint is intact\n"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.core.errors import ConfigError, DatasetError, UsageError
+from eaglenet.core.errors import ConfigError, DatasetError, ModelNotFoundError, UsageError
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods.xpool import XPoolConfig
@@ -84,7 +84,7 @@ def test_a_split_of_a_few_videos_is_remarked_on(
 
 
 def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
-    videos: Path, tmp_path: Path
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [
         "train",
@@ -103,8 +103,17 @@ def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
     assert " of 14 videos\n" in told.stdout
     assert len(told.stdout.splitlines()) < 10, "a summary, not all settings"
     assert "{" not in told.stdout
-    with pytest.raises(ConfigError, match="14 videos cannot fill one batch of 64"):
+    reason = "14 videos cannot fill one batch of 64.*training.batch_size=8"
+    with pytest.raises(ConfigError, match=reason):
         CliRunner().invoke(app, command, catch_exceptions=False)
+    # Without --dry-run, before anything is decoded.
+    monkeypatch.setattr("eaglenet.research.experiments.runs.load_source", None)
+    with pytest.raises(ConfigError, match=reason):
+        CliRunner().invoke(
+            app, [each for each in command if each != "--dry-run"], catch_exceptions=False
+        )
+    with pytest.raises(ModelNotFoundError, match="a run without a model"):
+        load(tmp_path / "run")
 
 
 @decoded_here
@@ -293,7 +302,7 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     times = features[0].stat().st_mtime_ns
     train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
     assert features[0].stat().st_mtime_ns == times
-    whole = load(str(tmp_path / "run" / "whole"))
+    whole = load(str(tmp_path / "run"))  # Not RUN/model, which lacks the towers.
     assert whole.name == "xpool"
     assert whole.tokenizer is not None
     clip = next(videos.rglob("val*.mp4"))

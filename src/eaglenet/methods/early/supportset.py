@@ -16,7 +16,7 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Token
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens
 from eaglenet.layers.masking import check_heads, masked_mean, masked_softmax
-from eaglenet.layers.transformer import HIDDEN, PostNormStack, WordTransformer
+from eaglenet.layers.transformer import MASKED_LOGIT, PostNormStack, WordTransformer
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -99,7 +99,7 @@ class CaptionDecoder(nn.Module):
                 "positions; cut the texts (data.max_words)"
             )
         bias = torch.zeros(memory_mask.shape, dtype=memory.dtype, device=memory.device)
-        bias = bias.masked_fill(~memory_mask, HIDDEN)[:, None, None, :]
+        bias = bias.masked_fill(~memory_mask, MASKED_LOGIT)[:, None, None, :]
         states = self.embedding(ids) + self.positions[: ids.shape[1]]
         for block in self.blocks:
             states = block(states, memory, bias)

@@ -15,7 +15,7 @@ from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import GatedEmbedding, Vlad
 from eaglenet.layers.masking import Padding, check_heads, visible
-from eaglenet.layers.transformer import HIDDEN
+from eaglenet.layers.transformer import MASKED_LOGIT
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
@@ -45,7 +45,7 @@ class PreNormLayer(nn.Module):
         self, tokens: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
     ) -> Float[Tensor, "rows tokens dim"]:
         bias = torch.zeros(mask.shape, dtype=tokens.dtype, device=tokens.device)
-        bias = bias.masked_fill(~mask, HIDDEN)[:, None, None, :]
+        bias = bias.masked_fill(~mask, MASKED_LOGIT)[:, None, None, :]
         projected = self.in_projection(self.ln_1(tokens)).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = projected.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)

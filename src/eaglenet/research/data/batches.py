@@ -102,9 +102,11 @@ class PairSampler:
             )
         if self.num_drawn < self.batch_size:
             kind = "videos" if self.one_caption else "captions"
+            # The largest power of two that fits, for every process the same.
+            largest = self.world << max(0, (self.num_drawn // self.world).bit_length() - 1)
             raise ConfigError(
                 f"{self.num_drawn} {kind} cannot fill one batch of {self.batch_size}: "
-                "an epoch would be empty; lower it with --set training.batch_size=N"
+                f"an epoch would be empty; lower it with --set training.batch_size={largest}"
             )
         if self.neighbours and not self.one_caption:
             raise ConfigError(

@@ -22,6 +22,7 @@ from eaglenet.core.run_folder import EXPERIMENT, MANIFEST, MODEL, RESULT
 from eaglenet.core.settings import differences
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
+from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import DATASETS
 from eaglenet.research.data.sources import DataChoice, Source, few_videos
 from eaglenet.research.environment import describe_environment, reset_peak_memory
@@ -30,6 +31,7 @@ from eaglenet.research.experiments.build import (
     check_data,
     check_fit,
     count_parameters,
+    inspect_split,
     load_source,
     splits_of,
 )
@@ -44,6 +46,7 @@ from eaglenet.research.training.distributed import (
     sum_over_ranks,
     wait_for_main,
 )
+from eaglenet.research.training.epochs import pair_samplers
 from eaglenet.research.training.loggers import check_boards
 from eaglenet.research.training.trainer import Trainer
 
@@ -170,6 +173,10 @@ def prepare(
     check_data(experiment.data)
     method = build_method(experiment)
     check_fit(method, experiment.data)
+    if SOURCES[experiment.data.dataset].look is not None:
+        # Refuses data that fills no batch now, not after decoding all of it.
+        findings = inspect_split(experiment.data, "train", None)
+        pair_samplers(experiment.training, findings.video_of_text, world)
     names = splits_of(experiment)
     sources: dict[str, Source] = {}
     for is_main in (True, False):

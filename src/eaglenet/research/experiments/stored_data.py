@@ -16,7 +16,7 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError, UsageError, shell_quote
 from eaglenet.core.files import atomic_folder, hold_lock
 from eaglenet.core.progress import Progress
-from eaglenet.core.run_folder import MODEL
+from eaglenet.core.run_folder import MODEL, WHOLE_MODEL
 from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
@@ -374,10 +374,6 @@ def _version(path: Path | None) -> tuple[int, int]:
         return (0, 0)
     status = path.stat()
     return status.st_size, status.st_mtime_ns
-
-
-WHOLE_MODEL = "whole"
-"""Folder in a run on frozen towers: the towers and the trained head, a model to index with."""
 
 
 def save_with_towers(run: Path) -> None:

@@ -6,10 +6,13 @@ draw the same noise as one never interrupted on one process.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
+import math
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -70,20 +73,34 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SAME_SIGNAL_SECONDS = 1.0
 
 
+STOP_SECONDS = 2.0
+"""Seconds that a second Ctrl-C waits for an operation that does not return to the interpreter."""
+
+
 class StopRequest:
     """Within its ``with`` block, remembers the first signal; a later second one acts as usual.
+
+    Python calls signal handlers between two of its own instructions only, and a backward pass on a
+    CPU is a single one that may take a minute. So a thread, woken by the signal itself, says what
+    happens, and ends the process if the handler of a second Ctrl-C cannot run.
 
     Outside the main thread signals cannot be caught, and act as usual.
     """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
-        self._asked = 0.0
+        self._time = 0.0
         self._usual: dict[signal.Signals, Any] = {}
+        self._wakeup_fd = -1
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
             self._usual = {number: signal.signal(number, self._ask) for number in SIGNALS}
+            receiver, sender = socket.socketpair()
+            sender.setblocking(False)
+            self._sender = sender
+            self._wakeup_fd = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, args=(receiver,), daemon=True).start()
         return self
 
     def __exit__(
@@ -96,15 +113,35 @@ class StopRequest:
 
     def _ask(self, number: int, _frame: Any) -> None:
         if self.signal is None:
-            self.signal, self._asked = signal.Signals(number), time.monotonic()
-            if number == signal.SIGINT:
-                # Not through a logger: the signal may have come while one was writing.
-                os.write(2, b"finishing and saving this step; Ctrl-C again stops at once\n")
-        elif time.monotonic() - self._asked > SAME_SIGNAL_SECONDS:
+            self.signal, self._time = signal.Signals(number), time.monotonic()
+        elif time.monotonic() - self._time > SAME_SIGNAL_SECONDS:
             self._restore()
             signal.raise_signal(number)
 
+    def _watch(self, receiver: socket.socket) -> None:
+        """Answer each Ctrl-C at once; runs in a thread until the end of the block."""
+        first = math.inf
+        with receiver:
+            while numbers := receiver.recv(1):
+                now = time.monotonic()
+                if numbers[0] != signal.SIGINT:
+                    continue
+                if first == math.inf:
+                    first = now
+                    # Not through a logger: the signal may have come while one was writing.
+                    os.write(2, b"finishing and saving this step; Ctrl-C again stops at once\n")
+                elif now - first > SAME_SIGNAL_SECONDS:
+                    receiver.settimeout(STOP_SECONDS)
+                    with contextlib.suppress(TimeoutError):
+                        if not receiver.recv(1):
+                            return  # The handler has run.
+                    os.write(2, b"stopped during a step; the last checkpoint is intact\n")
+                    os._exit(128 + signal.SIGINT)
+
     def _restore(self) -> None:
+        if self._usual:
+            signal.set_wakeup_fd(self._wakeup_fd)
+            self._sender.close()  # Ends the thread, which reads the end of the stream.
         for number, handler in self._usual.items():
             signal.signal(number, handler)
         self._usual = {}

@@ -190,7 +190,7 @@ def candidates(plan: Plan, sentence: Tensor, spread: Tensor) -> Tensor:
 
 def project_texts(layer: LayerPlan, text: Tensor) -> Tensor:
     """One product with all that text nodes are multiplied with: ``[videos, texts, nodes, .]``."""
-    return (text.flatten(0, 2) @ layer.joined).view(*text.shape[:3], -1)
+    return (text.flatten(0, 2) @ layer.text_matrix).view(*text.shape[:3], -1)
 
 
 def _edge_weights(
@@ -227,9 +227,9 @@ def _heads(
         within, across = both[..., :nodes], both[..., nodes:]
     else:
         within, across = within.softmax(dim=-1), across.softmax(dim=-1)
-    back, share = None, None
+    back, base_weight = None, None
     if layer.frames_needed:
-        back, share = _frame_attention(graph, cross_source, side)
+        back, base_weight = _frame_attention(graph, cross_source, side)
 
     width = layer.text_frame.shape[1] // graph.num_heads
     for head in range(graph.num_heads):
@@ -253,10 +253,10 @@ def _heads(
             )
             frame_out = frame_out.view(videos, texts, -1, width)
             base = _with_texts(side["base"][..., columns], axis=1)
-            if share is None:
+            if base_weight is None:
                 frame_out = frame_out.add_(base)
             else:
-                frame_out = frame_out.addcmul_(base, share[head].to(text.dtype))
+                frame_out = frame_out.addcmul_(base, base_weight[head].to(text.dtype))
             frame_out = frame_out.relu_()
         yield text_out.view(videos, texts, nodes, width).relu_(), frame_out
 
@@ -264,7 +264,7 @@ def _heads(
 def _frame_attention(
     graph: GraphPlan, cross_source: Tensor, side: PreparedVideos
 ) -> tuple[Tensor, Tensor | None]:
-    """Messages of texts to frames ``[h, v, t, f, n]``; if joint, the share left for frames."""
+    """Messages of texts to frames ``[h, v, t, f, n]``; if joint, the weight of the other frames."""
     back = _edges(graph, _with_texts(_heads_first(side["target"])), cross_source)
     if not graph.joint:
         return back.softmax(dim=-1), None
@@ -300,11 +300,11 @@ def pooled_scores(
         prepared_videos["key_bias"][:, None], query, prepared_videos["key"].transpose(1, 2)
     )
     logits = logits.masked_fill_(~prepared_videos["mask"][:, None], -1.0e30)
-    attended = torch.bmm(logits.softmax(dim=-1), prepared_videos["value"])
-    attended = F.layer_norm(
-        attended, width, pooling.middle_weight, pooling.middle_bias, pooling.epsilon
+    attention_output = torch.bmm(logits.softmax(dim=-1), prepared_videos["value"])
+    attention_output = F.layer_norm(
+        attention_output, width, pooling.middle_weight, pooling.middle_bias, pooling.epsilon
     )
-    output = (attended @ pooling.linear).add_(attended).add_(pooling.linear_bias)
+    output = (attention_output @ pooling.linear).add_(attention_output).add_(pooling.linear_bias)
     pooled = F.layer_norm(output, width, pooling.final_weight, pooling.final_bias, pooling.epsilon)
     return F.cosine_similarity(enriched.float(), pooled.float(), dim=-1)
 
@@ -326,7 +326,7 @@ TOLERANCE = 1e-3
 """Largest fraction of a radius (its length) that may be missing. It affects only the weights of
 candidates; scores of the demo model differ by 2e-7, which is float32 rounding."""
 MAX_VECTORS = 256
-"""Beyond this, or half the dimensions, little is saved."""
+"""Above this number, or half the dimensions, a subspace is hardly faster."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class RadiusSubspace:
 
     def __init__(self, plan: Plan) -> None:
         self.noise = plan.noise
-        self.matrix = plan.graph.layers[0].joined
+        self.matrix = plan.graph.layers[0].text_matrix
         self._lock = threading.Lock()
         empty = plan.noise.new_zeros(0, plan.noise.shape[1])
         self._basis: _Basis | None = self._make_basis(empty)

@@ -15,15 +15,15 @@ from eaglenet.scoring.eaglenet.plan import Plan
 MAX_NODES = 64
 MAX_FRAMES = 64
 """Largest size run on a GPU; the factorised scorer takes any number."""
-CROWDED = 32
+LARGE_TILE = 32
 """Above this many text nodes or frames, their tiles crowd a program's registers."""
-NARROW = 128
+NARROW_WIDTH = 128
 """Below this width, rounding errors of a cosine do not average out and float32 is cheap."""
-TOGETHER = 16
+ENRICH_PAIRS = 16
 """Pairs of one program of ``enrich``: the rows of a matrix unit's tile."""
-SPREAD_TOGETHER = 4
+SPREAD_PAIRS = 4
 """Pairs of one program of ``spread``."""
-SAMPLE = 64
+SAMPLE_SIZE = 64
 """Number of texts and of videos whose radii a basis is made from."""
 
 
@@ -69,7 +69,7 @@ def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
 
     After a change here, run ``tests/scoring/kernel_on_device.py``.
     """
-    if max(nodes, frames) > CROWDED:
+    if max(nodes, frames) > LARGE_TILE:
         return Tuning(16, 32, 32, registers=None) if precise else Tuning(32, 32, 64)
     return Tuning(32, 16, 32, registers=None) if precise else Tuning()
 
@@ -136,7 +136,7 @@ class KernelLauncher:
         self.vector_width = _power_of_two(self.heads)
         self.dtype = torch.float32 if precise else torch.bfloat16
         # Type of everything outside the graph: radius, enriched text and pooling.
-        self.outer = torch.float32 if plan.noise.shape[1] < NARROW else self.dtype
+        self.outer = torch.float32 if plan.noise.shape[1] < NARROW_WIDTH else self.dtype
         columns = torch.cat(
             [
                 layer.text_text_target,
@@ -148,7 +148,7 @@ class KernelLauncher:
         )
         columns = _pad_columns(columns, self.score_width)
         self.columns = columns
-        self.drawn_columns = self._split(self._noise_scaled(columns))
+        self.noise_columns = self._split(self._noise_scaled(columns))
         weights = [layer.text_text]
         if graph.frame_vectors is not None and not graph.joint:
             weights.append(layer.text_frame)
@@ -156,7 +156,7 @@ class KernelLauncher:
             weights.append(layer.residual)
         self.width = sum(weight.shape[1] for weight in weights)
         self.projection = torch.cat(weights, dim=1)
-        self.drawn_projection = self._split(self._noise_scaled(self.projection))
+        self.noise_projection = self._split(self._noise_scaled(self.projection))
         self.basis: RadiusBasis | None = None
         # Sharp edge weights magnify the error of a basis: 3e-4 gave errors of 1.5e-5.
         self.tolerance = 1e-4 if precise else 1e-3
@@ -256,7 +256,7 @@ class KernelLauncher:
             if basis is not None:
                 offsets, _ = self._spread(cosine, None)
             rows, centre = self._rows(offsets.flatten(0, 1)), self.zero
-            columns, projection = self.drawn_columns, self.drawn_projection
+            columns, projection = self.noise_columns, self.noise_projection
         else:
             rows, centre = self._rows(coefficients), basis.centre
             columns, projection = basis.columns, basis.projection
@@ -279,7 +279,7 @@ class KernelLauncher:
         dim = self.radius.shape[1]
         offsets = torch.empty(videos, texts, dim, dtype=self.outer, device=cosine.device)
         squares = torch.empty(2, videos * texts, device=cosine.device)
-        spread[(-(-videos * texts // SPREAD_TOGETHER),)](
+        spread[(-(-videos * texts // SPREAD_PAIRS),)](
             cosine,
             self.radius,
             self.radius_bias,
@@ -291,7 +291,7 @@ class KernelLauncher:
             DIM=dim,
             WIDE=_power_of_two(dim),
             FRAMES=frames,
-            PAIRS=SPREAD_TOGETHER,
+            PAIRS=SPREAD_PAIRS,
             num_warps=4,
         )
         return offsets, squares
@@ -395,7 +395,7 @@ class KernelLauncher:
         nodes = self.noise.shape[0]
         enriched = torch.empty_like(offsets)
         query = torch.empty_like(offsets)
-        enrich[(-(-videos * texts // TOGETHER),)](
+        enrich[(-(-videos * texts // ENRICH_PAIRS),)](
             text,
             offsets,
             centre,
@@ -410,19 +410,21 @@ class KernelLauncher:
             WIDE=wide,
             NODES=nodes,
             ROWS=_power_of_two(nodes),
-            PAIRS=TOGETHER,
+            PAIRS=ENRICH_PAIRS,
             OPERAND=operand_type(),
             num_warps=4,
         )
         logits = torch.bmm(query, prepared_videos["key"].transpose(1, 2)).float()
         logits += prepared_videos["key_bias"][:, None]
         logits = logits.masked_fill(~prepared_videos["mask"][:, None], -1.0e30)
-        attended = torch.bmm(logits.softmax(dim=-1).to(self.outer), prepared_videos["value"])
-        attended = F.layer_norm(attended, (dim,), *self.middle, pooling.epsilon)
-        output_product = torch.matmul(attended, self.linear)
+        attention_output = torch.bmm(
+            logits.softmax(dim=-1).to(self.outer), prepared_videos["value"]
+        )
+        attention_output = F.layer_norm(attention_output, (dim,), *self.middle, pooling.epsilon)
+        output_product = torch.matmul(attention_output, self.linear)
         output = torch.empty(videos, texts, device=offsets.device)
         finish[(videos * texts,)](
-            attended,
+            attention_output,
             output_product,
             pooling.linear_bias,
             pooling.final_weight,

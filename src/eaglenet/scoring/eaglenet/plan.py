@@ -46,10 +46,10 @@ class LayerPlan:
     """False if no later layer reads the frames of this layer."""
 
     @cached_property
-    def joined(self) -> Tensor:
+    def text_matrix(self) -> Tensor:
         """All matrices that multiply text nodes, concatenated; see :meth:`parts_of`."""
         parts = [self.text_text]
-        if self._crosses_apart:
+        if self._projects_frames_separately:
             parts.append(self.text_frame)
         if self.residual is not None:
             parts.append(self.residual)
@@ -58,17 +58,17 @@ class LayerPlan:
         return torch.cat(parts, dim=1)
 
     def parts_of(self, product: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """Split ``text @ joined``: messages to texts, to frames, residual, ``4 * heads`` terms."""
+        """Split ``text @ text_matrix``: messages to texts and frames, residual, 4 head terms."""
         inner = self.text_text.shape[1]
-        own = inner * 2 if self._crosses_apart else inner
+        own = inner * 2 if self._projects_frames_separately else inner
         last = own + (0 if self.residual is None else self.residual.shape[1])
         projected = product[..., :inner]
-        frame_values = product[..., inner:own] if self._crosses_apart else projected
+        frame_values = product[..., inner:own] if self._projects_frames_separately else projected
         residual = None if self.residual is None else product[..., own:last]
         return projected, frame_values, residual, product[..., last:]
 
     @property
-    def _crosses_apart(self) -> bool:
+    def _projects_frames_separately(self) -> bool:
         return self.frames_needed and self.text_frame is not self.text_text
 
 
@@ -181,7 +181,7 @@ def _fold(relation: Relation, vector: Tensor | None) -> Tensor:
     """``[in, heads]``: an attention vector folded into its projection."""
     if vector is None:
         raise ValueError("this relation was built without the attention vector that scoring needs")
-    return relation.collapsed(vector).detach().float().T.contiguous()
+    return relation.collapse(vector).detach().float().T.contiguous()
 
 
 def _relational_plan(layer: RelationalAttention) -> LayerPlan:

@@ -41,10 +41,10 @@ class FactorisedScorer(Scorer):
         project = None if self.subspace is None else self.subspace.project
         return factorised.score_tile(self.fast, text.sentence.float(), prepared_videos, project)
 
-    def hurry(self) -> None:
-        """Score with :class:`RadiusSubspace`: within 1e-5; the last digit may depend on earlier
+    def allow_shortcuts(self) -> None:
+        """Score with :class:`RadiusSubspace`: exact to 1e-5; the last digit may depend on earlier
         calls. For searches on a CPU; no effect elsewhere."""
-        super().hurry()
+        super().allow_shortcuts()
         if self.precision == "fp32" and not self.plan.noise.is_cuda and self.plan.graph.layers:
             self.subspace = RadiusSubspace(self.plan)
 
@@ -69,11 +69,11 @@ class KernelScorer(Scorer):
         self.tile_videos = min(max(tile_bytes // row, 1), 512)
 
     def calibrate(self, text: TextFeatures, video: VideoFeatures) -> None:
-        from eaglenet.scoring.eaglenet.launching import SAMPLE
+        from eaglenet.scoring.eaglenet.launching import SAMPLE_SIZE
 
         with fixed_precision(video.frames.device, "fp32"):
-            sample = self._prepare(video[_evenly(len(video), SAMPLE)])
-            self.launcher.calibrate(text.sentence[_evenly(len(text), SAMPLE)].float(), sample)
+            sample = self._prepare(video[_every(len(video), SAMPLE_SIZE)])
+            self.launcher.calibrate(text.sentence[_every(len(text), SAMPLE_SIZE)].float(), sample)
 
     def _prepare(self, video: VideoFeatures) -> PreparedVideos:
         full = video.to(video.frames.device, torch.float32)
@@ -83,7 +83,7 @@ class KernelScorer(Scorer):
         return self.launcher.score_tile(text.sentence, prepared_videos)
 
 
-def _evenly(count: int, size: int) -> slice:
+def _every(count: int, size: int) -> slice:
     """Slice of evenly spaced rows, fewer than ``2 * size``."""
     return slice(None, None, max(1, count // size))
 

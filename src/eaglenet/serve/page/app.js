@@ -393,8 +393,8 @@ const setUp = async () => {
       (info.keyframe_clips ? ` (${number.format(info.keyframe_clips)} from keyframes so far)` : "") +
       ` \u00b7 ${number.format(info.files)} files \u00b7 ` +
       `${duration(info.hours)} \u00b7 ` +
-      (info.lines ? `${number.format(info.lines)} lines of words \u00b7 ` : "") + info.model;
-    document.querySelector("#parts").hidden = !info.lines;
+      (info.transcript_lines ? `${number.format(info.transcript_lines)} transcript lines \u00b7 ` : "") + info.model;
+    document.querySelector("#parts").hidden = !info.transcript_lines;
     info.tags.forEach(offer);
     form.elements.tag.closest("label").hidden = !info.tags.length;
     picture.allow(info.uploads);

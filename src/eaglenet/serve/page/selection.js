@@ -5,6 +5,7 @@ import { clock, element, picture, span } from "./view.js";
 
 const KEPT = "eaglenet-favourites";
 const MOST_KEPT = 500;
+const MAX_SAVED = 200;
 const bar = document.querySelector("#selection");
 const count = document.querySelector("#selected-count");
 const favourites = document.querySelector("#favourites");
@@ -41,34 +42,41 @@ export const clear = () => {
   show();
 };
 
-// A cell that begins like a formula would be run by a spreadsheet.
-const cell = (value) => {
-  const text = String(value);
-  const safe = /^[=+\-@\t\r]/.test(text) && typeof value !== "number" ? `'${text}` : text;
-  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-};
+const title = () => document.querySelector("#query").value.trim().slice(0, 200) || "moments";
 
-const table = () => {
-  const rows = [...selected.values()].map((hit) => [
-    hit.path, hit.moment.start, hit.moment.end, hit.moment.best, hit.score ?? "", hit.confidence ?? "", hit.clip_id,
-  ]);
-  return [["path", "start", "end", "best", "score", "confidence", "clip_id"], ...rows];
-};
-
-const saveCsv = () => {
-  const text = table().map((row) => row.map(cell).join(",")).join("\r\n");
+const saveList = async () => {
+  const format = document.querySelector("#save-format").value;
+  const moments = [...selected.values()].map((hit) => ({
+    clip_id: hit.clip_id, start: hit.moment.start, end: hit.moment.end,
+    score: hit.score ?? 0, confidence: hit.confidence ?? null,
+  }));
+  if (moments.length > MAX_SAVED) {
+    show(`At most ${MAX_SAVED} moments can be saved at once.`);
+    return;
+  }
+  const answer = await fetch("/api/export", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ moments, format, title: title() }),
+  }).catch(() => null);
+  if (!answer?.ok) {
+    const problem = await answer?.json().catch(() => null);
+    show(`Not saved: ${problem?.error?.message ?? "the service does not answer"}`);
+    return;
+  }
   const link = element("a");
-  link.href = URL.createObjectURL(new Blob([text, "\r\n"], { type: "text/csv" }));
-  link.download = "moments.csv";
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = `moments.${format}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  show();
 };
 
 const copyList = async () => {
   const lines = [...selected.values()].map((hit) => `${hit.path}\t${span(hit.moment)}`);
   show(await copy(lines.join("\n"))
     ? `${lines.length} copied`
-    : "This browser does not let a page copy here; save the list as CSV.");
+    : "This browser does not let a page copy here; save the list instead.");
 };
 
 // A phone offers its own ways to send a link; elsewhere it is copied.
@@ -154,7 +162,7 @@ export const showFavourites = () => {
 
 export const setUp = (onOpen) => {
   open = onOpen;
-  document.querySelector("#save-csv").addEventListener("click", saveCsv);
+  document.querySelector("#save-list").addEventListener("click", saveList);
   document.querySelector("#select-all").addEventListener("click", selectAll);
   document.querySelector("#share-selected").addEventListener("click", share);
   document.querySelector("#copy-list").addEventListener("click", copyList);

@@ -39,4 +39,4 @@ def test_the_head_has_the_temperature_of_its_towers(tmp_path: Path) -> None:
     scale = towers.encoder.logit_scale.exp()  # type: ignore[operator]
     torch.testing.assert_close(head.loss.scale(), scale)
     expected = F.normalize(towers.encode_text(sentences).sentence, dim=-1)
-    torch.testing.assert_close(head.bank.held(), expected, atol=1e-3, rtol=0)
+    torch.testing.assert_close(head.bank.stored_vectors(), expected, atol=1e-3, rtol=0)

@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from eaglenet.layers.sentence_bank import SentenceBank
+from eaglenet.layers.hubness import HubnessLayer
 
 
 def test_the_level_of_a_video_by_a_loop() -> None:
     torch.manual_seed(0)
-    bank = SentenceBank(7, 5, weight=0.75)
+    bank = HubnessLayer(7, 5, weight=0.75)
     sentences, videos = torch.randn(4, 5), F.normalize(torch.randn(3, 5), dim=-1)
     bank.add(sentences)
     scale = 20.0
@@ -23,11 +23,11 @@ def test_the_level_of_a_video_by_a_loop() -> None:
 
 
 def test_an_empty_bank_changes_nothing() -> None:
-    assert SentenceBank(3, 5, 1.0)(torch.randn(2, 5), torch.tensor(9.0)).tolist() == [0.0, 0.0]
+    assert HubnessLayer(3, 5, 1.0)(torch.randn(2, 5), torch.tensor(9.0)).tolist() == [0.0, 0.0]
 
 
 def test_the_oldest_sentences_give_way() -> None:
-    bank = SentenceBank(4, 2, 1.0)
+    bank = HubnessLayer(4, 2, 1.0)
     first, second = torch.eye(2).repeat(2, 1)[:3], -torch.eye(2)
     bank.add(first)
     bank.add(second)
@@ -38,7 +38,7 @@ def test_the_oldest_sentences_give_way() -> None:
 
 
 def test_a_bank_travels_with_the_weights() -> None:
-    bank, other = SentenceBank(4, 3, 0.5), SentenceBank(4, 3, 0.5)
+    bank, other = HubnessLayer(4, 3, 0.5), HubnessLayer(4, 3, 0.5)
     bank.add(torch.randn(3, 3))
     other.load_state_dict(bank.state_dict())
     videos = F.normalize(torch.randn(2, 3), dim=-1)
@@ -47,7 +47,7 @@ def test_a_bank_travels_with_the_weights() -> None:
 
 
 def test_a_video_near_every_sentence_is_levelled_most() -> None:
-    bank = SentenceBank(8, 2, 1.0)
+    bank = HubnessLayer(8, 2, 1.0)
     bank.add(torch.tensor([[1.0, 0.1], [1.0, -0.1], [1.0, 0.2]]))
     hub, other = bank(torch.eye(2), torch.tensor(10.0)).tolist()
     assert hub > other

@@ -1,4 +1,4 @@
-"""Hubness bank: typical texts, and the offsets of videos that match all of them."""
+"""Hubness offsets of videos that are close to all texts of a bank."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-def level_of_videos(
+def soft_maximum(
     cosines: Float[Tensor, "bank videos"], scale: Float[Tensor, ""] | float
 ) -> Float[Tensor, "videos"]:
-    r"""Soft maximum of a video's cosines with the sentences of a bank.
+    r"""Return the soft maximum of a video's cosines with the texts of a bank.
 
     .. math:: \frac{1}{a} \log \frac{1}{K} \sum_k \exp(a \, c_{kv})
     """
     return (torch.logsumexp(scale * cosines, dim=0) - math.log(len(cosines))) / scale
 
 
-class SentenceBank(nn.Module):
+class HubnessLayer(nn.Module):
     r"""Hubness offset: the part of a video's score that comes from being close to all texts.
 
     .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, \hat b_k \cdot \hat v)
 
-    over the K unit sentences b of the bank, with the temperature a of the towers. A score minus
-    h(v) is the logarithm of a softmax over texts up to constants (w = 1): inverted softmax (Smith
-    et al., 2017) with sentences that are at hand when a video is indexed. The bank is filled in
-    training, first in first out, and is saved with the model: vectors, not sentences.
+    over the K unit vectors b of the bank, with the temperature a of the towers. For w = 1, a score
+    minus h(v) is the logarithm of a softmax over texts, up to constants: the inverted softmax of
+    Smith et al. (2017), with texts that are known when a video is indexed. Training fills the bank,
+    first in, first out. The model stores the vectors of the texts, not the texts.
     """
 
     vectors: Tensor
@@ -42,24 +42,24 @@ class SentenceBank(nn.Module):
 
     @torch.no_grad()
     def add(self, sentences: Float[Tensor, "texts dim"]) -> None:
-        """Replace the oldest texts by these."""
+        """Replace the oldest vectors by those of these texts."""
         unit = F.normalize(sentences.detach().to(self.vectors.dtype), dim=-1)[-self.size :]
         rows = (self.count + torch.arange(len(unit), device=unit.device)) % self.size
         self.vectors[rows] = unit
         self.count += len(unit)
 
-    def held(self) -> Float[Tensor, "texts dim"]:
+    def stored_vectors(self) -> Float[Tensor, "texts dim"]:
         """Return the unit vectors of the texts stored so far."""
         return self.vectors[: min(int(self.count), self.size)]
 
     def forward(
         self, videos: Float[Tensor, "videos dim"], scale: Float[Tensor, ""]
     ) -> Float[Tensor, "videos"]:
-        """Return h of unit videos; zeros while the bank is empty."""
-        texts = self.held()
+        """Return the offsets of unit videos; zeros while the bank is empty."""
+        texts = self.stored_vectors()
         if not len(texts):
             return videos.new_zeros(len(videos))
         wide = torch.promote_types(videos.dtype, torch.float32)
         scale = scale.detach().to(wide)
         cosines = texts.to(wide) @ videos.to(wide).T
-        return (self.weight * level_of_videos(cosines, scale)).to(videos.dtype)
+        return (self.weight * soft_maximum(cosines, scale)).to(videos.dtype)
