@@ -2,8 +2,8 @@
 
     python benchmarks/frame_vectors.py FOLDER CACHE [--runtime int8] [--items 10000]
 
-Encoding takes most of the time of the benchmarks that use it: vectors are kept in CACHE, a batch per
-file, and a run that was stopped goes on where it was.
+Encoding takes most of the time of the benchmarks that use it: vectors are kept in CACHE, a file per
+batch, and an interrupted run continues.
 """
 
 from __future__ import annotations
