@@ -68,7 +68,7 @@ def main() -> None:
     assert bank is not None, "confidences are measured with the model's own hubness bank"
     clips = np.concatenate([folder.clips for folder in folders])
     queries = folders[0].texts
-    texts = encode_texts(options.model, [text for text, _ in queries])
+    texts = encode_texts(options.model, [text for text, _ in queries], options.vectors)
     owners = np.array([number for _, number in queries])
     ids = [item.id for folder in folders for item in folder.items]
     gallery = Gallery(

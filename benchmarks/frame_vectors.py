@@ -9,6 +9,7 @@ batch, and an interrupted run continues.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -108,16 +109,21 @@ def open_tower(
     @torch.inference_mode()
     def encode(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
         result: NDArray[np.float32] = encoder.vision(torch.from_numpy(frames)).numpy()
-        return result
+        return result.reshape(len(frames), -1)
 
     return encode
 
 
-def encode_texts(model: str, texts: list[str]) -> NDArray[np.float32]:
+def encode_texts(model: str, texts: list[str], cache: Path) -> NDArray[np.float32]:
     """Unit vectors of texts."""
     light = LightModel.open(model)
-    steps = range(0, len(texts), 64)
-    return unit(np.concatenate([light.encode_texts(texts[step : step + 64]) for step in steps]))
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    path = cache / f"texts-{digest[:8]}-{light.identity[:8]}.npy"
+    if not path.exists():
+        steps = range(0, len(texts), 64)
+        parts = [light.encode_texts(texts[step : step + 64]) for step in steps]
+        np.save(path, np.concatenate(parts))
+    return unit(np.load(path))
 
 
 def _jpegs_of_items(folder: FrameFolder) -> Iterator[list[bytes]]:

@@ -64,15 +64,16 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True, help="folder of frames")
     parser.add_argument("--vectors", type=Path, required=True, help="folder where vectors are kept")
     parser.add_argument("--model", default="small")
+    parser.add_argument("--runtimes", nargs="+", default=RUNTIMES, choices=RUNTIMES)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     options = parser.parse_args()
     vectors = {
         runtime: encode_folder(options.root, options.vectors, options.model, runtime)
-        for runtime in RUNTIMES
+        for runtime in options.runtimes
     }
     texts = [text for text, _ in vectors[REFERENCE].texts]
     light = LightModel.open(options.model)
-    rows = measure(vectors, encode_texts(options.model, texts), light.bank)
+    rows = measure(vectors, encode_texts(options.model, texts, options.vectors), light.bank)
     base = rows[REFERENCE]["mean_of_frames"]["R@1"]
     checks = {
         "largest_difference_of_r1": max(
