@@ -32,12 +32,23 @@ class Gallery:
 
     scores: cosines minus hubness offsets, ``[texts, clips]``.
     clip_of_text: right clip per text.
-    subjects: category per clip; -1: unknown, never part of a gallery without a subject.
+    subjects: whether a clip shows a subject, ``[clips, subjects]``. A clip without any is unknown,
+        and never part of a gallery from which a subject is absent.
     """
 
     scores: NDArray[np.float32]
     clip_of_text: NDArray[np.int64]
-    subjects: NDArray[np.int64]
+    subjects: NDArray[np.bool_]
+
+    def without_subject(self, clip: int) -> NDArray[np.int64]:
+        """Clips that show none of the subjects of a clip."""
+        is_known = self.subjects.any(axis=1)
+        return np.flatnonzero(is_known & ~self.subjects[:, self.subjects[clip]].any(axis=1))
+
+    def can_lack_subjects(self, size: int) -> bool:
+        """Return whether galleries of this size can be drawn without the subject of a text."""
+        targets = np.unique(self.clip_of_text)[::7]
+        return all(len(self.without_subject(int(clip))) >= size for clip in targets)
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,6 @@ def draw_trials(
     """
     generator = np.random.default_rng(seed)
     num_texts, num_clips = gallery.scores.shape
-    known = np.flatnonzero(gallery.subjects >= 0)
     evidence, right, first, present, clips = [], [], [], [], []
     for text in generator.integers(num_texts, size=count):
         target = int(gallery.clip_of_text[text])
@@ -86,8 +96,7 @@ def draw_trials(
             pool = np.delete(np.arange(num_clips), target)
             members = np.append(generator.permutation(pool)[: size - 1], target)
         else:
-            pool = known[gallery.subjects[known] != gallery.subjects[target]]
-            members = generator.permutation(pool)[:size]
+            members = generator.permutation(gallery.without_subject(target))[:size]
         scores = gallery.scores[text, members]
         order = np.argsort(-scores, kind="stable")[: MAX_RIVALS + HITS]
         own = make_evidence(scores[order], SCALE, mean=float(scores.mean()), num_clips=len(members))

@@ -1,13 +1,15 @@
 """How well confidence tells right hits from wrong ones, and the calibration that ships.
 
-python benchmarks/confidence.py --root TEST --categories MSRVTT_data.json --arrays CACHE.npz \
-    [--distractors FRAMES ...] [--model small] [--save]
+python benchmarks/confidence.py --root TEST --subjects MSRVTT_data.json --vectors CACHE \
+    [--distractors FRAMES ...] [--model small] [--name NAME] [--save]
 
-TEST and FRAMES are folders of frames (`eaglenet data frames`). Every caption of the test videos is
-a query. Galleries of each size are drawn from the test videos and the distractors; in a fifth of
-the searches no video of the query's category is there. All numbers are of weights that were fitted
-without the query's video (five folds). ``--save`` writes the weights, fitted with all videos,
-into the model folder. CACHE.npz keeps the vectors: encoding takes most of the time.
+TEST and FRAMES are folders of frames (`eaglenet data frames`). Every caption of an item of TEST is
+a query. Galleries of each size are drawn from TEST and the distractors; in a fifth of the searches
+no item with a subject of the query's is there, where enough items have known subjects: MSR-VTT's
+categories, or JSON with the labels of each item. `fitted` are weights that were fitted to galleries
+of 100 to 1,000 without the query's item (five folds), `shipped` those of the model, as they are.
+``--save`` writes the weights, fitted with all items, into the model folder. CACHE keeps the vectors
+(benchmarks/frame_vectors.py). The result is written to `results/NAME-cpu.json`.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 from calibration import (
     Gallery,
+    Trials,
     cross_fit,
     draw_trials,
     make_calibration,
@@ -34,14 +36,12 @@ from calibration import (
 from common import environment, save_result
 from eaglenet.core.files import read_json
 from eaglenet.indexing.hubness import model_hubness_bank
-from eaglenet.models.files import local_folder
-from eaglenet.models.folder import load
-from eaglenet.research.data.sources import DataChoice, Opening
-from eaglenet.research.experiments.stored_data import open_frames
-from eaglenet.research.training.epochs import index_chunks
-from eaglenet.search.torch_model import model_identity
+from eaglenet.models.light_model import LightModel
+from eaglenet.search.confidence import FEATURES, Calibration
+from frame_vectors import encode_folder, encode_texts
 
 SIZES = (100, 300, 1_000, 3_000, 10_000)
+FITTED_SIZES = (100, 1_000)
 ABSENT_SHARE = 0.2
 FITTED, MEASURED = 12_000, 6_000
 """Searches that weights are fitted to, and that each row is measured on."""
@@ -50,133 +50,122 @@ FITTED, MEASURED = 12_000, 6_000
 def main() -> None:
     """Read the options, encode or load, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", default="", help="folder of frames of the test videos")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--categories", type=Path, required=True, help="MSRVTT_data.json")
-    parser.add_argument("--distractors", nargs="*", default=(), help="other folders of frames")
-    parser.add_argument("--arrays", type=Path, required=True, help="where vectors are kept")
+    parser.add_argument("--root", type=Path, required=True, help="frames of unseen items")
+    parser.add_argument("--subjects", type=Path, required=True, help="MSRVTT_data.json or labels")
+    parser.add_argument("--distractors", nargs="*", type=Path, default=(), help="more frames")
+    parser.add_argument("--items", type=int, default=None, help="items of each folder, at most")
+    parser.add_argument("--vectors", type=Path, required=True, help="folder where vectors are kept")
     parser.add_argument("--model", default="small")
+    parser.add_argument("--name", default="confidence", help="name of the result")
     parser.add_argument("--save", action="store_true", help="write the calibration of the model")
-    parser.add_argument("--output", type=Path, default=None, help="folder of the result")
-    given = parser.parse_args()
-    method = load(given.model).eval()
-    if not given.arrays.exists():
-        encode(method, given)
-    arrays = dict(np.load(given.arrays))
-    bank = model_hubness_bank(method, given.model)
+    options = parser.parse_args()
+    folders = [
+        encode_folder(root, options.vectors, options.model, "int8", options.items)
+        for root in (options.root, *options.distractors)
+    ]
+    light = LightModel.open(options.model)
+    bank = model_hubness_bank(light, options.model)
     assert bank is not None, "confidences are measured with the model's own hubness bank"
-    clips = np.concatenate([arrays["clips"], arrays["distractors"]])
-    scores = score_texts(arrays["texts"], clips, bank.offsets(clips))
+    clips = np.concatenate([folder.clips for folder in folders])
+    queries = folders[0].texts
+    texts = encode_texts(options.model, [text for text, _ in queries], options.vectors)
+    owners = np.array([number for _, number in queries])
+    ids = [item.id for folder in folders for item in folder.items]
     gallery = Gallery(
-        scores,
-        arrays["clip_of_text"],
-        categories(given.categories, [*arrays["clip_ids"], *arrays["distractor_ids"]]),
+        score_texts(texts, clips, bank.offsets(clips)), owners, read_subjects(options.subjects, ids)
     )
-    rows = measure_sizes(gallery)
-    raw = draw_raw(arrays["texts"] @ arrays["clips"].T, arrays["clip_of_text"])
+    rows = measure_sizes(gallery, Calibration.load(light.folder))
     result: dict[str, Any] = {
-        "model": given.model,
-        "queries": len(arrays["texts"]),
-        "videos": len(arrays["clips"]),
-        "distractors": len(arrays["distractors"]),
+        "model": options.model,
+        "queries": len(texts),
+        "items": len(folders[0].items),
+        "distractors": len(clips) - len(folders[0].items),
         "absent_share": ABSENT_SHARE,
-        "auc_of_raw_cosines": round(raw, 4),
+        "auc_of_raw_cosines": round(raw_auc(texts @ folders[0].clips.T, owners), 4),
         "rows": rows,
     }
-    print(save_result("confidence", result, given.output))
-    if given.save:
-        save(method, given.model, str(bank), gallery, rows)
+    print(save_result(options.name, result))
+    if options.save:
+        save(light, str(bank), gallery, rows)
 
 
-def measure_sizes(gallery: Gallery) -> list[dict[str, Any]]:
+def measure_sizes(gallery: Gallery, shipped: Calibration | None) -> list[dict[str, Any]]:
     """Measure at each size that the clips allow, with and without absent subjects."""
     num_clips = gallery.scores.shape[1]
-    sizes = [size for size in SIZES if size <= num_clips]
-    fitting = draw_trials(
-        gallery, sizes=(sizes[0], sizes[-1]), count=FITTED, absent_share=ABSENT_SHARE
-    )
+    share = ABSENT_SHARE if gallery.can_lack_subjects(FITTED_SIZES[0]) else 0.0
+    fitting = draw_fitting(gallery, share)
     rows = []
-    for size in sizes:
-        for share in (0.0, ABSENT_SHARE):
+    for size in (size for size in SIZES if size <= num_clips):
+        shares = (0.0, ABSENT_SHARE) if gallery.can_lack_subjects(size) else (0.0,)
+        for share in shares:
             trials = draw_trials(
                 gallery, sizes=(size, size), count=MEASURED, absent_share=share, seed=1
             )
             row = {"gallery": size, **measure(trials, cross_fit(fitting, trials))}
+            if shipped is not None:
+                row["shipped"] = measure(trials, confidences_of(shipped, trials))
             print(row)
             rows.append(row)
     return rows
 
 
-def draw_raw(cosines: NDArray[np.float32], clip_of_text: NDArray[np.int64]) -> float:
-    """AUC of the plain cosine of the first hit, over all test videos: what there was before."""
+def draw_fitting(gallery: Gallery, absent_share: float) -> Trials:
+    """Searches that weights are fitted to."""
+    num_clips = gallery.scores.shape[1]
+    last = max(
+        size
+        for size in range(*FITTED_SIZES, 50)
+        if size <= num_clips and (not absent_share or gallery.can_lack_subjects(size))
+    )
+    return draw_trials(
+        gallery, sizes=(FITTED_SIZES[0], last), count=FITTED, absent_share=absent_share
+    )
+
+
+def confidences_of(calibration: Calibration, trials: Trials) -> NDArray[np.float64]:
+    """Confidences by the weights of a model."""
+    weights = np.array([calibration.weights[name] for name in FEATURES])
+    result: NDArray[np.float64] = 1 / (1 + np.exp(-trials.evidence @ weights))
+    return result
+
+
+def raw_auc(cosines: NDArray[np.float32], clip_of_text: NDArray[np.int64]) -> float:
+    """AUC of the plain cosine of the first hit, over all items of the test set."""
     is_right = cosines.argmax(axis=1) == clip_of_text
     return roc_auc(cosines.max(axis=1).astype(np.float64), is_right)
 
 
-def save(method: Any, name: str, bank: str, gallery: Gallery, rows: list[dict[str, Any]]) -> None:
-    """Fit with all videos and write the file of the model."""
-    sizes = sorted({row["gallery"] for row in rows})
-    trials = draw_trials(
-        gallery, sizes=(sizes[0], sizes[-1]), count=FITTED, absent_share=ABSENT_SHARE
-    )
+def save(light: LightModel, bank: str, gallery: Gallery, rows: list[dict[str, Any]]) -> None:
+    """Fit with all items and write the file of the model."""
+    trials = draw_fitting(gallery, ABSENT_SHARE)
     with_absent = [row for row in rows if "absent" in row]
     measured = {
         "date": environment()["date"][:10],
         "data": "476 test videos of MSR-VTT 1k-A, every caption a query; a fifth of the searches "
         "without any video of the query's category; five folds by video",
-        "galleries": sizes,
+        "galleries": [row["gallery"] for row in with_absent],
         "auc": [row["auc"] for row in with_absent],
         "calibration_error": [row["calibration_error"] for row in with_absent],
         "command": "python benchmarks/confidence.py --save",
     }
-    calibration = make_calibration(trials, model_identity(method), bank, measured)
-    folder = local_folder(name)
-    calibration.save(folder)
-    print(folder)
+    make_calibration(trials, light.identity, bank, measured).save(light.folder)
+    print(light.folder)
 
 
-def categories(path: Path, ids: list[str]) -> NDArray[np.int64]:
-    """Category of each video; -1 for what is not of MSR-VTT."""
-    known = {row["video_id"]: int(row["category"]) for row in read_json(path)["videos"]}
-    return np.array([known.get(str(name).split("-")[-1], -1) for name in ids])
-
-
-@torch.no_grad()
-def encode(method: Any, given: argparse.Namespace) -> None:
-    """Encode the test videos, their captions, and one vector per distractor."""
-    spec = method.frame_spec
-
-    def open_folder(root: str, split: str) -> Any:
-        return open_frames(
-            DataChoice("frames", root, frames=spec, workers=0), split, Opening(method, Path())
-        )
-
-    def videos_of(source: Any) -> NDArray[np.float32]:
-        parts = [
-            method.coarse_vectors(method.encode_video(source.videos(part)))
-            for part in index_chunks(source.num_videos, 20)
-        ]
-        return torch.cat(parts).float().numpy()
-
-    source = open_folder(given.root, given.split)
-    texts = torch.cat(
-        [
-            method.coarse_vectors(method.encode_text(source.texts(rows)))
-            for rows in torch.arange(source.num_texts).split(128)
-        ]
-    )
-    others = [open_folder(root, split) for root in given.distractors for split in ("train",)]
-    np.savez(
-        given.arrays,
-        clips=videos_of(source),
-        clip_ids=np.array(source.video_ids),
-        texts=texts.float().numpy(),
-        clip_of_text=source.video_of_text.numpy(),
-        distractors=np.concatenate(
-            [np.zeros((0, texts.shape[1]), np.float32), *map(videos_of, others)]
-        ),
-        distractor_ids=np.array([name for other in others for name in other.video_ids], "U64"),
-    )
+def read_subjects(path: Path, ids: list[str]) -> NDArray[np.bool_]:
+    """Subjects of each item, ``[items, subjects]``, by the last part of its id."""
+    content = read_json(path)
+    if "videos" in content:
+        known = {row["video_id"]: [str(row["category"])] for row in content["videos"]}
+    else:
+        known = content
+    names = sorted({name for own in known.values() for name in own})
+    columns = {name: number for number, name in enumerate(names)}
+    result = np.zeros((len(ids), len(names)), bool)
+    for row, item in enumerate(ids):
+        for name in known.get(item.split("-")[-1], ()):
+            result[row, columns[name]] = True
+    return result
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ python fuzz/seeds.py subtitles corpus/subtitles
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
@@ -79,6 +80,16 @@ def zip_bytes() -> bytes:
     return buffer.getvalue()
 
 
+def shard_bytes() -> bytes:
+    """One list that both readers of shards take."""
+    arrays = {"rows": "<2q", "cosines": "<2f", "distances": "<2H", "scores": "<2i"}
+    arrays |= {"half_distances": "<2H", "half_counts": "<2q"}
+    packed = {
+        name: base64.b64encode(struct.pack(form, 0, 1)).decode() for name, form in arrays.items()
+    }
+    return json.dumps({"lists": [packed]}).encode()
+
+
 def sound_input(name: str) -> bytes:
     """A valid input of a target."""
     if name in ("video", "audio", "embedded_subtitles"):
@@ -106,7 +117,7 @@ def sound_input(name: str) -> bytes:
             }
         ).encode(),
         "hub_headers": lambda: b'ETag:"' + b"a" * 40 + b'"\nX-Repo-Commit:' + b"b" * 40,
-        "shard_rows": lambda: b'{"rows": "AAAAAA==", "scores": "AAAAAA=="}',
+        "shard_rows": shard_bytes,
     }
     return inputs[name]()
 

@@ -231,15 +231,41 @@ def hub_headers(content: bytes) -> None:
     check_names({name.lower(): value for name, _, value in lines})
 
 
-@target(ValueError, KeyError, TypeError)
+@target(EagleNetError)
 def shard_rows(content: bytes) -> None:
-    """Unpack the rows that a shard found."""
-    from eaglenet.cluster.shards import unpack_shortlist
-    from eaglenet.core.untrusted import parse_json
+    """Unpack the rows that a shard found, and merge them with those of an honest one."""
+    import numpy as np
 
-    body = parse_json(content)
-    if isinstance(body, dict):
-        unpack_shortlist(body, 100)
+    from eaglenet.cluster.shards import unpack_near, unpack_shortlist
+    from eaglenet.core.untrusted import parse_json
+    from eaglenet.search.shortlist import Shortlist, merge_shortlists
+    from eaglenet.store.codes import Near, merge_best
+
+    own = np.arange(100, 110)
+    for is_halved in (None, False, True):
+        try:
+            lists = parse_json(content)["lists"]
+            if is_halved is None:
+                shortlists = [unpack_shortlist(each, (0, 100)) for each in lists]
+            else:
+                near = [unpack_near(each, (0, 100), is_halved) for each in lists]
+        except (ValueError, KeyError, TypeError):  # What the front catches.
+            continue
+        if is_halved is None:
+            for shortlist in shortlists:
+                honest = Shortlist(own, np.zeros(10, np.float32))
+                merged = merge_shortlists([shortlist, honest], 20)
+                assert len(set(merged.rows.tolist())) == len(merged.rows)
+                assert np.isfinite(merged.cosines).all()
+        else:
+            distances = np.zeros(10, np.uint16)
+            halves = distances if is_halved else None
+            honest_near = Near(own, distances, halves, scores=np.full(10, 2**20, np.int32))
+            for each in near:
+                rows = merge_best([each, honest_near], 10, 200)
+                assert len(set(rows.tolist())) == len(rows)
+                # An honest row at distance 0 with a high score is hidden by no claim of the other.
+                assert len(each.rows) >= 10 or set(own) & set(rows.tolist())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -65,3 +70,15 @@ def test_negative_and_large_numbers_are_attributes() -> None:
     values = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
     assert values.pop("real") == pytest.approx(1e-6)
     assert values == {"small": -1, "large": 2**40, "many": [-3, 5]}
+
+
+def test_onnxruntime_reports_nothing(tmp_path: Path) -> None:
+    """From version 1.31 on, its import opens a database of events and writes ids to a file."""
+    pytest.importorskip("onnxruntime")
+    program = "import eaglenet, onnxruntime"
+    environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    for name in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
+        environment.pop(name, None)
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert list(tmp_path.iterdir()) == []

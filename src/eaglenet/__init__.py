@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from eaglenet.search.engine import Engine, open
     from eaglenet.search.options import Filters, SearchOptions
     from eaglenet.search.query import Query
+
+# onnxruntime 1.31 reports its use to Microsoft and writes ids into the temporary folder, from its
+# import on. Nothing leaves the machine: set here, before any module of ours or an extra imports it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     "METHODS": "eaglenet.methods.base",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +13,12 @@ from test_videos import small_video
 
 from eaglenet.indexing.files import LEADS_OUT, find_videos
 from eaglenet.indexing.inspection import Inspection, inspect_ahead
+from eaglenet.indexing.options import IndexOptions
+from eaglenet.indexing.watch import watch
+from eaglenet.store.records import LineQuery
+from eaglenet.store.store import LocalStore
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 
 @pytest.fixture
@@ -87,3 +94,82 @@ def test_links_that_change_all_the_time_leak_nothing(folders: tuple[Path, Path])
         thread.join()
     # The file of the folder itself is not a video: only the secret one has clips.
     assert windows == 0
+
+
+NAMES = [f"{number}.mp4" for number in range(6)]
+SECRET_LINE = "the secret of the other folder"
+
+
+def fill(folder: Path, colour: str, line: str) -> None:
+    """Write a long and some short videos, with subtitles."""
+    folder.mkdir(parents=True)
+    for number, name in enumerate(NAMES):
+        colour_video(folder / name, [colour] * (20 if number == 0 else 1 + number))
+        subtitles = f"1\n00:00:01,000 --> 00:00:02,000\n{line}\n"
+        (folder / name).with_suffix(".srt").write_text(subtitles)
+
+
+def index_watched(root: Path, store: Path, workers: int) -> LocalStore:
+    """Watch a folder until it has been indexed once."""
+    options = IndexOptions(splitting=SPLITTING, workers=workers, precision="fp32")
+    reports = watch([root], store, "bag", options=options, method=BagMethod(), wait=lambda _: True)
+    next(reports)
+    return LocalStore.open(store)
+
+
+def has_line(store: LocalStore, term: str) -> bool:
+    return bool(store.snapshot().find_lines(LineQuery((term,)), 10))
+
+
+def thumbnails_of(store: LocalStore) -> set[bytes]:
+    snapshot = store.snapshot()
+    return {snapshot.thumbnail(int(row)) for row in snapshot.visible_rows()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="links are exchanged as Linux does it")
+def test_links_that_change_while_a_watched_folder_is_indexed_leak_nothing(tmp_path: Path) -> None:
+    """Folder, files and subtitles are exchanged with links while real runs read them."""
+    root, secret = tmp_path / "videos", tmp_path / "secret"
+    fill(root / "sub", "red", "an open word")
+    fill(secret, "blue", SECRET_LINE)
+    private = index_watched(secret, tmp_path / "private", workers=0)
+    assert len(private.files()) == len(NAMES)
+    assert has_line(private, "secret")
+    over = threading.Event()
+    exchanges = 0
+
+    def exchange() -> None:
+        nonlocal exchanges
+        aside, link = tmp_path / "aside", tmp_path / "link"
+        while not over.is_set():
+            (root / "sub").rename(aside)
+            (root / "sub").symlink_to(secret)
+            (root / "sub").unlink()
+            aside.rename(root / "sub")
+            for name in (NAMES[0], "0.srt", "3.mp4", "3.srt"):
+                (root / "sub" / name).rename(aside)
+                link.symlink_to(secret / name)
+                link.rename(root / "sub" / name)
+                aside.rename(root / "sub" / name)
+            exchanges += 1
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    try:
+        stores = [
+            index_watched(root, tmp_path / f"store {number}", workers=2) for number in range(3)
+        ]
+    finally:
+        over.set()
+        thread.join()
+    assert exchanges > 100
+    secrets = {file.content for file in private.files()}
+    for store in stores:
+        assert secrets.isdisjoint(file.content for file in store.files())
+        assert thumbnails_of(store).isdisjoint(thumbnails_of(private))
+        assert not has_line(store, "secret")
+    # When nothing changes any more, all files of the folder itself are indexed.
+    store = index_watched(root, tmp_path / "store 0", workers=0)
+    assert {Path(file.path).name for file in store.files() if file.status == "done"} == set(NAMES)
+    assert has_line(store, "open")

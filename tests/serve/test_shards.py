@@ -23,7 +23,14 @@ from fastapi.testclient import TestClient
 import eaglenet
 from eaglenet.cluster import shard_front
 from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
-from eaglenet.cluster.shards import OTHER_VERSION, ScanRequest, Shard, create_shard_app, parse_shard
+from eaglenet.cluster.shards import (
+    OTHER_VERSION,
+    ScanRequest,
+    Shard,
+    create_shard_app,
+    pack,
+    parse_shard,
+)
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.indexing.hubness import encode_hubness_bank
 from eaglenet.search.engine import Engine
@@ -254,6 +261,17 @@ def test_dead_shard_is_left_out_and_no_shard_is_an_error(
         front.search("red")
 
 
+def with_arrays(content: bytes, rows: str | None = None, cosine: float = 0.5) -> bytes:
+    """Replace the rows of each list by as many equal ones, or its cosines by ``cosine``."""
+    lists = json.loads(content)["lists"]
+    for each in lists:
+        values = np.frombuffer(base64.b64decode(each["rows"]), "<i8")
+        each["cosines"] = pack(np.full(len(values), cosine), "<f4")
+        if rows == "equal":
+            each["rows"] = pack(np.full(len(values), values[0]), "<i8")
+    return json.dumps({"lists": lists}).encode()
+
+
 LIES: dict[str, Callable[[bytes], bytes]] = {
     "nested": lambda content: b'{"lists": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "no lists": lambda content: b'{"lists": []}',
@@ -263,6 +281,9 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "endless": lambda content: content[:-1] + b" " * 2**23 + b"}",
     "other type": lambda content: b"[1, 2]",
     "other rows": lambda content: content.replace(b'"rows":"', b'"rows":"////////', 1),
+    "equal rows": lambda content: with_arrays(content, rows="equal"),
+    "infinite cosines": lambda content: with_arrays(content, cosine=float("inf")),
+    "no numbers": lambda content: with_arrays(content, cosine=float("nan")),
 }
 
 

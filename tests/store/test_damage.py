@@ -259,6 +259,12 @@ AIMED: dict[str, Callable[[Path], None]] = {
     "a hole in the full-text index": lambda folder: _run(
         folder, "DELETE FROM words_data WHERE id = (SELECT max(id) FROM words_data)"
     ),
+    "the format of a full-text index": lambda folder: _run(
+        folder, "UPDATE term_trigrams_config SET k = 'v\"rsion'"
+    ),
+    "a setting of a full-text index": lambda folder: _run(
+        folder, "INSERT INTO words_config VALUES ('pgsz', 7)"
+    ),
     "another hidden clip": lambda folder: run_without_triggers(
         folder, "INSERT INTO hidden VALUES (2)"
     ),

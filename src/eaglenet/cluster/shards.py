@@ -104,9 +104,11 @@ def pack_shortlist(shortlist: Shortlist) -> dict[str, str]:
 
 
 def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortlist:
-    """Decode the best clips of a shard; raises ``ValueError`` for rows outside of its bounds."""
+    """Decode the best clips of a shard; raises ``ValueError`` for what no scan of it returns."""
     rows, cosines = unpack(body["rows"], "<i8"), unpack(body["cosines"], "<f4")
     _check_rows(rows, bounds, len(cosines))
+    if len(np.unique(rows)) != len(rows) or not np.isfinite(cosines).all():
+        raise ValueError("a row twice, or impossible cosines")
     return Shortlist(rows.astype(np.int64), cosines.astype(np.float32))
 
 
@@ -124,17 +126,24 @@ def pack_near(near: Near) -> dict[str, str]:
 
 
 def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], is_halved: bool) -> Near:
-    """Decode the nearest codes of a shard; raises ``ValueError`` for rows outside of its bounds."""
+    """Decode the nearest codes of a shard; raises ``ValueError`` for what no scan of it returns."""
     rows, distances = unpack(body["rows"], "<i8"), unpack(body["distances"], "<u2")
     scores = unpack(body["scores"], "<i4").astype(np.int32)
     _check_rows(rows, bounds, len(distances))
     _check_rows(rows, bounds, len(scores))
+    if (rows[1:] <= rows[:-1]).any():
+        raise ValueError("rows out of order")
     if len(scores) and not -MAX_SUM < scores.min() <= scores.max() < MAX_SUM:
         raise ValueError("impossible scores")
     if not is_halved:
         return Near(rows.astype(np.int64), distances.astype(np.uint16), scores=scores)
     halves, counts = unpack(body["half_distances"], "<u2"), unpack(body["half_counts"], "<i8")
     _check_rows(rows, bounds, len(halves))
+    # They decide how far rows of all shards are compared.
+    size = bounds[1] - bounds[0]
+    is_count = len(counts) <= 2**16 and bool(((counts >= 0) & (counts <= size)).all())
+    if not is_count or counts.sum() > size:
+        raise ValueError("impossible counts")
     return Near(
         rows.astype(np.int64),
         distances.astype(np.uint16),

@@ -33,6 +33,7 @@ from eaglenet.store.schema import (
     DATABASE,
     HIDDEN,
     PAGE_SIZE,
+    TEXT_INDEX_SETTINGS,
     TEXT_INDEXES,
     create_tables,
     is_intact,
@@ -147,6 +148,8 @@ class Database:
     def check_integrity(self) -> None:
         """Have SQLite check its pages and indexes, about a second per million clips.
 
+        The settings of full-text indexes are compared too: FTS5 refuses to write with others.
+
         From SQLite 3.44 on, this includes the full-text indexes. They are checked as the connection
         remembers them, so one that was open while another process wrote reports damage that is not
         there: the check has a connection of its own.
@@ -154,6 +157,12 @@ class Database:
         with store_errors(self.location), closing(connect(self.folder)) as connection:
             limit = len(TEXT_INDEXES) + 1
             rows = connection.execute(f"PRAGMA integrity_check({limit})").fetchall()
+            settings = [
+                connection.execute(f"SELECT k, v FROM {index}_config").fetchall()
+                for index in TEXT_INDEXES
+            ]
+        if any(each != TEXT_INDEX_SETTINGS for each in settings):
+            raise damage(f"a full-text index in {DATABASE}", self.location)
         problems = [text for (text,) in rows if text != "ok" and not _is_unchecked(text)]
         if problems:
             raise damage(f"{DATABASE} ({problems[0]})", self.location)

@@ -155,6 +155,8 @@ def _triggers(name: str) -> Iterable[str]:
 
 
 TEXT_INDEXES = ("words", "term_trigrams")
+TEXT_INDEX_SETTINGS = [("version", 4)]
+"""Rows that FTS5 writes when it creates an index; no setting is changed."""
 TOKENIZER = "porter unicode61 remove_diacritics 0 categories 'L* N* Co M*'"
 TEXT_STATEMENTS = (
     "CREATE VIRTUAL TABLE words USING fts5(terms, origin, content='lines', content_rowid='id', "

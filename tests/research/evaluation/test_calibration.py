@@ -60,7 +60,8 @@ def make_gallery(num_texts: int = 300, num_clips: int = 60) -> Gallery:
     clips = generator.integers(num_clips, size=num_texts)
     scores = generator.normal(0.0, 0.05, (num_texts, num_clips))
     scores[np.arange(num_texts), clips] += generator.uniform(0.0, 0.3, num_texts)
-    return Gallery(scores.astype(np.float32), clips, np.arange(num_clips) % 6)
+    subjects = np.arange(num_clips)[:, None] % 6 == np.arange(6)
+    return Gallery(scores.astype(np.float32), clips, subjects)
 
 
 def test_absent_subjects_are_never_right_and_have_less_confidence() -> None:
@@ -71,6 +72,20 @@ def test_absent_subjects_are_never_right_and_have_less_confidence() -> None:
     assert result["calibration_error"] < 0.05
     assert result["auc_right_first_or_absent"] > 0.8
     assert result["nothing_where_absent"] > result["nothing_where_first_is_right"]
+
+
+def test_galleries_without_a_subject_are_large_enough_or_not_drawn() -> None:
+    """An image may show several subjects, and one of unknown subjects may show any."""
+    gallery = make_gallery()
+    subjects = gallery.subjects.copy()
+    subjects[0, 1] = True  # Shows subjects 0 and 1.
+    subjects[7] = False
+    others = Gallery(gallery.scores, gallery.clip_of_text, subjects).without_subject(0)
+    assert set(others % 6) == {2, 3, 4, 5}
+    assert len(others) == 40
+    assert 7 not in others
+    assert gallery.can_lack_subjects(50)
+    assert not gallery.can_lack_subjects(51)
 
 
 def test_a_calibration_gives_the_confidences_that_were_fitted() -> None:

@@ -1,0 +1,126 @@
+"""Confidence with another tower, from stored features: does the formula depend on `small`?
+
+python benchmarks/confidence_features.py FEATURES --subjects MSRVTT_data.json [--name NAME]
+
+FEATURES holds features of videos and captions by towers that never met: `frame_features.npy`
+[frames, dim], `sentence_features_int8.npy` with `sentence_scales.npy`, and `index.json` with
+`video_ids`, `frames_per_video` and `captions_per_video`. Their common space is learnt in closed
+form (canonical correlations of mean frame and caption) on two thirds of the videos. Captions of the
+others are searched as in benchmarks/confidence.py; the videos that the space was learnt on are
+among the distractors, and captions of theirs are the hubness bank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parent))
+from calibration import Gallery, score_texts
+from common import save_result
+from confidence import ABSENT_SHARE, measure_sizes, raw_auc, read_subjects
+from eaglenet.core.files import read_json
+from eaglenet.models.light_model import unit
+from eaglenet.store.hubness import TEMPERATURE, HubnessBank
+
+Array = NDArray[np.float32]
+DIM, RIDGE = 192, 0.05
+BANK_TEXTS, QUERIES_PER_VIDEO = 1_800, 5
+
+
+@dataclass(frozen=True)
+class Features:
+    """Mean frame per video, and captions with the index of their video."""
+
+    ids: list[str]
+    videos: Array
+    texts: Array
+    owners: NDArray[np.int64]
+
+    @classmethod
+    def load(cls, folder: Path) -> Features:
+        index = read_json(folder / "index.json")
+        counts = np.array(index["frames_per_video"])
+        frames = unit(np.load(folder / "frame_features.npy").astype(np.float32))
+        videos = np.add.reduceat(frames, np.cumsum(counts) - counts, axis=0) / counts[:, None]
+        captions = index["captions_per_video"]
+        per_video = captions if isinstance(captions, list) else [captions] * len(counts)
+        texts = np.load(folder / "sentence_features_int8.npy").astype(np.float32)
+        texts *= np.load(folder / "sentence_scales.npy").astype(np.float32)
+        owners = np.repeat(np.arange(len(counts)), per_video)
+        return cls(index["video_ids"], videos.astype(np.float32), texts, owners)
+
+
+def canonical_maps(texts: Array, videos: Array) -> tuple[Array, Array]:
+    """Maps of centred texts and videos to the directions that correlate most, weighted by it."""
+
+    def whitening(values: Array) -> NDArray[np.float64]:
+        covariance = (values.T @ values).astype(np.float64) / len(values)
+        covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        eigenvalues, vectors = np.linalg.eigh(covariance)
+        result: NDArray[np.float64] = vectors / np.sqrt(eigenvalues) @ vectors.T
+        return result
+
+    left, right = whitening(texts), whitening(videos)
+    cross = left @ (texts.T @ videos / len(texts)) @ right
+    first, correlations, second = np.linalg.svd(cross)
+    weights = np.sqrt(correlations[:DIM])
+    return (
+        (left @ first[:, :DIM] * weights).astype(np.float32),
+        (right @ second[:DIM].T * weights).astype(np.float32),
+    )
+
+
+def main() -> None:
+    """Read the options, learn the space, measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("features", type=Path, help="folder of stored features")
+    parser.add_argument("--subjects", type=Path, required=True, help="MSRVTT_data.json")
+    parser.add_argument("--name", default="confidence-features", help="name of the result")
+    options = parser.parse_args()
+    features = Features.load(options.features)
+    generator = np.random.default_rng(0)
+    order = generator.permutation(len(features.ids))
+    unseen, learnt = np.split(order, [len(order) // 3])
+    is_learnt = np.isin(features.owners, learnt)
+    text_centre = features.texts[is_learnt].mean(axis=0)
+    video_centre = features.videos[learnt].mean(axis=0)
+    text_map, video_map = canonical_maps(
+        features.texts[is_learnt] - text_centre,
+        (features.videos - video_centre)[features.owners[is_learnt]],
+    )
+    clips = unit((features.videos - video_centre) @ video_map)[order]
+    bank_rows = generator.choice(np.flatnonzero(is_learnt), BANK_TEXTS, replace=False)
+    bank_vectors = unit((features.texts[bank_rows] - text_centre) @ text_map)
+    bank = HubnessBank("of the training videos", bank_vectors, 1.0, TEMPERATURE)
+    rows = np.concatenate(
+        [np.flatnonzero(features.owners == video)[:QUERIES_PER_VIDEO] for video in unseen]
+    )
+    texts = unit((features.texts[rows] - text_centre) @ text_map)
+    positions = np.empty_like(order)
+    positions[order] = np.arange(len(order))
+    owners = positions[features.owners[rows]]
+    gallery = Gallery(
+        score_texts(texts, clips, bank.offsets(clips)),
+        owners,
+        read_subjects(options.subjects, [features.ids[number] for number in order]),
+    )
+    result: dict[str, Any] = {
+        "queries": len(texts),
+        "items": len(unseen),
+        "distractors": len(learnt),
+        "absent_share": ABSENT_SHARE,
+        "auc_of_raw_cosines": round(raw_auc(texts @ clips[: len(unseen)].T, owners), 4),
+        "rows": measure_sizes(gallery, None),
+    }
+    print(save_result(options.name, result))
+
+
+if __name__ == "__main__":
+    main()
