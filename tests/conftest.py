@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,8 +15,13 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # and a small product takes five times as long. Read when torch is imported, here and in children.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A child that compiles all that it imports takes up to a second longer to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import pytest
 import torch
+
+sys.dont_write_bytecode = False
 
 # Stores sync all that they write, and a busy disk makes a test of seconds one of a minute.
 IN_MEMORY = "/dev/shm"

@@ -33,6 +33,7 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress, IndexReport
 from eaglenet.store.kinds import open_store
+from sampling import one_in
 from small_model import save_small_model
 from small_videos import colour_video
 from synthetic_store import BagMethod
@@ -224,7 +225,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             each.close()
 
 
-@pytest.mark.parametrize("form", ["{0}", "ray://{0}", "auto", None])
+@pytest.mark.parametrize("form", one_in(2, ["{0}", "ray://{0}", None, "auto"]))
 def test_address_without_a_cluster_is_an_error(
     form: str | None, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +273,7 @@ def test_invalid_address_is_an_error(address: str, videos: Path, tmp_path: Path)
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     hardware.choose_precision("cpu") != "int8" or not int8.is_installed(),
     reason="this machine does not take int8 by itself",
@@ -296,6 +298,7 @@ def test_workers_encode_in_int8(
     assert found["ray"] != found["fp32"]
 
 
+@pytest.mark.slow
 def test_one_machine_without_fast_int8_decides_for_all(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

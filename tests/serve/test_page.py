@@ -98,6 +98,7 @@ def test_everything_can_be_done_with_keys(browser: object, address: str) -> None
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_parts_and_steps_are_built_without_syntax(
     browser: object, address: str, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_parts_and_steps_are_built_without_syntax(
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_a_date_in_the_text_is_told_and_can_be_taken_literally(
     browser: object, address: str
 ) -> None:
@@ -204,6 +206,7 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_names_are_searched_and_another_language_is_told(browser: object, address: str) -> None:
     tab = Watched(browser, address)
     page = tab.page

@@ -83,6 +83,7 @@ def test_files_and_folders_can_be_looked_at_before_searching(
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_a_picture_is_searched_with_by_choosing_dropping_and_pasting(
     browser: object, address: str, engine: Engine, tmp_path: Path
 ) -> None:
@@ -338,6 +339,7 @@ def test_the_login_is_as_good(browser: object, engine: Engine) -> None:
         tab.context.close()
 
 
+@pytest.mark.slow
 def test_files_that_a_browser_cannot_play_are_played(
     browser: object, demo: object, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 
+@pytest.mark.slow
 @decoded_here
 def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_place(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
