@@ -48,6 +48,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     return output, json.loads(invoke("demo", "--output", output, "--json"))
 
 
+@pytest.mark.slow
 def test_the_demo_finds_the_right_real_clip_first_for_every_query(
     real: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -57,6 +58,7 @@ def test_the_demo_finds_the_right_real_clip_first_for_every_query(
     assert first == [question.file for question in QUESTIONS]
 
 
+@pytest.mark.slow
 def test_the_demo_draws_frames_of_every_hit(real: tuple[Path, dict[str, Any]]) -> None:
     from PIL import Image
 
@@ -69,6 +71,7 @@ def test_the_demo_draws_frames_of_every_hit(real: tuple[Path, dict[str, Any]]) -
     assert (output / "results.html").stat().st_size > 50_000
 
 
+@pytest.mark.slow
 def test_the_demo_again_indexes_nothing(real: tuple[Path, dict[str, Any]]) -> None:
     output, _ = real
     text = invoke("demo", "--output", output)

@@ -389,7 +389,7 @@ def test_rows_on_towers_have_the_papers_settings(
         assert experiment["method_config"]["energy"] == SETTINGS["energies"][recipe.data]
 
 
-@pytest.mark.parametrize("name", one_in(4, ON_EXPERTS))
+@pytest.mark.parametrize("name", one_in(6, ON_EXPERTS))
 def test_rows_on_experts_have_the_papers_settings(
     name: str, tmp_path: Path, loss_names: Callable[[], set[str]]
 ) -> None:
@@ -429,7 +429,7 @@ def check_training(experiment: dict[str, Any], expected: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    "line", one_in(4, [c for c in COMMANDS if c.startswith("eaglenet ablate ")])
+    "line", one_in(6, [c for c in COMMANDS if c.startswith("eaglenet ablate ")])
 )
 def test_ablations_have_the_papers_settings(
     line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
