@@ -24,6 +24,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_texts_are_encoded_alike_without_the_module(tmp_path: Path) -> None:
     short = """
 import sys

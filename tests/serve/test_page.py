@@ -157,6 +157,7 @@ def test_a_date_in_the_text_is_told_and_can_be_taken_literally(
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_path: Path) -> None:
     tab = Watched(browser, address)
     page = tab.page
@@ -229,6 +230,7 @@ def _with_language(route: Any, languages: str) -> None:
     route.fulfill(response=answer, json=answer.json() | {"languages": languages})
 
 
+@pytest.mark.slow
 def test_filters_empty_results_and_errors_are_told(
     browser: object, address: str, tmp_path: Path
 ) -> None:
@@ -289,6 +291,7 @@ def test_a_file_name_cannot_become_markup(browser: object, address: str, demo: D
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_the_page_works_on_a_phone_in_the_dark(
     browser: object, address: str, tmp_path: Path
 ) -> None:

@@ -94,7 +94,7 @@ FILMS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(FILMS))
+@pytest.fixture(scope="module", params=one_in(2, FILMS))
 def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each film in its container."""
     return FILMS[request.param](tmp_path_factory.mktemp("films") / request.param)

@@ -228,6 +228,7 @@ def take_step(experiment: Experiment, kinds: set[object]) -> None:
     assert all(value.isfinite() for value in losses.terms.values())
 
 
+@pytest.mark.slow
 def test_building_a_recipe_imports_no_other_method() -> None:
     code = (
         "import sys; from eaglenet.research.recipes import Recipe; "
