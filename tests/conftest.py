@@ -1,6 +1,7 @@
 """Shapes in signatures are checked in every test; tests are single-threaded and offline."""
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -22,6 +23,8 @@ import pytest
 import torch
 
 sys.dont_write_bytecode = False
+# Importing all tests makes millions of objects that stay: nothing to look through again and again.
+gc.disable()
 
 # Stores sync all that they write, and a busy disk makes a test of seconds one of a minute.
 IN_MEMORY = "/dev/shm"
@@ -48,13 +51,18 @@ if find_spec("hypothesis"):
 
     # On a busy machine inputs are made slowly, which says nothing about what is tested.
     settings.register_profile(
-        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "patient", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("patient")
 torch.set_num_threads(1)
 # A job in the background starts with this signal ignored, and would hand that on to every test.
 with contextlib.suppress(ValueError):
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

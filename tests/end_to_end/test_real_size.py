@@ -30,8 +30,8 @@ from stand_in_hub import COMMIT, serve_hub
 
 MODELS = (
     "small",
-    "openai-b16",
-    # The layout of the hub is downloaded and searched below.
+    # A model in the layout of the hub is downloaded and searched below.
+    pytest.param("openai-b16", marks=pytest.mark.slow),
     pytest.param("hub-b32", marks=pytest.mark.slow),
     pytest.param("hub-b16", marks=pytest.mark.slow),
     pytest.param("openai-b32", marks=pytest.mark.slow),
@@ -86,6 +86,7 @@ def test_a_sentence_finds_moments_of_both_files(store: Path) -> None:
         assert 0 <= hit["moment"]["start"] <= hit["moment"]["best"] <= hit["moment"]["end"]
 
 
+@pytest.mark.slow
 def test_what_people_write_first_in_python_works(model: str, films: Path) -> None:
     """By name, by `str` and by `Path`; one or several; files, arrays and tensors."""
     method = eaglenet.load(model if model == "small" else Path(model), device="cpu")
