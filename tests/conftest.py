@@ -1,9 +1,11 @@
 """Shapes in signatures are checked in every test; tests are single-threaded and offline."""
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,8 +16,15 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # and a small product takes five times as long. Read when torch is imported, here and in children.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A child that compiles all that it imports takes up to a second longer to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import pytest
 import torch
+
+sys.dont_write_bytecode = False
+# Importing all tests makes millions of objects that stay: nothing to look through again and again.
+gc.disable()
 
 # Stores sync all that they write, and a busy disk makes a test of seconds one of a minute.
 IN_MEMORY = "/dev/shm"
@@ -42,13 +51,18 @@ if find_spec("hypothesis"):
 
     # On a busy machine inputs are made slowly, which says nothing about what is tested.
     settings.register_profile(
-        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "patient", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("patient")
 torch.set_num_threads(1)
 # A job in the background starts with this signal ignored, and would hand that on to every test.
 with contextlib.suppress(ValueError):
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

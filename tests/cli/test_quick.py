@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from eaglenet.cli import terminal
@@ -23,6 +24,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_texts_are_encoded_alike_without_the_module(tmp_path: Path) -> None:
     short = """
 import sys
@@ -44,6 +46,7 @@ torch.save(eaglenet.load("small").encode_text(["a dog runs"]).sentence, sys.argv
     assert torch.equal(*map(torch.load, files))
 
 
+@pytest.mark.slow
 def test_all_towers_work_without_the_module(tmp_path: Path) -> None:
     """In one process for all: most of its time is the import of torch."""
     families = ["clip", "siglip", "perception", "compact"]

@@ -42,6 +42,7 @@ from eaglenet.store.records import Changes, LineQuery
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
 from object_storage import Gate, at_random
+from sampling import one_in
 
 FILES = 6
 KILLS = int(os.environ.get("EAGLENET_KILL_TRIALS", "10"))
@@ -351,7 +352,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("part", ["vectors", "codes", "labels", "features"])
+@pytest.mark.parametrize("part", one_in(2, ["vectors", "codes", "labels", "features"]))
 def test_a_damaged_local_copy_is_made_again_during_a_search(
     part: str, location: str, local: Path, tmp_path: Path
 ) -> None:
@@ -370,7 +371,7 @@ def test_a_damaged_local_copy_is_made_again_during_a_search(
     require_same(location, local)
 
 
-@pytest.mark.parametrize("content", [b"", b"torn", None])
+@pytest.mark.parametrize("content", one_in(2, [b"torn", b"", None]))
 def test_a_local_copy_without_its_database_is_made_again(
     content: bytes | None, location: str, local: Path, tmp_path: Path
 ) -> None:
@@ -401,7 +402,7 @@ def test_local_copies_stay_within_their_limit(
         open_store(location).snapshot()
 
 
-@pytest.mark.parametrize("part", chunks.PARTS)
+@pytest.mark.parametrize("part", one_in(2, chunks.PARTS))
 @pytest.mark.parametrize("change", ["replaced", pytest.param("removed", marks=pytest.mark.slow)])
 def test_damaged_objects_are_named_and_a_repair_keeps_the_rest(
     part: str, change: str, location: str, local: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes
 from eaglenet.store.segments import MAPPED
 from eaglenet.store.store import LocalStore
+from sampling import slow
 from synthetic_store import BagMethod, add_file, content_of, make_manifest, make_store
 
 QUERIES = ["red car", "blue dog jumps", "slow ball sleeps"]
@@ -42,7 +43,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(params=["whole codes", "first halves first"])
+@pytest.fixture(params=[slow("whole codes"), "first halves first"])
 def few_candidates(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:

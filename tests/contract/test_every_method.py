@@ -33,6 +33,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
 from eaglenet.methods import METHODS, Method
 from eaglenet.models import folder
+from sampling import first_of_each
 
 CASES = all_cases()
 # Taken together with the cases: other tests register methods of their own.
@@ -42,12 +43,18 @@ CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 
 HALVES = (".qkv.down", ".scale_time", ".shift_time")
 
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+def form(case: Case) -> tuple[str, str]:
+    return case.method, case.encoder
+
+
+# By default one form of each method on each kind of input; all forms with the slow tests.
+every_case = pytest.mark.parametrize("case", first_of_each(form, CASES), ids=str)
 OFFICIAL = ("official", "released")
 masked_cases = pytest.mark.parametrize(
     "case",
     # Official forms look at padding on purpose, as their authors' code does.
-    [case for case in CASES if case.variant not in OFFICIAL],
+    first_of_each(form, [case for case in CASES if case.variant not in OFFICIAL]),
     ids=str,
 )
 
@@ -132,7 +139,9 @@ LATER_FIELDS = ("weights", "tokens", "graph", "teachers", "keys", "experts", "id
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if not METHODS[case.method].reads_experts], ids=str
+    "case",
+    first_of_each(form, [case for case in CASES if not METHODS[case.method].reads_experts]),
+    ids=str,
 )
 def test_methods_that_do_not_use_the_later_fields_do_not_see_them(case: Case) -> None:
     text, video = encoded_of(case)
@@ -296,7 +305,9 @@ ON_TOWERS = {c.method: c.variant for c in reversed(CASES) if c.encoder == "clip"
 with_placed_towers = pytest.mark.parametrize(
     "case",
     # Frame positions lie below every head: the first form of a method stands for its others.
-    [*CASES, *(Case(method, variant, "placed") for method, variant in ON_TOWERS.items())],
+    first_of_each(
+        form, [*CASES, *(Case(method, variant, "placed") for method, variant in ON_TOWERS.items())]
+    ),
     ids=str,
 )
 

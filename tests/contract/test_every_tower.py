@@ -43,6 +43,7 @@ from eaglenet.encoders.siglip import (
 )
 from eaglenet.methods import METHODS, Method
 from eaglenet.models import folder
+from sampling import one_in
 from timm_oracle import import_oracle
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
@@ -110,12 +111,15 @@ every_family = pytest.mark.parametrize("family", [*OURS, "openclip"])
 of_ours = pytest.mark.parametrize("family", OURS)
 running = pytest.mark.parametrize(
     ("name", "family"),
-    [
-        (name, family)
-        for family in (*OURS, "openclip")
-        for name in METHODS
-        if name not in REFUSING and not (family == "openclip" and name in OVER_VIDEOS)
-    ],
+    one_in(
+        3,
+        [
+            (name, family)
+            for name in METHODS
+            for family in (*OURS, "openclip")
+            if name not in REFUSING and not (family == "openclip" and name in OVER_VIDEOS)
+        ],
+    ),
 )
 """Methods over videos need an image tower of ours (tests/encoders/test_openclip.py)."""
 

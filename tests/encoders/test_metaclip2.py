@@ -21,6 +21,7 @@ from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.clip_files import config_from_hub, load_clip, read_clip_folder
 from eaglenet.encoders.tokenizers import JsonTokenizer
 from eaglenet.models.folder import load_pretrained
+from sampling import slow
 from texts_alone import check_texts_alone
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
@@ -91,14 +92,15 @@ def test_features_equal_those_of_transformers_and_texts_end_at_token_2(folder: P
     torch.testing.assert_close(video.frames.flatten(0, 1), frames, **EXACT)
 
 
-def test_tokens_equal_those_of_transformers_on_ten_scripts(folder: Path) -> None:
+@pytest.mark.parametrize("count", [2000, slow(10_000)])
+def test_tokens_equal_those_of_transformers_on_ten_scripts(count: int, folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     _, tokenizer = load_clip(folder)
     theirs = PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"), pad_token="<pad>"
     )
-    sentences = generated_sentences(10_000, seed=2)
+    sentences = generated_sentences(count, seed=2)
     expected = theirs(
         sentences, padding="max_length", truncation=True, max_length=77, return_tensors="pt"
     )

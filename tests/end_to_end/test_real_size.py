@@ -30,9 +30,9 @@ from stand_in_hub import COMMIT, serve_hub
 
 MODELS = (
     "small",
-    "hub-b32",
-    "openai-b16",
-    # Layouts and sizes of patches that the two above have too, in the other combination.
+    # A model in the layout of the hub is downloaded and searched below.
+    pytest.param("openai-b16", marks=pytest.mark.slow),
+    pytest.param("hub-b32", marks=pytest.mark.slow),
     pytest.param("hub-b16", marks=pytest.mark.slow),
     pytest.param("openai-b32", marks=pytest.mark.slow),
 )
@@ -86,6 +86,7 @@ def test_a_sentence_finds_moments_of_both_files(store: Path) -> None:
         assert 0 <= hit["moment"]["start"] <= hit["moment"]["best"] <= hit["moment"]["end"]
 
 
+@pytest.mark.slow
 def test_what_people_write_first_in_python_works(model: str, films: Path) -> None:
     """By name, by `str` and by `Path`; one or several; files, arrays and tensors."""
     method = eaglenet.load(model if model == "small" else Path(model), device="cpu")
@@ -160,6 +161,7 @@ def test_it_is_evaluated_and_its_features_are_written(
     command("data", "check", "features", "--root", features)
 
 
+@pytest.mark.slow
 def test_a_converted_checkpoint_indexes_and_searches(films: Path, tmp_path: Path) -> None:
     """A checkpoint of the authors' code with towers of 224 pixels and CLIP's own vocabulary."""
     weights = golden_weights(GOLDEN_NAMES[0])

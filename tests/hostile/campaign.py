@@ -31,7 +31,9 @@ MOST_KEPT = 8
 MOST_BASES = 64
 SECONDS_EACH = float(os.environ.get("EAGLENET_HOSTILE_SECONDS", "0"))
 SECONDS = 5.0
-"""For one input, on a busy machine."""
+"""Of this process for one input."""
+WALL_FACTOR = 20.0
+"""Wall time per second of CPU time that an input may take: the machine may be busy."""
 MEMORY = 2 * 2**30
 """Bytes of address space that one reader may take on top of what the process has."""
 
@@ -60,15 +62,20 @@ def limits(seconds: float = SECONDS) -> Iterator[None]:
     """Time and address space for what is inside."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
-    old = signal.signal(signal.SIGALRM, _too_slow)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    address_space = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, before[1]))
+    timers = {signal.ITIMER_PROF: seconds, signal.ITIMER_REAL: seconds * WALL_FACTOR}
+    signals = (signal.SIGPROF, signal.SIGALRM)
+    handlers = [signal.signal(number, _too_slow) for number in signals]
+    for timer, limit in timers.items():
+        signal.setitimer(timer, limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+        for timer in timers:
+            signal.setitimer(timer, 0)
+        for number, handler in zip(signals, handlers, strict=True):
+            signal.signal(number, handler)
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 

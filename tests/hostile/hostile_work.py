@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import time
+from multiprocessing.connection import Connection
 
 from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.indexing.decoding import ClipFrames, decode_clips, split_request
@@ -40,3 +43,12 @@ def look_and_decode(path: str) -> tuple[str, int]:
 
 def sleep_long(request: int) -> None:
     time.sleep(600)
+
+
+def list_modules(connection: Connection) -> None:
+    """Import what decoders, encoders and streams import, and send the names of all modules."""
+    parts = ("indexing.decoding", "indexing.inspection", "video.streaming")
+    # The last two with the first file.
+    for name in (*(f"eaglenet.{part}" for part in parts), "av", "resource"):
+        importlib.import_module(name)
+    connection.send(sorted({name.partition(".")[0] for name in sys.modules}))

@@ -83,9 +83,9 @@ def test_links_that_change_all_the_time_leak_nothing(folders: tuple[Path, Path])
     thread.start()
     try:
         windows = 0
-        for _ in range(4):
+        for _ in range(2):
             files = []
-            for _ in range(50):
+            for _ in range(30):
                 files += find_videos([indexed], lambda path: False, skip_folder=indexed / "store")
             for inspection in inspect_ahead(files, SPLITTING, frozenset(), workers=1):
                 windows += len(inspection.windows)

@@ -6,25 +6,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from hostile_work import list_modules
 from test_videos import small_video
 
 from eaglenet.core.process import child_command, module_path, start_child
 
 MARKER = "PLANTED"
 COMMAND = Path(sys.executable).with_name("eaglenet")
-
-
-def list_modules(connection: Connection) -> None:
-    """Import what decoders, encoders and streams import, and send the names of all modules."""
-    import eaglenet.indexing.decoding
-    import eaglenet.indexing.inspection
-    import eaglenet.video.streaming  # noqa: F401
-
-    connection.send(sorted({name.partition(".")[0] for name in sys.modules}))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +58,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def test_index_in_a_folder_with_planted_modules(planted: Path, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    result = run(str(COMMAND), "index", ".", "--store", store)
+    result = run(str(COMMAND), "index", ".", "--store", store, "--workers", "1")
     assert result.returncode == 0, result.stderr
     result = run(str(COMMAND), "search", "red", "--store", store, "--json")
     assert result.returncode == 0, result.stderr

@@ -258,7 +258,7 @@ def damaged_videos(folder: Path) -> Iterator[str]:
         pixels = np.random.default_rng(0).integers(0, 256, (12, 3, 24, 32), dtype=np.uint8)
         write_video(path, pixels, 25, codec=codec)
         sound.append(path)
-    for number in numbers(160):
+    for number in numbers(70):
         chance = random.Random(number)
         source = chance.choice(sound)
         path = folder / f"{number}{source.suffix}"

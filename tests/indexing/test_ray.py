@@ -272,6 +272,7 @@ def test_invalid_address_is_an_error(address: str, videos: Path, tmp_path: Path)
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     hardware.choose_precision("cpu") != "int8" or not int8.is_installed(),
     reason="this machine does not take int8 by itself",
@@ -296,6 +297,7 @@ def test_workers_encode_in_int8(
     assert found["ray"] != found["fp32"]
 
 
+@pytest.mark.slow
 def test_one_machine_without_fast_int8_decides_for_all(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from official_cases import ADAPTERS
 from torch import Tensor
-from transformers import CLIPConfig, CLIPModel
 from typer.testing import CliRunner
 
 import eaglenet
@@ -136,8 +135,10 @@ def test_checkpoints_with_other_text_towers_are_refused() -> None:
     assert {*INFERENCE, *EXPERT_INFERENCE, *NO_CONVERSION} == set(TABLES)
 
 
-def hub_clip(dim: int) -> CLIPModel:
+def hub_clip(dim: int) -> Any:
     """A CLIP of transformers, with heads of 64 as in every released one."""
+    from transformers import CLIPConfig, CLIPModel
+
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 1}
     config = CLIPConfig(

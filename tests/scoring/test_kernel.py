@@ -16,6 +16,7 @@ from eaglenet.scoring import choose, score_all
 from eaglenet.scoring.eaglenet.factorised import PreparedVideos
 from eaglenet.scoring.eaglenet.launching import KernelLauncher, tuning_for
 from eaglenet.scoring.eaglenet.plan import plan_of
+from sampling import one_in
 
 pytest.importorskip("triton")
 from eaglenet.scoring.eaglenet.kernel import is_interpreted
@@ -74,14 +75,14 @@ def difference(
     return largest_difference(scores, expected)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES))
 def test_the_precise_kernel_agrees(name: str) -> None:
     """Several texts for one form of each graph: the interpreter runs pair by pair."""
     sizes = (2, 3) if name in ("paper", "gat") else (1, 2)
     assert difference(CASES[name], "fp32", *sizes) < PRECISE
 
 
-@pytest.mark.parametrize("name", ["paper", "released", "gat"])
+@pytest.mark.parametrize("name", one_in(2, ["paper", "released", "gat"]))
 def test_the_half_precision_kernel_stays_near(name: str) -> None:
     assert difference(CASES[name], "bf16") < HALF
 
@@ -146,7 +147,7 @@ def off(
     return largest_difference(found, method.score(text, video).detach())
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", one_in(2, [False, True]))
 def test_several_heads_may_be_wider_than_a_block_of_columns(shared: bool) -> None:
     changes = {"edge_weights": "activated", "shared_residual": shared}
     method = model(dim=128, num_heads=2, num_candidates=2, **changes)
@@ -172,7 +173,7 @@ def test_frames_that_prefer_frames_by_far_do_not_overflow() -> None:
     assert off(method, texts(1), VideoFeatures(400.0 * video.frames, video.mask)) < PRECISE
 
 
-@pytest.mark.parametrize(("size", "shift"), [(0.0, -6.0), (1e-8, -6.0), (0.0, -200.0)])
+@pytest.mark.parametrize(("size", "shift"), one_in(2, [(0.0, -6.0), (1e-8, -6.0), (0.0, -200.0)]))
 def test_texts_of_no_length_have_finite_scores(size: float, shift: float) -> None:
     method = model(**RELEASED)
     with torch.no_grad():
@@ -185,7 +186,7 @@ def test_heads_may_outnumber_the_columns_of_a_tile() -> None:
     assert off(method, texts(1, dim=16), videos(2, dim=16)) < PRECISE
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", one_in(2, ["fp32", "bf16"]))
 def test_radii_of_similar_cosines_take_a_small_product(precision: str) -> None:
     method = model(dim=128, num_heads=2, num_candidates=2, **RELEASED)
     text, video = texts(1, dim=128), videos(2, dim=128)

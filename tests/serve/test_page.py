@@ -98,6 +98,7 @@ def test_everything_can_be_done_with_keys(browser: object, address: str) -> None
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_parts_and_steps_are_built_without_syntax(
     browser: object, address: str, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_parts_and_steps_are_built_without_syntax(
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_a_date_in_the_text_is_told_and_can_be_taken_literally(
     browser: object, address: str
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_date_in_the_text_is_told_and_can_be_taken_literally(
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_path: Path) -> None:
     tab = Watched(browser, address)
     page = tab.page
@@ -213,6 +216,7 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_names_are_searched_and_another_language_is_told(browser: object, address: str) -> None:
     tab = Watched(browser, address)
     page = tab.page
@@ -235,6 +239,7 @@ def _with_language(route: Any, languages: str) -> None:
     route.fulfill(response=answer, json=answer.json() | {"languages": languages})
 
 
+@pytest.mark.slow
 def test_filters_empty_results_and_errors_are_told(
     browser: object, address: str, tmp_path: Path
 ) -> None:
@@ -295,6 +300,7 @@ def test_a_file_name_cannot_become_markup(browser: object, address: str, demo: D
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_the_page_works_on_a_phone_in_the_dark(
     browser: object, address: str, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_files_and_folders_can_be_looked_at_before_searching(
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_a_picture_is_searched_with_by_choosing_dropping_and_pasting(
     browser: object, address: str, engine: Engine, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ def test_similar_moments_show_the_chosen_one(browser: object, address: str, tmp_
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_a_link_leads_to_a_moment_and_the_timeline_through_the_file(
     browser: object, address: str, tmp_path: Path
 ) -> None:
@@ -338,6 +340,7 @@ def test_the_login_is_as_good(browser: object, engine: Engine) -> None:
         tab.context.close()
 
 
+@pytest.mark.slow
 def test_files_that_a_browser_cannot_play_are_played(
     browser: object, demo: object, tmp_path: Path
 ) -> None:
@@ -372,6 +375,7 @@ def test_files_that_a_browser_cannot_play_are_played(
         tab.context.close()
 
 
+@pytest.mark.slow
 def test_a_photograph_is_shown_whole_in_the_place_of_the_player(
     browser: object, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import multiprocessing
 import os
 import random
@@ -25,6 +26,7 @@ from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import BORDER_TOLERANCE, frames_within
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.worker import next_request
+from sampling import one_in, slow
 
 
 @pytest.fixture(autouse=True)
@@ -92,14 +94,16 @@ FILMS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(FILMS))
+@pytest.fixture(scope="module", params=one_in(2, FILMS))
 def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each film in its container."""
     return FILMS[request.param](tmp_path_factory.mktemp("films") / request.param)
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-@pytest.mark.parametrize("scan_limit", [sources.SCAN_BYTES, 0])
+@pytest.mark.parametrize(
+    ("is_whole", "scan_limit"),
+    [(True, 0), (False, sources.SCAN_BYTES), slow((True, sources.SCAN_BYTES)), slow((False, 0))],
+)
 def test_open_file_gives_the_same_frames_as_a_reopened_one(
     film: Path,
     is_whole: bool,
@@ -127,8 +131,9 @@ def test_truncated_file_gives_the_right_frames(tmp_path: Path) -> None:
         assert read_numbers(video.frames) == (video.seconds * 25).round().int().tolist()
 
 
-@pytest.mark.parametrize("name", ["a.mkv", "a.ts", "a.flv"])
-@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize(
+    ("name", "is_whole"), one_in(2, itertools.product(["a.mkv", "a.ts", "a.flv"], [True, False]))
+)
 def test_all_chunks_together_read_the_file_a_few_times(
     tmp_path: Path, name: str, is_whole: bool
 ) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Tokens
@@ -90,6 +89,8 @@ def test_impossible_shapes_are_refused(change: dict[str, int], message: str) -> 
 
 def test_it_starts_as_dinov2_and_bert(tmp_path: Path) -> None:
     """Without pooling the towers equal those they start from, read as transformers writes them."""
+    from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model
+
     torch.manual_seed(0)
     vision = Dinov2Model(
         Dinov2Config(

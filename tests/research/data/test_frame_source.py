@@ -155,6 +155,7 @@ def test_methods_that_read_words_get_those_of_the_towers(folder: Path, tmp_path:
     assert torch.allclose(given, words.words[0][words.words_mask[0]], atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_methods_are_compared_on_it_and_the_report_draws_the_table(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from eaglenet.core.errors import DatasetError
 from eaglenet.research.data.hub_dataset import unpack_hub_dataset
 from hub_repositories import repository_hub
 from hub_tables import write_pairs, write_table, write_three
+from sampling import one_in
 from small_videos import colour_video
 
 CAPTIONS = ["a red wall", "green", "the colour blue"]
@@ -30,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.mark.parametrize("write", [write_pairs, write_three])
+@pytest.mark.parametrize("write", one_in(2, [write_pairs, write_three]))
 def test_one_command_evaluates_a_model_on_a_dataset_of_the_hub(
     tmp_path: Path, videos: list[Path], monkeypatch: pytest.MonkeyPatch, write: object
 ) -> None:

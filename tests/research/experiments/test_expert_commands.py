@@ -13,6 +13,7 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import ConfigError
 from eaglenet.research.experiments.build import build_method
 from eaglenet.research.recipes import Recipe
+from sampling import slow
 
 
 def run(*arguments: object) -> str:
@@ -36,17 +37,18 @@ SMALL = ["--set", "data.val_videos=8", "--set", "training.epochs=1", "--set",
 OLD = ("ce", "mmt", "t2vlad", "hit", "teachtext", "hgr", "supportset")
 
 
+@pytest.mark.parametrize("old", [["ce", "hgr"], slow([*OLD])])
 def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
-    folder: Path, tmp_path: Path
+    old: list[str], folder: Path, tmp_path: Path
 ) -> None:
-    told = run("compare", *OLD, "clip4clip", "--data", "experts", "--root", folder,
+    told = run("compare", *old, "clip4clip", "--data", "experts", "--root", folder,
                "--output", tmp_path, *SMALL)  # fmt: skip
     assert "Rows differ in features: compare only those that agree." in " ".join(told.split())
     text = (tmp_path / "compare.md").read_text()
     assert "| ce | that of the stored features | stored experts: colour" in text
     assert "| clip4clip | that of the stored features | stored frames and sentences |" in text
     rows = json.loads((tmp_path / "compare.json").read_text())["rows"]
-    assert [row["label"] for row in rows] == [*OLD, "clip4clip"]
+    assert [row["label"] for row in rows] == [*old, "clip4clip"]
     assert {row["conditions"]["selection"] for row in rows} == {"validation"}
     report = (tmp_path / "report" / "report.md").read_text()
     assert "| recipe | pre-training | features | split | epoch chosen on |" in report

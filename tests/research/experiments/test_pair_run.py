@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model
 from typer.testing import CliRunner
 
 import eaglenet
@@ -42,6 +41,8 @@ def write_pictures(folder: Path) -> Path:
 
 def write_start(folder: Path) -> None:
     """Random towers of the true layout, tiny, and a word-piece tokenizer."""
+    from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model
+
     torch.manual_seed(0)
     Dinov2Model(
         Dinov2Config(

@@ -116,6 +116,7 @@ def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
         load(tmp_path / "run")
 
 
+@pytest.mark.slow
 @decoded_here
 def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_place(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.recipes import TABLES, paper_recipes
 from eaglenet.research.recipes.authors import EXPERT_ROWS
 from eaglenet.research.recipes.recipe import METHODS_OF_LABELS
+from sampling import first_of_each, one_in
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[2] / "docs" / "how-to" / "reproduce.md").read_text("utf-8")
@@ -340,7 +341,16 @@ def train_line(name: str) -> str:
     return next(line for line in COMMANDS if line.startswith(f"eaglenet train {name} "))
 
 
-@pytest.mark.parametrize("name", [row for row in ROWS if paper_recipes()[row].tower != "experts"])
+ON_TOWERS = [row for row in ROWS if paper_recipes()[row].tower != "experts"]
+ON_EXPERTS = [row for row in ROWS if paper_recipes()[row].tower == "experts"]
+
+
+def method_of(row: str) -> str:
+    return paper_recipes()[row].method
+
+
+# Rows of one method differ in dataset and tower, of which every other row of this table tells.
+@pytest.mark.parametrize("name", first_of_each(method_of, ON_TOWERS))
 def test_rows_on_towers_have_the_papers_settings(
     name: str, folder: Path, loss_names: Callable[[], set[str]]
 ) -> None:
@@ -379,7 +389,7 @@ def test_rows_on_towers_have_the_papers_settings(
         assert experiment["method_config"]["energy"] == SETTINGS["energies"][recipe.data]
 
 
-@pytest.mark.parametrize("name", [row for row in ROWS if paper_recipes()[row].tower == "experts"])
+@pytest.mark.parametrize("name", one_in(6, ON_EXPERTS))
 def test_rows_on_experts_have_the_papers_settings(
     name: str, tmp_path: Path, loss_names: Callable[[], set[str]]
 ) -> None:
@@ -418,7 +428,9 @@ def check_training(experiment: dict[str, Any], expected: dict[str, Any]) -> None
     assert compared == {name: expected[name] for name in compared}
 
 
-@pytest.mark.parametrize("line", [c for c in COMMANDS if c.startswith("eaglenet ablate ")])
+@pytest.mark.parametrize(
+    "line", one_in(6, [c for c in COMMANDS if c.startswith("eaglenet ablate ")])
+)
 def test_ablations_have_the_papers_settings(
     line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
