@@ -18,6 +18,7 @@ import json
 import multiprocessing.connection
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -164,11 +165,15 @@ def start_child(
 
 def main() -> None:
     """Run the function that the parent sends."""
+    # Ctrl-C reaches all processes. While this one imports modules, it would print a traceback;
+    # the parent ends it.
+    usual_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection: Any = CONNECTION_TYPE(int(sys.argv[1]))
     try:
         target, arguments = pickle.loads(connection.recv_bytes())
     except EOFError:  # The parent ended meanwhile.
         return
+    signal.signal(signal.SIGINT, usual_handler)
     target(connection, *arguments)
 
 
