@@ -163,19 +163,18 @@ def start_child(
     return Child(process, ours)
 
 
-def main() -> None:
+def main(handler: Any) -> None:
     """Run the function that the parent sends."""
-    # Ctrl-C reaches all processes. While this one imports modules, it would print a traceback;
-    # the parent ends it.
-    usual_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection: Any = CONNECTION_TYPE(int(sys.argv[1]))
     try:
         target, arguments = pickle.loads(connection.recv_bytes())
     except EOFError:  # The parent ended meanwhile.
         return
-    signal.signal(signal.SIGINT, usual_handler)
+    signal.signal(signal.SIGINT, handler)
     target(connection, *arguments)
 
 
 if __name__ == "__main__":
-    main()
+    # Ctrl-C reaches all processes. While this one imports modules, it would print a traceback;
+    # the parent ends it.
+    main(handler=signal.signal(signal.SIGINT, signal.SIG_IGN))
