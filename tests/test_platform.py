@@ -6,7 +6,9 @@ import json
 import ntpath
 import os
 import posixpath
+import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -265,3 +267,32 @@ def test_path_filters_match_windows_paths(pattern: str) -> None:
     assert matches(r"C:\Videos\Trip\a.mp4")
     assert not matches(r"C:\Videos\Other\a.mkv")
     assert matches(r"\\server\share\Videos\Trip\b.mp4")
+
+
+class SlowArgument:
+    """Unpickled only when someone opens a FIFO for writing, as a large module is imported late."""
+
+    def __init__(self, fifo: Path) -> None:
+        self.fifo = fifo
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return open, (str(self.fifo),)
+
+
+def tell_handler(connection: Connection, _argument: object) -> None:
+    connection.send(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_child_that_is_starting_ignores_ctrl_c(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    child = start_child(tell_handler, SlowArgument(tmp_path / "fifo"))
+    status, end = Path(f"/proc/{child.process.pid}/status"), time.monotonic() + 30
+    while not int(re.findall(r"SigIgn:\s*(\w+)", status.read_text())[0], 16) & 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    os.kill(child.process.pid, signal.SIGINT)
+    with (tmp_path / "fifo").open("w"):
+        assert child.connection.recv() is True
+    child.process.join(10)
+    assert child.process.exitcode == 0

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.indexing import watch
 from eaglenet.indexing.options import IndexOptions
-from eaglenet.indexing.report import IndexReport
+from eaglenet.indexing.report import IndexProgress, IndexReport, OnProgress
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
@@ -97,18 +97,23 @@ def test_command_names_new_files_and_ends_with_code_0_on_interrupt(
 ) -> None:
     calls: list[IndexOptions] = []
 
-    def reports(*arguments: object, options: IndexOptions, **rest: object) -> Iterator[IndexReport]:
+    def reports(
+        *arguments: object, options: IndexOptions, on_progress: OnProgress, **rest: object
+    ) -> Iterator[IndexReport]:
         calls.append(options)
+        on_progress(IndexProgress("", 2, 1, 0, 0.1, 9, 5, 60.0, 3))
         yield IndexReport(1, 0, 0, 0, 0, 4, 0.1, 2.0, (), (), new_files=("/films/a\x1b.mp4",))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("eaglenet.indexing.index.check_request", lambda *arguments: None)
+    monkeypatch.setattr("eaglenet.cli.terminal.LINE_SECONDS", 0.0)
     monkeypatch.setattr(watch, "watch", reports)
     command = ["watch", str(tmp_path), "--store", str(tmp_path / "store")]
     result = CliRunner().invoke(
         app, [*command, "--read-text", "--listen", "tiny", "--follow-links"]
     )
     assert result.exit_code == 0, result.output
+    assert "1/2 files, 3 clips" in result.output
     assert "indexed /films/a\\x1b.mp4\n" in result.output
     assert result.output.endswith("has everything indexed so far\n")
     (options,) = calls

@@ -11,7 +11,14 @@ import typer
 
 from eaglenet.cli.options import StoreName
 from eaglenet.cli.results import format_time
-from eaglenet.cli.terminal import pluralize, print_json, print_line, show_progress
+from eaglenet.cli.terminal import (
+    Heartbeat,
+    Lines,
+    pluralize,
+    print_json,
+    print_line,
+    show_progress,
+)
 from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import keep_freed_memory
 from eaglenet.core.progress import Progress, ProgressUpdate
@@ -314,7 +321,15 @@ def watch(
 
         check_request(paths, store, options)
         with alerts or nullcontext():
-            reports = watch_folders(paths, store, model, options=options, interval=interval)
+            reports = watch_folders(
+                paths,
+                store,
+                model,
+                options=options,
+                interval=interval,
+                # Not a heartbeat: between two runs nothing happens.
+                on_progress=_progress_callback(Lines("", Heartbeat())),
+            )
             for number, report in enumerate(reports, 1):
                 for name in report.new_files:
                     print_line(f"indexed {name}")

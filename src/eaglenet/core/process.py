@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -163,7 +164,7 @@ def start_child(
     return Child(process, ours)
 
 
-def main() -> None:
+def main(handler: Any) -> None:
     """Run the function that the parent sends."""
     from multiprocessing import connection as connections
 
@@ -174,8 +175,11 @@ def main() -> None:
         target, arguments = pickle.loads(connection.recv_bytes())
     except EOFError:  # The parent ended meanwhile.
         return
+    signal.signal(signal.SIGINT, handler)
     target(connection, *arguments)
 
 
 if __name__ == "__main__":
-    main()
+    # Ctrl-C reaches all processes. While this one imports modules, it would print a traceback;
+    # the parent ends it.
+    main(handler=signal.signal(signal.SIGINT, signal.SIG_IGN))

@@ -21,7 +21,7 @@ from eaglenet.core.platform import read_proc
 from eaglenet.indexing.files import find_videos
 from eaglenet.indexing.index import ModelSource, index_videos
 from eaglenet.indexing.options import IndexOptions
-from eaglenet.indexing.report import IndexReport
+from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.video.containers import looks_like_video
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def watch(
     interval: float = 10.0,
     method: Method | None = None,
     wait: Wait | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Iterator[IndexReport]:
     """Index now, and again whenever files have changed and settled; yields each report.
 
@@ -76,7 +77,14 @@ def watch(
             ):
                 drop_missing = options.drop_missing or indexed_state is not None
                 run_options = dataclasses.replace(options, drop_missing=drop_missing)
-                yield index_videos(roots, store, model, options=run_options, source=source)
+                yield index_videos(
+                    roots,
+                    store,
+                    model,
+                    options=run_options,
+                    source=source,
+                    on_progress=on_progress,
+                )
                 indexed_state, changed_at = current, time.monotonic()
         previous = current
         # After a change, scan again soon to see whether it has settled.
