@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from eaglenet.core.errors import EXTRAS, missing_extra, require_torch
+from sampling import one_in
 from small_videos import colour_video
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +32,6 @@ main()
 INSTALLED = f"""
 import atexit, os, sys
 from eaglenet.cli import main, terminal
-from sampling import one_in
 def report(code=0):
     print("loaded:", *[name for name in {HEAVY} if name in sys.modules], flush=True)
     os._exit(code or 0)
