@@ -1,11 +1,13 @@
 """Shapes in signatures are checked in every test; tests are single-threaded and offline."""
 
 import contextlib
+import functools
 import gc
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -63,6 +65,17 @@ with contextlib.suppress(ValueError):
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_meaning_encoder() -> Iterator[None]:
+    """Its weights are read once, and every line of a transcript is encoded once."""
+    from eaglenet.models import meaning
+
+    model = functools.cache(lambda: meaning.LightModel.open(meaning.MODEL))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meaning.MeaningEncoder, "open", lambda: meaning.MeaningEncoder(model()))
+        yield
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from eaglenet.core.errors import EXTRAS, missing_extra, require_torch
+from sampling import one_in
 from small_videos import colour_video
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +61,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
-@pytest.mark.parametrize("words", [["a red background"], ["--in", "speech", "lighthouse"]])
+@pytest.mark.parametrize(
+    "words", one_in(2, [["a red background"], ["--in", "speech", "lighthouse"]])
+)
 def test_search_works_without_the_packages(store: Path, words: Sequence[str]) -> None:
     done = run(ABSENT, "search", "--store", store, "--json", *words)
     assert done.returncode == 0, done.stderr
@@ -76,7 +79,7 @@ def test_search_with_an_image_works_without_the_packages(store: Path, tmp_path: 
     assert "orange.mp4" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["search", "index"])
+@pytest.mark.parametrize("command", one_in(2, ["search", "index"]))
 def test_installed_packages_are_not_imported(store: Path, command: str, tmp_path: Path) -> None:
     arguments: list[str | Path] = ["search", "--store", store, "red"]
     if command == "index":

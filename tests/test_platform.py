@@ -24,6 +24,7 @@ from eaglenet.core.platform import is_below, split_below
 from eaglenet.core.process import start_child
 from eaglenet.search.options import path_matcher
 from eaglenet.video.decoding import write_video
+from sampling import one_in
 
 TESTS = Path(__file__).parent
 
@@ -50,7 +51,7 @@ def run_hidden(level: str, log: Path, *arguments: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("level", ["macos", "bare"])
+@pytest.mark.parametrize("level", one_in(2, ["bare", "macos"]))
 def test_indexes_and_searches_without_features_of_linux(
     level: str, videos: Path, tmp_path: Path
 ) -> None:

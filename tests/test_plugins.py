@@ -94,6 +94,7 @@ def run(commands: list[list[str]], place: Path, *paths: Path) -> list[tuple[int,
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_plugin_trains_evaluates_indexes_and_searches(
     installed: Path, sources: Path, tmp_path: Path
 ) -> None:

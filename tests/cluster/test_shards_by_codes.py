@@ -257,7 +257,7 @@ def test_refuses_requests_and_responses_of_another_store(
             unpack_near(near, bounds, True)
 
 
-@pytest.mark.parametrize("way", ["vectors", "codes"])
+@pytest.mark.parametrize("way", ["codes", slow("vectors")])
 def test_shards_of_a_store_on_object_storage_have_copies_of_their_own(
     way: str, bag: BagMethod, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,6 +340,7 @@ def test_every_parameter_gets_a_gradient(case: Case) -> None:
     assert all(p.grad.isfinite().all() for p in trained.values() if p.grad is not None)
 
 
+@pytest.mark.slow
 @with_placed_towers
 def test_no_gradient_is_rounding_alone(case: Case) -> None:
     """A bias that a softmax cancels has a gradient of 1e-16 and would pass for a trained one."""

@@ -276,6 +276,7 @@ def test_without_triton_everything_is_as_before(monkeypatch: pytest.MonkeyPatch)
     assert not is_taken(384, 50, 64)
 
 
+@pytest.mark.slow
 def test_the_towers_are_imported_without_triton_and_the_compiler() -> None:
     code = (
         "import sys, eaglenet.encoders.clip\n"

@@ -110,6 +110,7 @@ def test_what_people_write_first_in_python_works(model: str, films: Path) -> Non
     assert method.similarity(sentences[0], array).shape == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_folder_is_indexed_and_searched_from_python(
     model: str, films: Path, tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ def test_index_in_a_folder_with_planted_modules(planted: Path, tmp_path: Path) -
     [
         pytest.param({"PYTHONPATH": ""}, id="empty PYTHONPATH"),
         pytest.param({"PYTHONPATH": f"{os.pathsep}."}, id="PYTHONPATH with the current folder"),
-        pytest.param({"PYTHONSTARTUP": "json.py"}, id="PYTHONSTARTUP"),
+        pytest.param({"PYTHONSTARTUP": "json.py"}, id="PYTHONSTARTUP", marks=pytest.mark.slow),
     ],
 )
 def test_children_ignore_the_environment(

@@ -199,6 +199,7 @@ def bucket(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_workers_use_the_storage_variables_of_the_driver(
     nodes: TwoNodes, bucket: str, videos: Path, tmp_path: Path
 ) -> None:
@@ -251,6 +252,7 @@ def test_silent_address_is_an_error_within_seconds(
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 
 
+@pytest.mark.slow
 def test_web_server_is_not_a_cluster(nodes: TwoNodes) -> None:
     """The address of the dashboard is easily given in the place of that of the cluster."""
     server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)

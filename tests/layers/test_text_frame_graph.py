@@ -14,6 +14,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.layers.text_frame_graph import TextFrameGraph
 from reference.eaglenet_reference import graph_weights
+from sampling import one_in
 
 TEXTS, VIDEOS, HEADS, FRAMES, NODES, DIM = 1, 2, 3, 4, 5, 6
 
@@ -68,7 +69,7 @@ def identity(options: dict[str, Any]) -> str:
     return "-".join(str(value) for value in options.values())
 
 
-@pytest.mark.parametrize("options", GRID, ids=identity)
+@pytest.mark.parametrize("options", one_in(5, GRID), ids=identity)
 def test_weights_and_gradients_equal_the_loop(options: dict[str, Any]) -> None:
     graph = build(options).eval()
     texts, frames, mask = inputs()

@@ -75,6 +75,7 @@ def test_a_model_whose_words_do_not_fit_its_pictures_is_told_of(
         weight.data.copy_(kept)
 
 
+@pytest.mark.slow
 def test_loading_it_does_not_wait_for_the_compiler() -> None:
     """A second and a half of imports that a search has no use for."""
     code = "import eaglenet, sys; eaglenet.load('small'); assert 'torch._dynamo' not in sys.modules"

@@ -99,7 +99,9 @@ def test_a_notebook_shows_thumbnails_times_and_links(engine: Engine) -> None:
     assert "No moments" in HitList()._repr_html_()
 
 
-def test_a_notebook_is_executed(store_folder: Path, tmp_path: Path) -> None:
+def test_a_notebook_is_executed(
+    store_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     cells = [
@@ -110,6 +112,9 @@ def test_a_notebook_is_executed(store_folder: Path, tmp_path: Path) -> None:
         "engine.thumbnail)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    # The home folder may be read-only.
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
     nbclient.NotebookClient(notebook, timeout=120).execute()
     assert "<img" in notebook.cells[-1].outputs[0]["data"]["text/html"]
 

@@ -59,7 +59,7 @@ DAMAGES: dict[str, Callable[[bytearray], bytearray]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "damage"), one_in(3, itertools.product(FILMS, DAMAGES)))
+@pytest.mark.parametrize(("name", "damage"), one_in(5, itertools.product(FILMS, DAMAGES)))
 def test_continued_run_equals_decoding_from_the_start(
     films: dict[str, Path], name: str, damage: str, tmp_path: Path
 ) -> None:

@@ -366,6 +366,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_p
     assert "frozen features" in (tmp_path / "new" / "compare.md").read_text()
 
 
+@pytest.mark.slow
 def test_ablate_prints_ours_beside_the_papers_numbers(features: Path, tmp_path: Path) -> None:
     text = invoke(
         "ablate", "coefficient", "--data", "features", "--root", features, "--output", tmp_path,

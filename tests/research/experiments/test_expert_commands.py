@@ -37,7 +37,7 @@ SMALL = ["--set", "data.val_videos=8", "--set", "training.epochs=1", "--set",
 OLD = ("ce", "mmt", "t2vlad", "hit", "teachtext", "hgr", "supportset")
 
 
-@pytest.mark.parametrize("old", [["ce", "hgr"], slow([*OLD])])
+@pytest.mark.parametrize("old", [["ce"], slow([*OLD])])
 def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
     old: list[str], folder: Path, tmp_path: Path
 ) -> None:

@@ -205,6 +205,7 @@ def test_a_run_of_fp16_weights_is_evaluated_as_it_was_trained(videos: Path, tmp_
     assert result.precision == "fp32"
 
 
+@pytest.mark.slow
 def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,12 +151,12 @@ def make_batch(experiment: Experiment) -> PairBatch:
     return PairBatch(Tokens(words, words > 0), clips, ids)
 
 
-STEPPED: set[object] = set()
+STEPPED: set[str] = set()
 STEP = ("freeze", "precision", "optimizer", "decay", "accumulate", "accumulation", "augment")
 """The settings of training that choose what a step does."""
 
 
-def kinds_of_step(small: Experiment) -> set[object]:
+def kinds_of_step(small: Experiment) -> set[str]:
     """Model and way of training, up to the value of a number.
 
     Every form of a method takes a step, and every method takes one in each way of training: a
@@ -189,14 +189,12 @@ def one_tokenizer() -> Iterator[None]:
 @pytest.mark.usefixtures("one_tokenizer")
 @pytest.mark.parametrize(("data", "tower", "protocol"), CELLS)
 def test_every_composition_builds(data: str, tower: str, protocol: str) -> None:
-    """Every method takes a step on every kind of input."""
     names = set()
     for experiment in builds(data, tower, protocol):
         assert experiment.name not in names
         names.add(experiment.name)
         assert Experiment.from_plain(json.loads(json.dumps(experiment.to_plain()))) == experiment
         assert experiment.method_config.num_frames == experiment.data.frames.num_frames
-        take_step(experiment, {(experiment.method, experiment.encoder.kind)})
     assert names
 
 
@@ -206,12 +204,13 @@ def test_every_composition_builds(data: str, tower: str, protocol: str) -> None:
 def test_every_composition_takes_a_step(data: str, tower: str, protocol: str) -> None:
     """One step for experiments that differ in nothing that a shrunken model can see."""
     for experiment in builds(data, tower, protocol):
-        take_step(experiment, kinds_of_step(shrunken(experiment)))
+        take_step(experiment)
 
 
-def take_step(experiment: Experiment, kinds: set[object]) -> None:
+def take_step(experiment: Experiment) -> None:
     small = shrunken(experiment)
     training = small.training
+    kinds = kinds_of_step(small)
     if kinds <= STEPPED:
         return
     STEPPED.update(kinds)
