@@ -137,7 +137,7 @@ def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_fre
     experiment = tiny_experiment(features)
     reached = tmp_path / "reached"
 
-    def stored_vectors() -> None:
+    def train_and_wait() -> None:
         def wait_forever(*arguments: Any) -> None:
             reached.touch()
             time.sleep(600)
@@ -145,7 +145,7 @@ def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_fre
         trainer_module.write_checkpoint = wait_forever
         train(experiment, tmp_path / "run", device="cpu")
 
-    child = start(held)
+    child = start(train_and_wait)
     while not reached.exists():
         time.sleep(0.01)
     with pytest.raises(UsageError, match=rf"is being trained by .*process {child} on .*--output"):
