@@ -7,7 +7,7 @@ import torch
 from expert_inputs import EXACT, WIDTHS, build, experts_of, matrix, random, texts, videos
 
 from eaglenet.core.types import Expert, VideoFeatures
-from eaglenet.layers.experts import at_most
+from eaglenet.layers.experts import limit_tokens
 from reference import mmt as reference
 from reference.arithmetic import weights_of
 from reference.experts import mixture
@@ -74,19 +74,19 @@ def test_too_many_tokens_are_spread_evenly_or_drawn_in_order() -> None:
     mask = torch.arange(10)[None] < torch.tensor([[10], [7], [3], [0]])
     values = torch.arange(10.0).expand(4, -1)[..., None].contiguous()
     expert = Expert(values, mask, values[..., 0])
-    even = at_most(expert, 4, is_random=False)
+    even = limit_tokens(expert, 4, is_random=False)
     assert even.values[0, :, 0].tolist() == [0, 3, 5, 8]
     assert even.mask.sum(dim=1).tolist() == [4, 4, 3, 0]
     assert even.values[2, :3, 0].tolist() == [0, 1, 2]
     torch.manual_seed(0)
-    drawn = at_most(expert, 4, is_random=True)
+    drawn = limit_tokens(expert, 4, is_random=True)
     assert drawn.mask.sum(dim=1).tolist() == [4, 4, 3, 0]
     assert drawn.seconds is not None
     for row in range(3):
         kept = drawn.seconds[row][drawn.mask[row]]
         assert torch.equal(kept, kept.unique())
         assert kept.max() < mask[row].sum()
-    assert at_most(expert, 0, is_random=True) is expert
+    assert limit_tokens(expert, 0, is_random=True) is expert
 
 
 @torch.no_grad()
