@@ -170,6 +170,25 @@ def test_filters_and_negatives_apply_to_transcripts(engine: Engine) -> None:
     assert engine.search(Query("brave new world", negatives=("hello",)), modalities="speech") == []
 
 
+def test_a_line_with_the_whole_query_comes_before_two_that_share_its_words(
+    tmp_path: Path, bag: BagMethod
+) -> None:
+    films = {
+        "shared": ("The village doctor missed the last bus", "Her grandfather found a wallet"),
+        "verbatim": ("The village doctor found a wallet", "Our teacher won the tournament"),
+    }
+    (tmp_path / "v").mkdir()
+    for colour, (name, lines) in zip(("red", "blue"), films.items(), strict=True):
+        colour_video(tmp_path / "v" / f"{name}.mp4", [colour])
+        cues = (f"00:0{at}.000 --> 00:0{at}.900\n{text}" for at, text in enumerate(lines))
+        (tmp_path / "v" / f"{name}.vtt").write_text("WEBVTT\n\n" + "\n\n".join(cues) + "\n")
+    index(tmp_path, bag)
+    hits = Engine.open(tmp_path / "store", bag).search(
+        "the village doctor found a", modalities=("speech",)
+    )
+    assert [Path(hit.path).stem for hit in hits] == ["verbatim", "shared"]
+
+
 def test_groups_transcript_hits_by_file(engine: Engine) -> None:
     assert len(engine.search("brave dogs", modalities="speech", group_files=True)) == 1
 

@@ -115,7 +115,8 @@ def rank_clips(
         c (1 - 2^-m),   c = sum of w_t over the terms it has / sum over all terms of the query,
 
     with w_t = log(1 + (n - n_t + 1/2) / (n_t + 1/2)) for a term that n_t of the n lines have, and
-    m the first sum in units of the largest w_t: the number of telling terms that match.
+    m the first sum in units of the largest w_t: the number of telling terms that match. Clips with
+    a line that has the whole query word by word come first: others may have its words in two lines.
     """
     kinds = tuple(kind for modality in modalities for kind in KINDS.get(modality, ()))
     lines = _find_lines(snapshot, query, kinds, content_ids)
@@ -137,13 +138,19 @@ def rank_clips(
         if clip is not None:
             by_clip.setdefault(clip, []).append(line)
     ranked = {clip: _match_clip(clip, lines, query, weights) for clip, lines in by_clip.items()}
+    words = [term.text for term in analyse(query.plain).terms]
+    verbatim = {
+        clip
+        for clip, lines in by_clip.items()
+        if any(phrase_spans(line.analysis.terms, words) for line in lines)
+    }
     if meaning is not None:
         for clip, window in _nearest_windows(
             snapshot, meaning, kinds, content_ids, negatives
         ).items():
             ranked[clip] = _with_window(ranked.get(clip), clip, window)
     # Stable: clips of equal strength keep the BM25 order of their best lines.
-    return sorted(ranked.values(), key=lambda clip: -clip.strength)
+    return sorted(ranked.values(), key=lambda match: (match.clip not in verbatim, -match.strength))
 
 
 @dataclass(frozen=True)
