@@ -7,11 +7,12 @@
 
 Vectors are those of ``scale.py`` (512 numbers, 2,000 clusters, variance of coordinate i ~ 1/i);
 ``--gap 1`` moves clips and queries apart as images and texts of CLIP are. Queries are not among the
-clips. Every side gets the same vectors and threads, in one process, query after query in turns, so
-that other load meets all of them. A side with a width (candidates, clusters, expansion) tries
-widths in rising order on half of the queries and keeps the first that reaches ``--recall`` of the
-exact 100; recall and times are then those of the other half. All sides but the flat ones and
-usearch's graph rank their candidates by exact cosines of the same mapped vectors.
+clips. Every side gets the same vectors and threads (all cores while it is built), in one process,
+query after query in turns, so that other load meets all of them. A side with a width (candidates,
+clusters, expansion) tries widths in rising order on half of the queries and keeps the first that
+reaches ``--recall`` of the exact 100; recall and times are then those of the other half. All sides
+but the flat ones and usearch's graph rank their candidates by exact cosines of the same mapped
+vectors.
 
 Times: p50 and p99 of a query, the processor time of all threads (which hardly depends on other
 load), and the time of a query after the vectors were dropped from the page cache (Linux). Flat and
@@ -73,7 +74,7 @@ class Data:
             count = min(CHUNK, num_clips - start)
             self.vectors[start : start + count] = self._apart(synthetic.vectors(count, start), 0)
         self.queries = self._apart(synthetic.vectors(num_queries, 2**60), 1)
-        self.exact = [self._exact(query) for query in self.queries]
+        self.exact = self._exact()
 
     def _apart(self, vectors: Vectors, side: int) -> Vectors:
         if not self.gap:
@@ -82,16 +83,18 @@ class Data:
         moved = vectors + np.float32(self.gap) * (offset / np.linalg.norm(offset))
         return (moved / np.linalg.norm(moved, axis=1, keepdims=True)).astype(np.float32)
 
-    def _exact(self, query: Vectors) -> set[int]:
-        best = np.zeros(0, np.int64)
-        cosines = np.zeros(0, np.float32)
+    def _exact(self) -> list[set[int]]:
+        """The best 100 of each query, in one pass over the vectors."""
+        best = np.zeros((len(self.queries), 0), np.int64)
+        cosines = np.zeros((len(self.queries), 0), np.float32)
         for start in range(0, len(self.vectors), CHUNK):
-            part = self.vectors[start : start + CHUNK] @ query
-            rows = np.argpartition(-part, min(K, len(part) - 1))[:K]
-            cosines, best = np.concatenate([cosines, part[rows]]), np.append(best, rows + start)
-            order = np.argsort(-cosines)[:K]
-            cosines, best = cosines[order], best[order]
-        return set(best.tolist())
+            part = self.queries @ self.vectors[start : start + CHUNK].T
+            rows = np.argpartition(-part, min(K, part.shape[1] - 1))[:, :K]
+            best = np.append(best, rows + start, axis=1)
+            cosines = np.append(cosines, np.take_along_axis(part, rows, 1), axis=1)
+            order = np.argsort(-cosines)[:, :K]
+            best, cosines = (np.take_along_axis(values, order, 1) for values in (best, cosines))
+        return [set(rows) for rows in best.tolist()]
 
     def parts(self) -> Sequence[Vectors]:
         starts = range(0, len(self.vectors), CHUNK)
@@ -140,7 +143,6 @@ def faiss_side(
     def build(data: Data, threads: int) -> Side:
         import faiss
 
-        faiss.omp_set_num_threads(threads)
         began = time.perf_counter()
         index = make(faiss, data.vectors.shape[1])
         if not index.is_trained:
@@ -162,7 +164,6 @@ def faiss_side(
 def faiss_binary(data: Data, threads: int) -> Side:
     import faiss
 
-    faiss.omp_set_num_threads(threads)
     began = time.perf_counter()
     index = faiss.IndexBinaryFlat(store_codes.num_bits(data.vectors.shape[1]))
     for part in data.parts():
@@ -183,7 +184,7 @@ def usearch_graph(data: Data, threads: int) -> Side:
     index = Index(ndim=data.vectors.shape[1], metric="ip", dtype="i8")
     for number, part in enumerate(data.parts()):
         keys = np.arange(len(part)) + number * CHUNK
-        index.add(keys, np.ascontiguousarray(part), threads=threads)
+        index.add(keys, np.ascontiguousarray(part))
     seconds = time.perf_counter() - began
 
     def search(query: Vectors, width: int) -> Rows:
@@ -336,6 +337,8 @@ def main() -> None:
                 continue
             sides[name] = build(data, options.threads)
             print(f"{name} built in {sides[name].build_seconds:.1f} s", flush=True)
+        if importlib.util.find_spec("faiss") is not None:
+            importlib.import_module("faiss").omp_set_num_threads(options.threads)
         load = os.getloadavg()[0]
         table = measure(data, sides, options.recall)
     result = {
