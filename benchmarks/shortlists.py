@@ -7,12 +7,14 @@
 
 Vectors are those of ``scale.py`` (512 numbers, 2,000 clusters, variance of coordinate i ~ 1/i);
 ``--gap 1`` moves clips and queries apart as images and texts of CLIP are. Queries are not among the
-clips. Every side gets the same vectors and threads (all cores while it is built), in one process,
-query after query in turns, so that other load meets all of them. A side with a width (candidates,
-clusters, expansion) tries widths in rising order on half of the queries and keeps the first that
-reaches ``--recall`` of the exact 100; recall and times are then those of the other half. All sides
-but the flat ones and usearch's graph rank their candidates by exact cosines of the same mapped
-vectors.
+clips. Every side gets the same vectors and cores (``--threads``; all while it is built), in one
+process, query after query in turns, so that other load meets all of them. Set
+``OPENBLAS_NUM_THREADS`` to the same number: numpy reads it before the options are known.
+
+A side with a width (candidates, clusters, expansion) tries widths in rising order on half of the
+queries and keeps the first that reaches ``--recall`` of the exact 100; recall and times are then
+those of the other half. All sides but the flat ones and usearch's graph rank their candidates by
+exact cosines of the same mapped vectors.
 
 Times: p50 and p99 of a query, the processor time of all threads (which hardly depends on other
 load), and the time of a query after the vectors were dropped from the page cache (Linux). Flat and
@@ -29,6 +31,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,9 +73,14 @@ class Data:
         is_new = not self.path.exists()
         shape = (num_clips, dim)
         self.vectors = np.memmap(self.path, np.float32, "w+" if is_new else "r+", shape=shape)
-        for start in range(0, num_clips if is_new else 0, CHUNK):
+
+        def fill(start: int) -> None:
             count = min(CHUNK, num_clips - start)
             self.vectors[start : start + count] = self._apart(synthetic.vectors(count, start), 0)
+
+        if is_new:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(fill, range(0, num_clips, CHUNK)))
         self.queries = self._apart(synthetic.vectors(num_queries, 2**60), 1)
         self.exact = self._exact()
 
@@ -315,6 +323,16 @@ def measure(data: Data, sides: dict[str, Side], goal: float) -> dict[str, Any]:
     }
 
 
+def limit_threads(number: int) -> None:
+    """Keep all threads of this process on ``number`` cores, where the system can."""
+    if importlib.util.find_spec("faiss") is not None:
+        importlib.import_module("faiss").omp_set_num_threads(number)
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))[:number]
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), cores)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--clips", type=int, default=100_000)
@@ -337,8 +355,7 @@ def main() -> None:
                 continue
             sides[name] = build(data, options.threads)
             print(f"{name} built in {sides[name].build_seconds:.1f} s", flush=True)
-        if importlib.util.find_spec("faiss") is not None:
-            importlib.import_module("faiss").omp_set_num_threads(options.threads)
+        limit_threads(options.threads)
         load = os.getloadavg()[0]
         table = measure(data, sides, options.recall)
     result = {
