@@ -8,8 +8,7 @@
 Vectors are those of ``scale.py`` (512 numbers, 2,000 clusters, variance of coordinate i ~ 1/i);
 ``--gap 1`` moves clips and queries apart as images and texts of CLIP are. Queries are not among the
 clips. Every side gets the same vectors and cores (``--threads``; all while it is built), in one
-process, query after query in turns, so that other load meets all of them. Set
-``OPENBLAS_NUM_THREADS`` to the same number: numpy reads it before the options are known.
+process, query after query in turns, so that other load meets all of them. Needs `threadpoolctl`.
 
 A side with a width (candidates, clusters, expansion) tries widths in rising order on half of the
 queries and keeps the first that reaches ``--recall`` of the exact 100; recall and times are then
@@ -33,11 +32,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from common import save_result
 from eaglenet.store import codes as store_codes
@@ -104,6 +105,11 @@ class Data:
             best, cosines = (np.take_along_axis(values, order, 1) for values in (best, cosines))
         return [set(rows) for rows in best.tolist()]
 
+    @cached_property
+    def codes(self) -> list[NDArray[np.uint8]]:
+        """Our codes of each part."""
+        return [codes_of(part) for part in self.parts()]
+
     def parts(self) -> Sequence[Vectors]:
         starts = range(0, len(self.vectors), CHUNK)
         return [self.vectors[start : start + CHUNK] for start in starts]
@@ -127,7 +133,7 @@ CANDIDATES = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 
 
 def ours(data: Data, threads: int, *, uses_weights: bool = True) -> Side:
     began = time.perf_counter()
-    blocks = [block for part in data.parts() for block in scan_blocks(codes_of(part))]
+    blocks = [block for part in data.codes for block in scan_blocks(part)]
     codes = Codes(blocks, len(data.vectors))
     store_codes.os.cpu_count = lambda: threads  # type: ignore[attr-defined]
 
@@ -174,8 +180,8 @@ def faiss_binary(data: Data, threads: int) -> Side:
 
     began = time.perf_counter()
     index = faiss.IndexBinaryFlat(store_codes.num_bits(data.vectors.shape[1]))
-    for part in data.parts():
-        index.add(codes_of(part))
+    for part in data.codes:
+        index.add(part)
 
     def search(query: Vectors, width: int) -> Rows:
         rows: Rows = index.search(codes_of(query[None]), width)[1][0]
@@ -208,7 +214,7 @@ def usearch_bits(data: Data, threads: int) -> Side:
     from usearch.index import search as scan
 
     began = time.perf_counter()
-    codes = np.concatenate([codes_of(part) for part in data.parts()])
+    codes = np.concatenate(data.codes)
     seconds = time.perf_counter() - began
 
     def search(query: Vectors, width: int) -> Rows:
@@ -325,8 +331,7 @@ def measure(data: Data, sides: dict[str, Side], goal: float) -> dict[str, Any]:
 
 def limit_threads(number: int) -> None:
     """Keep all threads of this process on ``number`` cores, where the system can."""
-    if importlib.util.find_spec("faiss") is not None:
-        importlib.import_module("faiss").omp_set_num_threads(number)
+    threadpool_limits(number)
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))[:number]
         for thread in os.listdir("/proc/self/task"):
@@ -347,6 +352,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         data = Data(folder, options.clips, options.queries, options.gap)
+        began = time.perf_counter()
+        num_parts = len(data.codes)
+        coding = time.perf_counter() - began
+        print(f"{num_parts} parts coded in {coding:.1f} s", flush=True)
         sides = {}
         for name in options.sides:
             package, build = SIDES[name]
@@ -368,6 +377,7 @@ def main() -> None:
             options.queries - options.queries // 2,
         ],
         "load_average_before_and_after": [round(load, 1), round(os.getloadavg()[0], 1)],
+        "coding_seconds": round(coding, 1),
         "sides": table,
     }
     print(json.dumps(result, indent=2))
