@@ -13,11 +13,11 @@ import torch
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Tokenizer
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_PIXEL_MEAN, CLIP_PIXEL_STD, Activation, ClipConfig
 from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, find_hub_folder
 from eaglenet.encoders.openai_archive import load_openai_clip
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
 from eaglenet.encoders.weight_names import (
     Weights,

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.core.types import Abilities, Resize, TextFeatures, TextStack, Tokenizer, Tokens
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.hub import require_licence_on_hub
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.types import Abilities
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import (
     AttentionPooling,
@@ -28,7 +29,6 @@ from eaglenet.encoders.clip_config import (
     VisionTowerConfig,
 )
 from eaglenet.encoders.clip_files import clip_tokenizer_for
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.vision import (
     FirstTokens,
     Mask,

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError
 from eaglenet.core.types import Abilities, TextFeatures
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import AttentionPooling, initialise_blocks, make_blocks, run_blocks
 from eaglenet.encoders.clip_config import PIXEL_HALF, Activation, TowerConfig, VisionTowerConfig
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import (
     FILE,
     SPIECE,

@@ -13,7 +13,7 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Video
 from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.transformer import CrossEncoder, TemporalTransformer, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
+from eaglenet.losses import SoftmaxLoss, cross_entropy
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import CLIP4ClipConfig
 from eaglenet.methods.tower_base import need_clip

@@ -19,7 +19,7 @@ from eaglenet.layers.late_interaction import (
 )
 from eaglenet.layers.masking import Padding, first_right_video
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 

@@ -15,7 +15,7 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.masking import Padding, first_right_video, masked_softmax, visible
 from eaglenet.layers.transformer import TemporalTransformer, default_heads, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 

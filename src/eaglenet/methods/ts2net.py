@@ -17,7 +17,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import Padding, masked_softmax
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks

@@ -14,7 +14,7 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Token
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.late_interaction import mean_max_similarity, words_or_sentence
 from eaglenet.layers.transformer import stack_on
-from eaglenet.losses.sigmoid import SigmoidLoss
+from eaglenet.losses import SigmoidLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 

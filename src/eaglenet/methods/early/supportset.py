@@ -17,7 +17,7 @@ from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens
 from eaglenet.layers.masking import check_heads, masked_mean, masked_softmax
 from eaglenet.layers.transformer import MASKED_LOGIT, PostNormStack, WordTransformer
-from eaglenet.losses.margin import margin_loss
+from eaglenet.losses import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import ExpertMethod, sentence_width, words_width

@@ -1,10 +1,11 @@
-"""Symmetric softmax (cross-entropy) loss with CLIP's learnable, bounded logit scale."""
+"""Losses: functions of scores and positives."""
 
 from __future__ import annotations
 
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -75,3 +76,51 @@ def fixed_softmax_loss(
     """Cross-entropy of rows plus that of columns of ``scores / temperature``; not halved."""
     logits = scores / temperature
     return cross_entropy(logits, positives) + cross_entropy(logits.T, positives.T)
+
+
+class SigmoidLoss(nn.Module):
+    """``-1/B sum_ij log sigmoid(I_ij (exp(tau_p) s_ij + b))`` with learnable ``tau_p`` and ``b``.
+
+    ``I`` is +1 for positives and -1 otherwise; several positives in a row or column are fine.
+
+    Paper: eq. 18, which prints the sign inside the exponential the wrong way round.
+    """
+
+    def __init__(self, *, temperature: float = 4.77, bias: float = -12.93) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(temperature))
+        self.bias = nn.Parameter(torch.tensor(bias))
+
+    def forward(
+        self, scores: Float[Tensor, "texts videos"], positives: Bool[Tensor, "texts videos"]
+    ) -> Float[Tensor, ""]:
+        logits = self.temperature.exp() * scores + self.bias
+        signed_logits = torch.where(positives, logits, -logits)
+        # logsigmoid and not log(sigmoid): at cosine 1 a negative pair has logit 105, where the
+        # sigmoid is 0 in float32. Sum over videos, mean over texts: the paper's 1/B, not 1/B^2.
+        return -F.logsigmoid(signed_logits).sum(dim=1).mean()
+
+
+def margin_loss(
+    scores: Float[Tensor, "pairs pairs"],
+    positives: Bool[Tensor, "pairs pairs"],
+    margin: float,
+    *,
+    hardest: bool = False,
+) -> Float[Tensor, ""]:
+    r"""Hinge terms of every wrong pair against the right pairs of its row and its column.
+
+    .. math:: [m + S_{ij} - S_{ii}]_+ \quad\text{and}\quad [m + S_{ji} - S_{ii}]_+, \quad j \neq i
+
+    Text ``i`` belongs to video ``i``; other right pairs (captions of one video) are not negatives.
+    Returns the mean of all terms; with ``hardest``, the largest term of each row, averaged over
+    rows, plus the largest of each column, averaged over columns.
+    """
+    right = scores.diagonal()
+    negatives = ~positives
+    by_row = (margin + scores - right[:, None]).clamp_min(0.0).masked_fill(~negatives, 0.0)
+    by_column = (margin + scores - right[None, :]).clamp_min(0.0).masked_fill(~negatives, 0.0)
+    if hardest:
+        return by_row.amax(dim=1).mean() + by_column.amax(dim=0).mean()
+    count = (2 * negatives.sum()).clamp_min(1)
+    return (by_row.sum() + by_column.sum()) / count

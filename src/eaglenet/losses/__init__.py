@@ -1,1 +1,0 @@
-"""Losses: functions of scores and positives."""
