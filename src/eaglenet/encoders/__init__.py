@@ -29,7 +29,7 @@ class EncoderSpec:
     build: ``build(config, seed=0)`` creates an encoder with random weights; on the meta device one
         without values.
     recognises: returns whether a published folder or file is of this family.
-    load: ``load(location, dtype=, tokenizer=)`` reads such a folder or file; None: there are none.
+    load: ``load(location)`` reads such a folder or file; None: there are none.
     reads_features: it adapts stored features and has no towers and no tokenizer.
     """
 

@@ -42,12 +42,12 @@ STORAGE_TYPES = {
 NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 
 
-def load_openai_clip(path: str | Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
+def load_openai_clip(path: str | Path) -> ClipEncoder:
     """The encoder inside an OpenAI ``.pt`` file: the released archive, or a plain state dict."""
     ours = from_openai(read_openai_weights(path))
     with torch.device("meta"):
         encoder = ClipEncoder(clip_config(ours))
-    return fill(encoder, ours, Path(path), dtype)
+    return fill(encoder, ours, Path(path))
 
 
 def read_openai_weights(path: str | Path) -> dict[str, Tensor]:

@@ -238,7 +238,7 @@ def tokenizer_of(described: OpenClipConfig, config: dict[str, Any]) -> Tokenizer
     text = config.get("text_cfg", {})
     is_other = any(text.get(key) for key in ("hf_tokenizer_name", "tokenizer_kwargs"))
     if not is_other and described.context_length == 77 and text.get("vocab_size") == 49408:
-        return clip_tokenizer_for(Path(open_clip().__file__).parent, None)
+        return clip_tokenizer_for(Path(open_clip().__file__).parent)
     return OpenClipTokenizer(described.name, described.context_length, described.pad_token)
 
 

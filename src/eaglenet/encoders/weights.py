@@ -305,10 +305,8 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
 Filled = TypeVar("Filled", bound=nn.Module)
 
 
-def fill(
-    module: Filled, weights: Mapping[str, Tensor], location: Path, dtype: torch.dtype
-) -> Filled:
-    """Load weights, in ``dtype``, into a module without values; returns it in eval mode."""
+def fill(module: Filled, weights: Mapping[str, Tensor], location: Path) -> Filled:
+    """Load weights, in fp32, into a module without values; returns it in eval mode."""
     for name, value in module.state_dict().items():
         if name not in weights:
             raise CheckpointError(f"{location}: no weight for {name}")
@@ -317,7 +315,7 @@ def fill(
                 f"{location}: {name} is {list(weights[name].shape)}, config.json says "
                 f"{list(value.shape)}"
             )
-    state = {name: weights[name].to(dtype) for name in module.state_dict()}
+    state = {name: weights[name].float() for name in module.state_dict()}
     module.load_state_dict(state, assign=True)
     return module.eval()
 
