@@ -28,9 +28,9 @@ from eaglenet.core.errors import (
     UsageError,
     missing_extra,
 )
+from eaglenet.core.frame_spec import MAX_SIDE
 from eaglenet.core.hardware import has_fast_bf16
 from eaglenet.core.types import (
-    MAX_SIDE,
     Abilities,
     Clips,
     Resize,

@@ -161,14 +161,18 @@ def default_heads(encoder: Encoder) -> int:
 
 
 def stack_on(
-    encoder: Encoder, *, num_layers: int, num_heads: int | None, num_positions: int
+    encoder: Encoder, config: Any, *, num_positions: int | None = None
 ) -> TransformerStack:
-    """Create a stack of the encoder's width that starts from its text tower, if that fits."""
+    """Create a stack of the encoder's width that starts from its text tower, if that fits.
+
+    ``config`` has ``num_layers``, ``num_heads`` (None: :func:`default_heads`) and
+    ``num_positions``, which the argument replaces.
+    """
     stack = TransformerStack(
         encoder.dim,
-        num_layers=num_layers,
-        num_heads=num_heads or default_heads(encoder),
-        num_positions=num_positions,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads or default_heads(encoder),
+        num_positions=num_positions or config.num_positions,
     )
     copy_text_tower(encoder, stack)
     return stack

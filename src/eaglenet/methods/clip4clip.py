@@ -61,12 +61,7 @@ class CLIP4Clip(Method):
         elif config.head == "lstm":
             self.head = TemporalLSTM(encoder.dim)
         else:
-            stack = stack_on(
-                encoder,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads,
-                num_positions=config.num_positions,
-            )
+            stack = stack_on(encoder, config)
             self.head = (
                 TemporalTransformer(stack)
                 if config.head == "transformer"

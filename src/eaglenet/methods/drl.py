@@ -125,14 +125,7 @@ class DRL(Method):
 
     def __init__(self, encoder: Encoder, config: DRLConfig) -> None:
         super().__init__(encoder, config)
-        self.temporal = TemporalTransformer(
-            stack_on(
-                encoder,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads,
-                num_positions=config.num_positions,
-            )
-        )
+        self.temporal = TemporalTransformer(stack_on(encoder, config))
         self.word_weights = TokenWeights(encoder.dim)
         self.frame_weights = TokenWeights(encoder.dim)
         self.loss = SoftmaxLoss()
