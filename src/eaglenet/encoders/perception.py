@@ -180,11 +180,7 @@ class PerceptionVisionTower(PooledVisionTower):
         self.blocks = make_blocks(config)
         self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.pooling = AttentionPooling(
-            config.width,
-            heads=config.pooling_heads,
-            mlp_width=4 * config.width,
-            activation=config.activation,
-            norm_eps=config.norm_eps,
+            config, heads=config.pooling_heads, mlp_width=4 * config.width
         )
         self.projection = nn.Linear(config.width, dim)
         self.gradient_checkpointing = 0

@@ -144,13 +144,7 @@ class SiglipVisionTower(PooledVisionTower):
         self.positional_embedding = nn.Parameter(torch.zeros(config.grid**2, config.width))
         self.blocks = make_blocks(config)
         self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.pooling = AttentionPooling(
-            config.width,
-            heads=config.heads,
-            mlp_width=config.mlp_width,
-            activation=config.activation,
-            norm_eps=config.norm_eps,
-        )
+        self.pooling = AttentionPooling(config, heads=config.heads, mlp_width=config.mlp_width)
         self.gradient_checkpointing = 0
 
     def initialise(self, generator: torch.Generator) -> None:
