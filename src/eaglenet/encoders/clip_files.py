@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.core.settings import from_plain
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
@@ -27,7 +25,7 @@ from eaglenet.encoders.weight_names import (
     hub_tower_sizes,
 )
 from eaglenet.encoders.weights import (
-    fill,
+    make_encoder,
     model_type,
     open_clip_trunk,
     read_json,
@@ -140,9 +138,7 @@ def read_open_clip(folder: Path) -> ClipEncoder:
     """Read the encoder of such a folder, in eval mode."""
     weights = from_openai(read_open_clip_weights(folder))
     config = config_from_open_clip(read_json(folder / OPEN_CLIP_CONFIG), weights)
-    with torch.device("meta"):
-        encoder = ClipEncoder(config)
-    return fill(encoder, weights, folder)
+    return make_encoder(ClipEncoder, config, weights, folder)
 
 
 def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipConfig:
@@ -236,10 +232,9 @@ def _check_vocabulary(
 
 def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:
     """MetaCLIP 2's tokenizer, XLM-R's: <s>, pieces of a Unigram, </s>, then pads (1)."""
-    path = folder / FILE if folder.is_dir() else folder
-    if not path.is_file():
+    if not (folder / FILE).is_file():
         raise ModelNotFoundError(f"no {FILE} in {folder}; copy the one of the model there")
-    return JsonTokenizer.from_file(path, TokenizerSettings(context_length, pad_id=1))
+    return JsonTokenizer.from_file(folder / FILE, TokenizerSettings(context_length, pad_id=1))
 
 
 def read_clip_folder(folder: Path) -> ClipEncoder:
@@ -250,9 +245,7 @@ def read_clip_folder(folder: Path) -> ClipEncoder:
         read_json(folder / "config.json"),
         read_optional_json(folder / "preprocessor_config.json"),
     )
-    with torch.device("meta"):
-        encoder = ClipEncoder(config)
-    return fill(encoder, from_hub(read_weights(folder)), folder)
+    return make_encoder(ClipEncoder, config, from_hub(read_weights(folder)), folder)
 
 
 def clip_tokenizer_for(location: Path) -> ClipTokenizer:

@@ -42,7 +42,7 @@ from eaglenet.encoders.weight_names import (
     tower_sizes,
 )
 from eaglenet.encoders.weights import (
-    fill,
+    make_encoder,
     open_clip_trunk,
     read_open_clip_weights,
     read_weight_file,
@@ -248,9 +248,7 @@ def read_perception(location: Path) -> PerceptionEncoder:
     else:
         path = location if location.is_file() else next(iter(sorted(location.glob("PE-Core*.pt"))))
         ours = from_meta(read_weight_file(path))
-    with torch.device("meta"):
-        encoder = PerceptionEncoder(config_from_weights(ours))
-    return fill(encoder, ours, location)
+    return make_encoder(PerceptionEncoder, config_from_weights(ours), ours, location)
 
 
 def from_open_clip(weights: Weights) -> dict[str, Tensor]:

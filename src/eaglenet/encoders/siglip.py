@@ -45,7 +45,7 @@ from eaglenet.encoders.weight_names import (
     tower_sizes,
 )
 from eaglenet.encoders.weights import (
-    fill,
+    make_encoder,
     model_type,
     open_clip_trunk,
     read_json,
@@ -299,9 +299,7 @@ def read_siglip_folder(folder: Path) -> SiglipEncoder:
             read_optional_json(folder / "preprocessor_config.json"),
         )
         ours = from_hub(read_weights(folder))
-    with torch.device("meta"):
-        encoder = SiglipEncoder(config)
-    return fill(encoder, ours, folder)
+    return make_encoder(SiglipEncoder, config, ours, folder)
 
 
 def config_from_hub(
@@ -357,9 +355,7 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
 
     SigLIP's may also be in SentencePiece's own file.
     """
-    path = folder / FILE if folder.is_dir() else folder
-    text = config.text
-    spiece = path.with_name(SPIECE)
+    path, spiece, text = folder / FILE, folder / SPIECE, config.text
     if not path.is_file() and spiece.is_file():
         backend = read_sentencepiece(spiece)
         if backend.get_vocab_size() > text.vocabulary_size:
@@ -374,7 +370,7 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
             "there (SigLIP 2: tokenizer.json)"
         )
     backend = read_backend(path)
-    settings = read_optional_json(path.parent / "tokenizer_config.json") or {}
+    settings = read_optional_json(folder / "tokenizer_config.json") or {}
     model = read_json(path).get("model", {})
     if model.get("type") == "BPE":  # Gemma's; SigLIP's own is a Unigram
         add_lower_casing(backend)

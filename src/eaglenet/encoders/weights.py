@@ -305,8 +305,12 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
 Filled = TypeVar("Filled", bound=nn.Module)
 
 
-def fill(module: Filled, weights: Mapping[str, Tensor], location: Path) -> Filled:
-    """Load weights, in fp32, into a module without values; returns it in eval mode."""
+def make_encoder(
+    kind: Callable[[Any], Filled], config: Any, weights: Mapping[str, Tensor], location: Path
+) -> Filled:
+    """Build an encoder with these weights, in fp32; returns it in eval mode."""
+    with torch.device("meta"):
+        module = kind(config)
     for name, value in module.state_dict().items():
         if name not in weights:
             raise CheckpointError(f"{location}: no weight for {name}")
@@ -328,16 +332,21 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     return deferred_file(path, weights) if is_on_demand() else weights
 
 
+def read_torch_file(path: Path) -> Any:
+    """Read a file of ``torch.save``: tensors and plain containers alone, code is never run."""
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip:
+        untrusted.check_zip(path)
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand())
+
+
 def read_weight_file(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return read_safetensors(path)
-        is_zip = zipfile.is_zipfile(path)
-        if is_zip:
-            untrusted.check_zip(path)
-        weights: dict[str, Tensor] = torch.load(
-            path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand()
-        )
+        weights = read_torch_file(path)
+        if isinstance(weights, dict) and isinstance(weights.get("state_dict"), dict):
+            weights = weights["state_dict"]
         if not isinstance(weights, dict) or not all(
             isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
         ):
