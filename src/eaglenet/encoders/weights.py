@@ -337,7 +337,13 @@ def read_torch_file(path: Path) -> Any:
     is_zip = zipfile.is_zipfile(path)
     if is_zip:
         untrusted.check_zip(path)
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand())
+    try:
+        return torch.load(
+            path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand()
+        )
+    except Exception as error:  # a damaged file can fail in any way
+        # Not torch's own text, which advises to load files that run what is in them.
+        raise ValueError(f"not a file of tensors ({type(error).__name__})") from error
 
 
 def read_weight_file(path: Path) -> dict[str, Tensor]:

@@ -187,11 +187,9 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} is not a file; give the released .bin checkpoint")
     try:
         content = read_torch_file(path)
-    except Exception as error:  # a damaged file can fail in any way
-        # Not torch's own text, which advises to load files that run what is in them.
+    except ValueError as error:
         raise CheckpointError(
-            f"{path}: not a file of tensors ({type(error).__name__}); expected the authors' "
-            "state_dict as saved by torch.save"
+            f"{path}: {error}; expected the authors' state_dict as saved by torch.save"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
