@@ -29,9 +29,8 @@ from common import ceiling, environment, operations, save_result, timed, written
 from eaglenet.core.types import Clips, Losses, PairBatch, Tokens
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
-from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES
-from eaglenet.energy.langevin import sample
+from eaglenet.energy.langevin import ChainRunner, sample
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.research.experiments.runs import repeatable
 from eaglenet.research.training.distributed import World

@@ -11,7 +11,8 @@ import torch
 
 import eaglenet
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Clips, FrameSpec, Hit, TextFeatures, VideoFeatures
+from eaglenet.core.hits import Hit
+from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import grimp
 
-PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "architecture.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
+SOURCE = ROOT / "src" / "eaglenet"
 BEGIN = "<!-- drawn by tools/draw_imports.py: begin -->"
 END = "<!-- drawn by tools/draw_imports.py: end -->"
 GROUND = "ground floor"
@@ -32,8 +34,7 @@ def box(module: str, packages: set[str]) -> str:
 def read_imports() -> Imports:
     """For each box, the other boxes that it imports."""
     graph = grimp.build_graph("eaglenet", cache_dir=None)
-    children = graph.find_children("eaglenet") - {"eaglenet.__main__"}
-    packages = {name.split(".")[1] for name in children if graph.find_children(name)}
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     found: Imports = {name: set() for name in sorted({*packages, GROUND})}
     for importer in graph.modules - {"eaglenet", "eaglenet.__main__"}:
         for imported in graph.find_modules_directly_imported_by(importer) - {"eaglenet"}:

@@ -13,7 +13,7 @@ from PIL import Image
 from eaglenet.cli import results, search
 from eaglenet.cli.results import format_table, shorten_home, wrap
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Hit, Moment
+from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.query import Query
 

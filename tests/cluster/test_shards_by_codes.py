@@ -16,7 +16,7 @@ from eaglenet.cluster import shard_front
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
 from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack, unpack_near
-from eaglenet.core.types import Hit
+from eaglenet.core.hits import Hit
 from eaglenet.indexing.hubness import encode_hubness_bank
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine

@@ -122,7 +122,7 @@ def test_half_precision_runs_and_stays_near_full_precision(
     dtype: torch.dtype, tmp_path: Path
 ) -> None:
     oracle_model("b16-quick").save_pretrained(tmp_path)
-    full, half = read_clip_folder(tmp_path), read_clip_folder(tmp_path, dtype=dtype)
+    full, half = read_clip_folder(tmp_path), read_clip_folder(tmp_path).to(dtype)
     clips, tokens = random_clips("b16-quick"), random_tokens()
     expected, frames = full.encode_video(clips).frames, half.encode_video(clips).frames
     assert frames.dtype == dtype

@@ -58,16 +58,13 @@ def test_the_shape_is_read_off_the_weights(archive: Path) -> None:
     assert config.text.end_token is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_encoder_has_the_weights_in_the_asked_precision(
-    original: Any, archive: Path, dtype: torch.dtype
-) -> None:
-    encoder = load_openai_clip(archive, dtype=dtype)
-    assert {weight.dtype for weight in encoder.parameters()} == {dtype}
+def test_the_encoder_has_the_weights_in_full_precision(original: Any, archive: Path) -> None:
+    encoder = load_openai_clip(archive)
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
     assert not encoder.training
-    assert torch.equal(encoder.vision.projection.weight, original.visual.proj.T.to(dtype))
+    assert torch.equal(encoder.vision.projection.weight, original.visual.proj.T.float())
     fused = original.transformer.resblocks[2].attn.in_proj_weight
-    assert torch.equal(encoder.text.blocks[2].attention.qkv.weight, fused.to(dtype))
+    assert torch.equal(encoder.text.blocks[2].attention.qkv.weight, fused.float())
 
 
 def test_a_plain_state_dict_gives_the_same_encoder(
@@ -81,12 +78,8 @@ def test_a_plain_state_dict_gives_the_same_encoder(
             assert torch.equal(value, expected[key])
 
 
-def test_the_vocabulary_is_taken_from_beside_the_file_or_from_where_it_is_told(
-    archive: Path, tmp_path: Path
-) -> None:
+def test_the_vocabulary_is_taken_from_beside_the_file(archive: Path, tmp_path: Path) -> None:
     WORDS.save(tmp_path)
-    _, tokenizer = load_clip(archive, tokenizer=tmp_path)
-    assert tokenizer.vocabulary_size == WORDS.vocabulary_size
     copy = tmp_path / archive.name
     copy.write_bytes(archive.read_bytes())
     assert load_clip(copy)[1].vocabulary_size == WORDS.vocabulary_size
@@ -141,7 +134,7 @@ def test_damaged_files_are_named(archive: Path, tmp_path: Path) -> None:
     buffer = io.BytesIO()
     torch.save([1, 2], buffer)
     damaged.write_bytes(buffer.getvalue())
-    with pytest.raises(CheckpointError, match="dict of tensors"):
+    with pytest.raises(CheckpointError, match="names and tensors"):
         load_openai_clip(damaged)
 
 

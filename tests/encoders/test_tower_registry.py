@@ -67,7 +67,7 @@ class ColourEncoder(BaseEncoder):
         return VideoFeatures(self.colours(videos.frames.float().mean((-1, -2))), videos.mask)
 
 
-def load_colours(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
+def load_colours(place: Path) -> Pretrained:
     """A folder of one file."""
     return Pretrained(ColourEncoder(ColourConfig(dim=7)).eval(), ClipTokenizer.from_merges([]))
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES
-from eaglenet.energy.langevin import sample
+from eaglenet.energy.langevin import ChainRunner, sample
 
 PAIRS, FRAMES, DIM = 3, 5, 8
 OPTIONS = {"steps": 4, "step_size": 0.5, "deviation": 0.01}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.testing import assert_close
 
-from eaglenet.energy.matching_loss import energy_matching_loss
+from eaglenet.energy.energies import energy_matching_loss
 
 ENERGIES = torch.tensor([[-1.0, 0.5, 2.0], [0.0, -2.0, 1.0]])
 POSITIVES = torch.tensor([[True, False, False], [False, True, False]])

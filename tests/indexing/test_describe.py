@@ -15,7 +15,7 @@ from PIL import Image
 
 from eaglenet.core.chat import ReplyError
 from eaglenet.core.errors import UsageError
-from eaglenet.indexing.describe import Describer, read_sentences
+from eaglenet.indexing.describe import ClipDescriber, read_sentences
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
@@ -109,16 +109,16 @@ def test_other_model_describes_again(folder: Path, bag: BagMethod, chat: StandIn
 def test_run_that_ends_early_is_continued(
     folder: Path, bag: BagMethod, chat: StandInChat, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Describer.describe
+    plain = ClipDescriber.describe
 
-    def fail_later(self: Describer, sheet: bytes, timeout: float = 60) -> list[str]:
+    def fail_later(self: ClipDescriber, sheet: bytes, timeout: float = 60) -> list[str]:
         if len(chat.questions) == 3:
             if end == "interrupt":
                 raise KeyboardInterrupt
             chat.reply = lambda question, handler: send(handler, b"no memory", 503)
         return plain(self, sheet, timeout)
 
-    monkeypatch.setattr(Describer, "describe", fail_later)
+    monkeypatch.setattr(ClipDescriber, "describe", fail_later)
     if end == "interrupt":
         with pytest.raises(KeyboardInterrupt):
             index(folder, bag, chat.url)
@@ -126,7 +126,7 @@ def test_run_that_ends_early_is_continued(
         report = index(folder, bag, chat.url)
         assert report.indexed == 1, "the film itself is there"
         assert "status 503: no memory" in report.problems[0].reason
-    monkeypatch.setattr(Describer, "describe", plain)
+    monkeypatch.setattr(ClipDescriber, "describe", plain)
     assert spans(folder, bag, "painted") == [(0.0, 10.0), (8.0, 18.0), (16.0, 26.0)]
     chat.reply = name_colours
     num_questions = len(chat.questions)

@@ -84,14 +84,6 @@ def test_drops_nothing_when_a_mount_disappears(tmp_path: Path, runs: list[IndexO
     assert watched(folder, (folder / "a.mp4").unlink, None, None, back, None, None) == 2
 
 
-def test_recognises_network_mounts() -> None:
-    """The deepest mount counts, spaces in names and all."""
-    mounts = "/dev/sda / ext4 rw 0 0\nnas:/v /mnt/my\\040films nfs4 rw 0 0\nx /mnt/local xfs rw 0 0"
-    assert watch.is_network(Path("/mnt/my films/2026"), mounts)
-    assert not watch.is_network(Path("/mnt/local/a"), mounts)
-    assert not watch.is_network(Path("/mnt/my filmstrip"), mounts)
-
-
 def test_command_names_new_files_and_ends_with_code_0_on_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

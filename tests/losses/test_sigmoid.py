@@ -7,7 +7,7 @@ import math
 import torch
 from torch.testing import assert_close
 
-from eaglenet.losses.sigmoid import SigmoidLoss
+from eaglenet.losses import SigmoidLoss
 
 
 def test_two_by_two_by_hand() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eaglenet.core.types import Losses, TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.losses.margin import margin_loss
+from eaglenet.losses import margin_loss
 from eaglenet.methods import METHODS
 from eaglenet.methods.early.clipbert import ClipBERT, clip_loss, log_odds
 from eaglenet.methods.early.teachtext import TeachText, teacher_scores

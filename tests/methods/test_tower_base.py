@@ -13,7 +13,7 @@ from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import CosineMethod
 

@@ -18,7 +18,7 @@ from eaglenet.core.errors import UsageError, program_command, shell_quote
 from eaglenet.core.progress import Progress, report_progress
 
 if TYPE_CHECKING:
-    from eaglenet.core.types import Hit
+    from eaglenet.core.hits import Hit
     from eaglenet.methods.base import Method
     from eaglenet.research.data.demo.dataset import DemoSplit
     from eaglenet.research.data.demo.world import Scene

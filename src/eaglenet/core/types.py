@@ -1,4 +1,4 @@
-"""Types shared between packages: tensors that travel together, encoders, hits.
+"""Types shared between packages: tensors that travel together, and encoders.
 
 Axes are always in the order texts, videos, frames, dim. Scores are always ``[texts, videos]``.
 """
@@ -17,15 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
-from eaglenet.core.frame_spec import (
-    MAX_FRAMES,
-    MAX_SIDE,
-    FrameSpec,
-    Resize,
-    Sampling,
-    ShortVideo,
-)
-from eaglenet.core.hits import Hit, Modality, Moment, TranscriptKind, TranscriptMatch
+from eaglenet.core.frame_spec import FrameSpec as FrameSpec
+from eaglenet.core.frame_spec import Resize as Resize
 
 # A type variable, not ``Self``: the shape checker decorates methods one by one and refuses Self.
 Record = TypeVar("Record", bound="TensorRecord")
@@ -235,36 +228,6 @@ class Losses:
     def total(self) -> Float[Tensor, ""]:
         weighted_terms = [value * self.weights.get(name, 1.0) for name, value in self.terms.items()]
         return torch.stack(weighted_terms).sum()
-
-
-__all__ = [
-    "MAX_FRAMES",
-    "MAX_SIDE",
-    "Abilities",
-    "BlockLayers",
-    "Clips",
-    "Encoder",
-    "Expert",
-    "FrameSpec",
-    "Hit",
-    "Losses",
-    "Modality",
-    "Moment",
-    "PairBatch",
-    "PlainConfig",
-    "Resize",
-    "RightPairs",
-    "Sampling",
-    "ShortVideo",
-    "TextFeatures",
-    "TextGraph",
-    "TextStack",
-    "Tokenizer",
-    "Tokens",
-    "TranscriptKind",
-    "TranscriptMatch",
-    "VideoFeatures",
-]
 
 
 @runtime_checkable

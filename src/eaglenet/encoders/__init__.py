@@ -1,5 +1,57 @@
-"""Towers and what reads their files; every family is in ``ENCODERS``."""
+"""Towers and what reads their files: how each family is configured, built and recognised."""
 
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+from __future__ import annotations
 
-__all__ = ["ENCODERS", "EncoderSpec", "Pretrained"]
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eaglenet.core.registry import Registry
+
+if TYPE_CHECKING:
+    from eaglenet.core.types import Encoder, Tokenizer
+
+
+class Pretrained(NamedTuple):
+    """A trained encoder in eval mode, and its tokenizer."""
+
+    encoder: Encoder
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """A tower family.
+
+    title: description for lists and messages.
+    config_class: a frozen dataclass of plain values, saved in a model folder.
+    build: ``build(config, seed=0)`` creates an encoder with random weights; on the meta device one
+        without values.
+    recognises: returns whether a published folder or file is of this family.
+    load: ``load(location)`` reads such a folder or file; None: there are none.
+    reads_features: it adapts stored features and has no towers and no tokenizer.
+    """
+
+    title: str
+    config_class: type[Any]
+    build: Callable[..., Encoder]
+    recognises: Callable[[Path], bool] = lambda location: False
+    load: Callable[..., Pretrained] | None = None
+    reads_features: bool = False
+
+
+ENCODERS: Registry[EncoderSpec] = Registry(
+    "encoder family",
+    is_open=True,
+    modules={
+        "clip": "eaglenet.encoders.clip_files",
+        "experts": "eaglenet.encoders.features",
+        "features": "eaglenet.encoders.features",
+        "compact": "eaglenet.encoders.compact",
+        "openclip": "eaglenet.encoders.openclip",
+        "perception": "eaglenet.encoders.perception",
+        "siglip": "eaglenet.encoders.siglip",
+        "st": "eaglenet.encoders.sentence_transformer",
+    },
+)

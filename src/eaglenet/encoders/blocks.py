@@ -274,20 +274,12 @@ class ResidualBlock(nn.Module):
     With ``token_shift`` the input of the attention, and only that, is shifted in time.
     """
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        heads: int,
-        mlp_width: int,
-        activation: Activation = "quick_gelu",
-        norm_eps: float = 1e-5,
-    ) -> None:
+    def __init__(self, config: TowerConfig) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(width, eps=norm_eps)
-        self.attention = Attention(width, heads)
-        self.ln_2 = nn.LayerNorm(width, eps=norm_eps)
-        self.mlp = FeedForward(width, mlp_width, activation)
+        self.ln_1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.attention = Attention(config.width, config.heads)
+        self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = FeedForward(config.width, config.mlp_width, config.activation)
         self.token_shift = False
 
     def forward(
@@ -346,16 +338,7 @@ def run_blocks(tower: Any, tokens: Tensor, **options: object) -> Tensor:
 
 def make_blocks(config: TowerConfig) -> nn.ModuleList:
     """Create the blocks of a tower."""
-    return nn.ModuleList(
-        ResidualBlock(
-            config.width,
-            heads=config.heads,
-            mlp_width=config.mlp_width,
-            activation=config.activation,
-            norm_eps=config.norm_eps,
-        )
-        for _ in range(config.layers)
-    )
+    return nn.ModuleList(ResidualBlock(config) for _ in range(config.layers))
 
 
 def initialise_blocks(blocks: nn.ModuleList, generator: torch.Generator) -> None:
@@ -386,16 +369,9 @@ class AttentionPooling(nn.Module):
     projected only after they were mixed: tokens never meet a square matrix here.
     """
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        heads: int,
-        mlp_width: int,
-        activation: Activation,
-        norm_eps: float,
-    ) -> None:
+    def __init__(self, config: TowerConfig, *, heads: int, mlp_width: int) -> None:
         super().__init__()
+        width = config.width
         self.heads = heads
         self.probe = nn.Parameter(torch.zeros(width))
         self.query = nn.Linear(width, width)
@@ -403,8 +379,8 @@ class AttentionPooling(nn.Module):
         self.key.bias.requires_grad_(False)  # in every file, without any effect
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, eps=norm_eps)
-        self.mlp = FeedForward(width, mlp_width, activation)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.mlp = FeedForward(width, mlp_width, config.activation)
 
     def forward(
         self,

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.core.settings import from_plain
-from eaglenet.core.types import Tokenizer
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_PIXEL_MEAN, CLIP_PIXEL_STD, Activation, ClipConfig
 from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, find_hub_folder
 from eaglenet.encoders.openai_archive import load_openai_clip
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
 from eaglenet.encoders.weight_names import (
     Weights,
@@ -28,7 +25,7 @@ from eaglenet.encoders.weight_names import (
     hub_tower_sizes,
 )
 from eaglenet.encoders.weights import (
-    fill,
+    make_encoder,
     model_type,
     open_clip_trunk,
     read_json,
@@ -137,13 +134,11 @@ def is_open_clip(location: Path) -> bool:
     return (location / OPEN_CLIP_CONFIG).is_file() and not open_clip_trunk(location)
 
 
-def read_open_clip(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
+def read_open_clip(folder: Path) -> ClipEncoder:
     """Read the encoder of such a folder, in eval mode."""
     weights = from_openai(read_open_clip_weights(folder))
     config = config_from_open_clip(read_json(folder / OPEN_CLIP_CONFIG), weights)
-    with torch.device("meta"):
-        encoder = ClipEncoder(config)
-    return fill(encoder, weights, folder, dtype)
+    return make_encoder(ClipEncoder, config, weights, folder)
 
 
 def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipConfig:
@@ -193,40 +188,32 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
         raise CheckpointError(f"{OPEN_CLIP_CONFIG}: {error}") from error
 
 
-def load_clip(
-    name_or_folder: str | Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    tokenizer: str | Path | None = None,
-) -> tuple[ClipEncoder, Tokenizer]:
+def load_clip(name_or_folder: str | Path) -> Pretrained:
     """Load a trained encoder in eval mode, and its tokenizer.
 
     Args:
         name_or_folder: a folder of transformers (config.json, model.safetensors) or of open_clip
             (open_clip_config.json), an OpenAI ``.pt`` file, a hub id such as
             ``openai/clip-vit-base-patch32``, or OpenAI's name, such as ``ViT-B/32``.
-        tokenizer: a folder or BPE table to take the vocabulary from, where the model has none.
     """
     path = Path(name_or_folder).expanduser()
     if path.is_file() and is_open_clip(path.parent):
         path = path.parent  # weights alone do not determine the activation
     if path.is_file():
-        encoder = load_openai_clip(path, dtype=dtype)
-        words = _read_tokenizer(tokenizer) if tokenizer else _openai_tokenizer(path)
-        return encoder, _check_vocabulary(words, encoder, path)
+        encoder = load_openai_clip(path)
+        return Pretrained(encoder, _check_vocabulary(_openai_tokenizer(path), encoder, path))
     folder = path if path.is_dir() else find_hub_folder(str(name_or_folder))
     kind = model_type(folder)
     if kind not in ("clip", METACLIP_2) and is_open_clip(folder):
-        encoder = read_open_clip(folder, dtype=dtype)
+        encoder = read_open_clip(folder)
         if encoder.config.text.end_token is None:
-            return encoder, _check_vocabulary(
-                clip_tokenizer_for(folder, tokenizer), encoder, folder
-            )
+            tokenizer = _check_vocabulary(clip_tokenizer_for(folder), encoder, folder)
+            return Pretrained(encoder, tokenizer)
     else:
-        encoder = read_clip_folder(folder, dtype=dtype)
+        encoder = read_clip_folder(folder)
         if kind != METACLIP_2:
-            return encoder, _read_tokenizer(tokenizer or folder)
-    return encoder, read_xlm_tokenizer(Path(tokenizer or folder), encoder.context_length)
+            return Pretrained(encoder, ClipTokenizer.from_folder(folder))
+    return Pretrained(encoder, read_xlm_tokenizer(folder, encoder.context_length))
 
 
 def _check_vocabulary(
@@ -245,13 +232,12 @@ def _check_vocabulary(
 
 def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:
     """MetaCLIP 2's tokenizer, XLM-R's: <s>, pieces of a Unigram, </s>, then pads (1)."""
-    path = folder / FILE if folder.is_dir() else folder
-    if not path.is_file():
+    if not (folder / FILE).is_file():
         raise ModelNotFoundError(f"no {FILE} in {folder}; copy the one of the model there")
-    return JsonTokenizer.from_file(path, TokenizerSettings(context_length, pad_id=1))
+    return JsonTokenizer.from_file(folder / FILE, TokenizerSettings(context_length, pad_id=1))
 
 
-def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
+def read_clip_folder(folder: Path) -> ClipEncoder:
     """Read the encoder of a folder in transformers' format, in eval mode."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(f"{folder} has no config.json; expected a CLIP folder")
@@ -259,21 +245,12 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
         read_json(folder / "config.json"),
         read_optional_json(folder / "preprocessor_config.json"),
     )
-    with torch.device("meta"):
-        encoder = ClipEncoder(config)
-    return fill(encoder, from_hub(read_weights(folder)), folder, dtype)
+    return make_encoder(ClipEncoder, config, from_hub(read_weights(folder)), folder)
 
 
-def clip_tokenizer_for(location: Path, tokenizer: str | Path | None) -> ClipTokenizer:
-    """Read CLIP's vocabulary: from ``tokenizer``, beside the weights, or from a package."""
-    if tokenizer is not None:
-        return _read_tokenizer(tokenizer)
+def clip_tokenizer_for(location: Path) -> ClipTokenizer:
+    """Read CLIP's vocabulary, beside the weights or from a package."""
     return _openai_tokenizer(location if location.is_file() else location / "weights")
-
-
-def _read_tokenizer(source: str | Path) -> ClipTokenizer:
-    path = Path(source)
-    return ClipTokenizer.from_table(path) if path.is_file() else ClipTokenizer.from_folder(path)
 
 
 def _openai_tokenizer(path: Path) -> ClipTokenizer:
@@ -293,7 +270,7 @@ def _openai_tokenizer(path: Path) -> ClipTokenizer:
     locations = ", ".join(str(folder) for folder in looked_in)
     raise ModelNotFoundError(
         f"{path} has weights but no vocabulary; looked in {locations}. Put tokenizer.json or "
-        "bpe_simple_vocab_16e6.txt.gz beside it, or pass tokenizer=FOLDER"
+        "bpe_simple_vocab_16e6.txt.gz beside it"
     )
 
 
@@ -311,10 +288,6 @@ def is_clip(location: Path) -> bool:
     return is_open_clip(location) or (kind == "" and not open_clip_trunk(location))
 
 
-def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    return Pretrained(*load_clip(location, dtype=dtype, tokenizer=tokenizer))
-
-
 ENCODERS.add(
     "clip",
     EncoderSpec(
@@ -322,6 +295,6 @@ ENCODERS.add(
         config_class=ClipConfig,
         build=ClipEncoder,
         recognises=is_clip,
-        load=_load,
+        load=load_clip,
     ),
 )

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Abilities, TextFeatures
+from eaglenet.encoders import ENCODERS, EncoderSpec
 from eaglenet.encoders.base import Frames, TowerEncoder
 from eaglenet.encoders.blocks import Attention, FeedForward, run_block, run_blocks
 from eaglenet.encoders.clip_config import TowerConfig, VisionTowerConfig
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec
 from eaglenet.encoders.vision import FirstTokens, Mask, PatchEmbedding, Patches, Pixels, TowerParts
 
 # The shape of a compact model: plain values, saved beside the weights.

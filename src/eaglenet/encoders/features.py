@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Abilities, TextFeatures, VideoFeatures, unit_entries
+from eaglenet.encoders import ENCODERS, EncoderSpec
 from eaglenet.encoders.base import BaseEncoder, TextSource, VideoSource
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec
 
 InputScaling = Literal["none", "unit", "layer_norm"]
 

@@ -25,7 +25,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.weight_names import clip_config, from_openai
-from eaglenet.encoders.weights import deferred, deferred_copies, fill, is_on_demand
+from eaglenet.encoders.weights import deferred, is_on_demand, make_encoder, read_weight_file
 
 STORAGE_TYPES = {
     "DoubleStorage": torch.float64,
@@ -42,12 +42,10 @@ STORAGE_TYPES = {
 NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 
 
-def load_openai_clip(path: str | Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
+def load_openai_clip(path: str | Path) -> ClipEncoder:
     """The encoder inside an OpenAI ``.pt`` file: the released archive, or a plain state dict."""
     ours = from_openai(read_openai_weights(path))
-    with torch.device("meta"):
-        encoder = ClipEncoder(clip_config(ours))
-    return fill(encoder, ours, Path(path), dtype)
+    return make_encoder(ClipEncoder, clip_config(ours), ours, Path(path))
 
 
 def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
@@ -62,32 +60,14 @@ def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def _read_any(path: Path) -> dict[str, Tensor]:
-    if not zipfile.is_zipfile(path):
-        return _read_state_dict(path)
-    untrusted.check_zip(path)
-    archive = zipfile.ZipFile(path)  # not closed here: weights may be read on demand
-    names = archive.namelist()
-    # A TorchScript archive holds code; a plain torch.save file does not.
-    if any("/code/" in name for name in names):
-        return _read_script(path, archive, names)
-    return _read_state_dict(path)
-
-
-def _read_state_dict(path: Path) -> dict[str, Tensor]:
-    try:
-        mapped = is_on_demand() and zipfile.is_zipfile(path)
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except Exception as error:  # a damaged pickle can fail in any way
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"{path}: neither a TorchScript archive nor a file of weights alone ({cause}); "
-            "expected an OpenAI CLIP .pt file"
-        ) from error
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
-        content = content["state_dict"]
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise CheckpointError(f"{path}: expected a dict of tensors, got {type(content).__name__}")
-    return deferred_copies(content) if is_on_demand() else dict(content)
+    if zipfile.is_zipfile(path):
+        untrusted.check_zip(path)
+        archive = zipfile.ZipFile(path)  # not closed here: weights may be read on demand
+        names = archive.namelist()
+        # A TorchScript archive holds code; a plain torch.save file does not.
+        if any("/code/" in name for name in names):
+            return _read_script(path, archive, names)
+    return read_weight_file(path)
 
 
 def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict[str, Tensor]:

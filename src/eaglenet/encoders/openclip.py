@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.core.types import Abilities, Resize, TextFeatures, TextStack, Tokenizer, Tokens
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.hub import require_licence_on_hub
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def tokenizer_of(described: OpenClipConfig, config: dict[str, Any]) -> Tokenizer
     text = config.get("text_cfg", {})
     is_other = any(text.get(key) for key in ("hf_tokenizer_name", "tokenizer_kwargs"))
     if not is_other and described.context_length == 77 and text.get("vocab_size") == 49408:
-        return clip_tokenizer_for(Path(open_clip().__file__).parent, None)
+        return clip_tokenizer_for(Path(open_clip().__file__).parent)
     return OpenClipTokenizer(described.name, described.context_length, described.pad_token)
 
 

@@ -11,13 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.core.types import Abilities
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import (
     AttentionPooling,
     Rotation,
     initialise_blocks,
     make_blocks,
-    run_blocks,
 )
 from eaglenet.encoders.clip import TextTower
 from eaglenet.encoders.clip_config import (
@@ -28,16 +28,7 @@ from eaglenet.encoders.clip_config import (
     VisionTowerConfig,
 )
 from eaglenet.encoders.clip_files import clip_tokenizer_for
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
-from eaglenet.encoders.vision import (
-    FirstTokens,
-    Mask,
-    PatchEmbedding,
-    Patches,
-    Pixels,
-    TowerParts,
-    pool_video,
-)
+from eaglenet.encoders.vision import PatchEmbedding, PooledVisionTower
 from eaglenet.encoders.weight_names import (
     PATCHES,
     Weights,
@@ -51,7 +42,7 @@ from eaglenet.encoders.weight_names import (
     tower_sizes,
 )
 from eaglenet.encoders.weights import (
-    fill,
+    make_encoder,
     open_clip_trunk,
     read_open_clip_weights,
     read_weight_file,
@@ -165,7 +156,7 @@ class GridRotation(nn.Module):
         return self
 
 
-class PerceptionVisionTower(TowerParts):
+class PerceptionVisionTower(PooledVisionTower):
     """Frames to one vector each: embed, ln_pre, blocks, ln_post, attention pooling, projection."""
 
     patch_embedding: PatchEmbedding
@@ -189,11 +180,7 @@ class PerceptionVisionTower(TowerParts):
         self.blocks = make_blocks(config)
         self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.pooling = AttentionPooling(
-            config.width,
-            heads=config.pooling_heads,
-            mlp_width=4 * config.width,
-            activation=config.activation,
-            norm_eps=config.norm_eps,
+            config, heads=config.pooling_heads, mlp_width=4 * config.width
         )
         self.projection = nn.Linear(config.width, dim)
         self.gradient_checkpointing = 0
@@ -206,25 +193,9 @@ class PerceptionVisionTower(TowerParts):
         """In the type of the tokens: fp32 tables would make every query and key fp32."""
         return self.rotation.cosines.to(dtype), self.rotation.sines.to(dtype)
 
-    def read_video(
-        self, first: FirstTokens, patches: Patches, mask: Mask
-    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
-        first, patches = self.ln_post(first), self.ln_post(patches)
-        video, frames = pool_video(self.pooling, first, patches, mask)
-        return self.projection(video), self.projection(frames)
-
-    def forward(
-        self,
-        pixels: Pixels,
-        *,
-        num_frames: int = 1,
-        frame_mask: Mask | None = None,
-        patches: bool = False,
-    ) -> Float[Tensor, "images 1 dim"]:
-        tokens = self.embed(pixels)
-        tokens = run_blocks(self, tokens, rotation=self.turn(tokens.dtype))
-        result: Tensor = self.projection(self.pooling(self.ln_post(tokens)))
-        return result[:, None]
+    def project(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
+        result: Tensor = self.projection(vectors)
+        return result
 
     def initialise(self, generator: torch.Generator) -> None:
         deviation = self.config.width**-0.5
@@ -270,16 +241,14 @@ TIMM_NAMES = {
 }
 
 
-def read_perception(location: Path, *, dtype: torch.dtype = torch.float32) -> PerceptionEncoder:
+def read_perception(location: Path) -> PerceptionEncoder:
     """Read the encoder of a file or folder; its shape is read off its weights."""
     if (location / "open_clip_config.json").is_file():
         ours = from_open_clip(read_open_clip_weights(location))
     else:
         path = location if location.is_file() else next(iter(sorted(location.glob("PE-Core*.pt"))))
         ours = from_meta(read_weight_file(path))
-    with torch.device("meta"):
-        encoder = PerceptionEncoder(config_from_weights(ours))
-    return fill(encoder, ours, location, dtype)
+    return make_encoder(PerceptionEncoder, config_from_weights(ours), ours, location)
 
 
 def from_open_clip(weights: Weights) -> dict[str, Tensor]:
@@ -337,9 +306,8 @@ def is_perception(location: Path) -> bool:
     return trunk.startswith("vit_pe_core") if trunk else any(location.glob("PE-Core*.pt"))
 
 
-def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    encoder = read_perception(location, dtype=dtype)
-    return Pretrained(encoder, clip_tokenizer_for(location, tokenizer))
+def _load(location: Path) -> Pretrained:
+    return Pretrained(read_perception(location), clip_tokenizer_for(location))
 
 
 ENCODERS.add(

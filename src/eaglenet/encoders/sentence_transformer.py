@@ -28,9 +28,9 @@ from eaglenet.core.errors import (
     UsageError,
     missing_extra,
 )
+from eaglenet.core.frame_spec import MAX_SIDE
 from eaglenet.core.hardware import has_fast_bf16
 from eaglenet.core.types import (
-    MAX_SIDE,
     Abilities,
     Clips,
     Resize,
@@ -38,11 +38,11 @@ from eaglenet.core.types import (
     Tokens,
     VideoFeatures,
 )
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import BaseEncoder, TextSource, VideoSource
 from eaglenet.encoders.catalogue import ST_PREFIX
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
 from eaglenet.encoders.hub import find_snapshot, split_st_name
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 
 logger = logging.getLogger(__name__)
 

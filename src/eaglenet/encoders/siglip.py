@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError
 from eaglenet.core.types import Abilities, TextFeatures
+from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import AttentionPooling, initialise_blocks, make_blocks, run_blocks
 from eaglenet.encoders.clip_config import PIXEL_HALF, Activation, TowerConfig, VisionTowerConfig
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.tokenizers import (
     FILE,
     SPIECE,
@@ -29,15 +29,7 @@ from eaglenet.encoders.tokenizers import (
     read_backend,
     read_sentencepiece,
 )
-from eaglenet.encoders.vision import (
-    FirstTokens,
-    Mask,
-    PatchEmbedding,
-    Patches,
-    Pixels,
-    TowerParts,
-    pool_video,
-)
+from eaglenet.encoders.vision import PatchEmbedding, PooledVisionTower
 from eaglenet.encoders.weight_names import (
     PATCHES,
     Weights,
@@ -53,7 +45,7 @@ from eaglenet.encoders.weight_names import (
     tower_sizes,
 )
 from eaglenet.encoders.weights import (
-    fill,
+    make_encoder,
     model_type,
     open_clip_trunk,
     read_json,
@@ -108,38 +100,27 @@ class SiglipConfig:
         return self.vision.width
 
 
-def _shape(
-    image_size: int, patch_size: int, width: int, layers: int, heads: int, mlp_width: int
-) -> SiglipVisionConfig:
-    return SiglipVisionConfig(image_size, patch_size, width, layers, heads, mlp_width)
-
-
-_LARGE_TEXT = {"width": 1024, "layers": 24, "heads": 16, "mlp_width": 4096}
-_SO_TEXT = {"width": 1152, "layers": 27, "heads": 16, "mlp_width": 4304}
-_GEMMA = {"vocabulary_size": 256000, "pad_token": 0}
-
-
-def _text(**changes: int) -> SiglipTextConfig:
-    return SiglipTextConfig(**changes)  # type: ignore[arg-type]
-
+_LARGE_TEXT: dict[str, Any] = {"width": 1024, "layers": 24, "heads": 16, "mlp_width": 4096}
+_SO_TEXT: dict[str, Any] = {"width": 1152, "layers": 27, "heads": 16, "mlp_width": 4304}
+_GEMMA: dict[str, Any] = {"vocabulary_size": 256000, "pad_token": 0}
 
 SIGLIP_SHAPES: dict[str, SiglipConfig] = {
     "google/siglip-base-patch16-224": SiglipConfig(),
     "google/siglip-large-patch16-256": SiglipConfig(
-        _shape(256, 16, 1024, 24, 16, 4096), _text(**_LARGE_TEXT)
+        SiglipVisionConfig(256, 16, 1024, 24, 16, 4096), SiglipTextConfig(**_LARGE_TEXT)
     ),
     "google/siglip-so400m-patch14-384": SiglipConfig(
-        _shape(384, 14, 1152, 27, 16, 4304), _text(**_SO_TEXT)
+        SiglipVisionConfig(384, 14, 1152, 27, 16, 4304), SiglipTextConfig(**_SO_TEXT)
     ),
     "google/siglip2-base-patch32-256": SiglipConfig(
-        _shape(256, 32, 768, 12, 12, 3072), _text(**_GEMMA)
+        SiglipVisionConfig(256, 32, 768, 12, 12, 3072), SiglipTextConfig(**_GEMMA)
     ),
-    "google/siglip2-base-patch16-224": SiglipConfig(text=_text(**_GEMMA)),
+    "google/siglip2-base-patch16-224": SiglipConfig(text=SiglipTextConfig(**_GEMMA)),
     "google/siglip2-large-patch16-256": SiglipConfig(
-        _shape(256, 16, 1024, 24, 16, 4096), _text(**_LARGE_TEXT, **_GEMMA)
+        SiglipVisionConfig(256, 16, 1024, 24, 16, 4096), SiglipTextConfig(**_LARGE_TEXT, **_GEMMA)
     ),
     "google/siglip2-so400m-patch14-384": SiglipConfig(
-        _shape(384, 14, 1152, 27, 16, 4304), _text(**_SO_TEXT, **_GEMMA)
+        SiglipVisionConfig(384, 14, 1152, 27, 16, 4304), SiglipTextConfig(**_SO_TEXT, **_GEMMA)
     ),
 }
 """Shapes of released models; other input sizes differ in ``image_size`` alone."""
@@ -148,7 +129,7 @@ SIGLIP_SHAPES: dict[str, SiglipConfig] = {
 # SigLIP's towers: no class token but attention pooling; texts without a causal mask.
 
 
-class SiglipVisionTower(TowerParts):
+class SiglipVisionTower(PooledVisionTower):
     """Frames to one vector each: patches and positions, blocks, ln_post, attention pooling."""
 
     patch_embedding: PatchEmbedding
@@ -163,31 +144,8 @@ class SiglipVisionTower(TowerParts):
         self.positional_embedding = nn.Parameter(torch.zeros(config.grid**2, config.width))
         self.blocks = make_blocks(config)
         self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.pooling = AttentionPooling(
-            config.width,
-            heads=config.heads,
-            mlp_width=config.mlp_width,
-            activation=config.activation,
-            norm_eps=config.norm_eps,
-        )
+        self.pooling = AttentionPooling(config, heads=config.heads, mlp_width=config.mlp_width)
         self.gradient_checkpointing = 0
-
-    def forward(
-        self,
-        pixels: Pixels,
-        *,
-        num_frames: int = 1,
-        frame_mask: Mask | None = None,
-        patches: bool = False,
-    ) -> Float[Tensor, "images 1 dim"]:
-        tokens = run_blocks(self, self.embed(pixels))
-        result: Tensor = self.pooling(self.ln_post(tokens))
-        return result[:, None]
-
-    def read_video(
-        self, first: FirstTokens, patches: Patches, mask: Mask
-    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
-        return pool_video(self.pooling, first, self.ln_post(patches), mask)
 
     def initialise(self, generator: torch.Generator) -> None:
         deviation = self.config.width**-0.5
@@ -330,7 +288,7 @@ NAMES = {
 }
 
 
-def read_siglip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> SiglipEncoder:
+def read_siglip_folder(folder: Path) -> SiglipEncoder:
     """Read a folder in transformers' or open_clip's layout; returns an encoder in eval mode."""
     if open_clip_trunk(folder):
         ours = from_open_clip(read_open_clip_weights(folder))
@@ -341,9 +299,7 @@ def read_siglip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> S
             read_optional_json(folder / "preprocessor_config.json"),
         )
         ours = from_hub(read_weights(folder))
-    with torch.device("meta"):
-        encoder = SiglipEncoder(config)
-    return fill(encoder, ours, folder, dtype)
+    return make_encoder(SiglipEncoder, config, ours, folder)
 
 
 def config_from_hub(
@@ -399,9 +355,7 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
 
     SigLIP's may also be in SentencePiece's own file.
     """
-    path = folder / FILE if folder.is_dir() else folder
-    text = config.text
-    spiece = path.with_name(SPIECE)
+    path, spiece, text = folder / FILE, folder / SPIECE, config.text
     if not path.is_file() and spiece.is_file():
         backend = read_sentencepiece(spiece)
         if backend.get_vocab_size() > text.vocabulary_size:
@@ -413,10 +367,10 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
     if not path.is_file():
         raise ModelNotFoundError(
             f"no {FILE} and no {SPIECE} in {folder}: put the one that was published with the model "
-            "there (SigLIP 2: tokenizer.json), or pass tokenizer=FOLDER"
+            "there (SigLIP 2: tokenizer.json)"
         )
     backend = read_backend(path)
-    settings = read_optional_json(path.parent / "tokenizer_config.json") or {}
+    settings = read_optional_json(folder / "tokenizer_config.json") or {}
     model = read_json(path).get("model", {})
     if model.get("type") == "BPE":  # Gemma's; SigLIP's own is a Unigram
         add_lower_casing(backend)
@@ -452,10 +406,9 @@ def is_siglip(location: Path) -> bool:
     return model_type(location) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(location)
 
 
-def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    encoder = read_siglip_folder(location, dtype=dtype)
-    source = Path(tokenizer) if tokenizer is not None else location
-    return Pretrained(encoder, read_siglip_tokenizer(source, encoder.config))
+def _load(location: Path) -> Pretrained:
+    encoder = read_siglip_folder(location)
+    return Pretrained(encoder, read_siglip_tokenizer(location, encoder.config))
 
 
 ENCODERS.add(

@@ -89,8 +89,8 @@ class JsonTokenizer:
         limit = self.settings.context_length
         width = limit if max_length is None else max_length
         added = len(self._start) + len(self._end)
-        if not added < width <= limit:
-            raise UsageError(f"max_length {width}: this model takes {added + 1} to {limit} tokens")
+        if not added <= width <= limit:
+            raise UsageError(f"max_length {width}: this model takes {added} to {limit} tokens")
         if isinstance(texts, str):
             texts = [texts]
         encodings = self._backend.encode_batch_fast(
@@ -144,7 +144,7 @@ MAX_TOKENS = 10_000_000
 Merge = tuple[str, str]
 
 
-class ClipTokenizer:
+class ClipTokenizer(JsonTokenizer):
     """Converts texts to :class:`Tokens`: start, tokens, end, then zeros.
 
     Args:
@@ -166,37 +166,19 @@ class ClipTokenizer:
         self.start_id = vocabulary[START]
         self.end_id = vocabulary[END]
         try:
-            self._backend = _pipeline(vocabulary, merges)
-            self._backend.add_special_tokens(_special_tokens(added_tokens))
+            backend = _pipeline(vocabulary, merges)
+            backend.add_special_tokens(_special_tokens(added_tokens))
         except Exception as error:  # the library raises nothing more precise
             raise CheckpointError(f"the vocabulary and its merges do not fit: {error}") from error
-        self._backend.post_processor = processors.RobertaProcessing(
+        backend.post_processor = processors.RobertaProcessing(
             (END, self.end_id), (START, self.start_id), trim_offsets=False, add_prefix_space=False
         )
+        super().__init__(backend, TokenizerSettings(CONTEXT_LENGTH))
+        self._start, self._end = [self.start_id], [self.end_id]
 
-    @property
-    def vocabulary_size(self) -> int:
-        return int(self._backend.get_vocab_size())
-
-    def __call__(self, texts: Sequence[str], max_length: int = 32) -> Tokens:
+    def __call__(self, texts: Sequence[str], max_length: int | None = 32) -> Tokens:
         """Tokenize into ``max_length`` columns; longer texts are cut before the end token."""
-        if not 2 <= max_length <= CONTEXT_LENGTH:
-            raise UsageError(
-                f"max_length {max_length}: CLIP takes 2 to {CONTEXT_LENGTH} tokens; "
-                "32 and 64 are usual"
-            )
-        if isinstance(texts, str):
-            texts = [texts]
-        encodings = self._backend.encode_batch_fast(
-            [valid_unicode(text) for text in texts], add_special_tokens=False
-        )
-        ids = torch.zeros(len(encodings), max_length, dtype=torch.int64)
-        mask = torch.zeros(len(encodings), max_length, dtype=torch.bool)
-        for row, encoding in enumerate(encodings):
-            words = encoding.ids[: max_length - 2]
-            ids[row, : len(words) + 2] = torch.tensor([self.start_id, *words, self.end_id])
-            mask[row, : len(words) + 2] = True
-        return Tokens(ids, mask)
+        return super().__call__(texts, max_length)
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> ClipTokenizer:

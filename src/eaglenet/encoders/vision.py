@@ -18,6 +18,7 @@ from eaglenet.encoders.blocks import (
     initialise_blocks,
     make_blocks,
     run_block,
+    run_blocks,
     shift_stride,
 )
 from eaglenet.encoders.clip_config import VisionConfig, VisionTowerConfig
@@ -128,6 +129,36 @@ class TowerParts(nn.Module):
         self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         """Return vectors of the videos, from real frames only, and of each frame."""
+
+
+class PooledVisionTower(TowerParts):
+    """An image tower with one vector per frame: embed, blocks, ln_post, attention pooling."""
+
+    ln_post: nn.LayerNorm
+    pooling: AttentionPooling
+
+    def project(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
+        """Into the joint width."""
+        return vectors
+
+    def forward(
+        self,
+        pixels: Pixels,
+        *,
+        num_frames: int = 1,
+        frame_mask: Mask | None = None,
+        patches: bool = False,
+    ) -> Float[Tensor, "images 1 dim"]:
+        tokens = self.embed(pixels)
+        tokens = run_blocks(self, tokens, rotation=self.turn(tokens.dtype))
+        return self.project(self.pooling(self.ln_post(tokens)))[:, None]
+
+    def read_video(
+        self, first: FirstTokens, patches: Patches, mask: Mask
+    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
+        first, patches = self.ln_post(first), self.ln_post(patches)
+        video, frames = pool_video(self.pooling, first, patches, mask)
+        return self.project(video), self.project(frames)
 
 
 def pool_video(

@@ -305,10 +305,12 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
 Filled = TypeVar("Filled", bound=nn.Module)
 
 
-def fill(
-    module: Filled, weights: Mapping[str, Tensor], location: Path, dtype: torch.dtype
+def make_encoder(
+    kind: Callable[[Any], Filled], config: Any, weights: Mapping[str, Tensor], location: Path
 ) -> Filled:
-    """Load weights, in ``dtype``, into a module without values; returns it in eval mode."""
+    """Build an encoder with these weights, in fp32; returns it in eval mode."""
+    with torch.device("meta"):
+        module = kind(config)
     for name, value in module.state_dict().items():
         if name not in weights:
             raise CheckpointError(f"{location}: no weight for {name}")
@@ -317,7 +319,7 @@ def fill(
                 f"{location}: {name} is {list(weights[name].shape)}, config.json says "
                 f"{list(value.shape)}"
             )
-    state = {name: weights[name].to(dtype) for name in module.state_dict()}
+    state = {name: weights[name].float() for name in module.state_dict()}
     module.load_state_dict(state, assign=True)
     return module.eval()
 
@@ -330,16 +332,27 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     return deferred_file(path, weights) if is_on_demand() else weights
 
 
+def read_torch_file(path: Path) -> Any:
+    """Read a file of ``torch.save``: tensors and plain containers alone, code is never run."""
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip:
+        untrusted.check_zip(path)
+    try:
+        return torch.load(
+            path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand()
+        )
+    except Exception as error:  # a damaged file can fail in any way
+        # Not torch's own text, which advises to load files that run what is in them.
+        raise ValueError(f"not a file of tensors ({type(error).__name__})") from error
+
+
 def read_weight_file(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return read_safetensors(path)
-        is_zip = zipfile.is_zipfile(path)
-        if is_zip:
-            untrusted.check_zip(path)
-        weights: dict[str, Tensor] = torch.load(
-            path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand()
-        )
+        weights = read_torch_file(path)
+        if isinstance(weights, dict) and isinstance(weights.get("state_dict"), dict):
+            weights = weights["state_dict"]
         if not isinstance(weights, dict) or not all(
             isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
         ):

@@ -1,4 +1,4 @@
-"""Energies of text-video pairs: low for pairs that belong together.
+"""Energies of text-video pairs, low for pairs that belong together, and their training loss.
 
 An energy is computed for every text-frame pair and pooled over the frames of a video. Its gradient
 has a closed form, so the Langevin sampler needs no automatic differentiation.
@@ -242,3 +242,55 @@ def _unit_and_length(
 ) -> tuple[Float[Tensor, "*any dim"], Float[Tensor, "*any 1"]]:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp_min(MIN_NORM)
     return vectors / length, length
+
+
+def contrast(
+    positive: Float[Tensor, "*positives"],
+    negative: Float[Tensor, "*negatives"],
+    *,
+    penalty: float = 1.0,
+    positive_mask: Bool[Tensor, "*positives"] | None = None,
+    negative_mask: Bool[Tensor, "*negatives"] | None = None,
+) -> Float[Tensor, ""]:
+    """``mean E+ - mean E- + c (mean E+^2 + mean E-^2)`` (paper eq. 15, appendix D.4).
+
+    The masks mark the pairs of each kind.
+    """
+    difference = _mean(positive, positive_mask) - _mean(negative, negative_mask)
+    size = _mean(positive.square(), positive_mask) + _mean(negative.square(), negative_mask)
+    return difference + penalty * size
+
+
+def energy_matching_loss(
+    pair_energies: Float[Tensor, "texts videos"],
+    positives: Bool[Tensor, "texts videos"],
+    sampled_energies: Float[Tensor, "samples"],
+    *,
+    penalty: float = 1.0,
+    in_batch: bool = False,
+) -> Float[Tensor, ""]:
+    """Contrast real pairs with sampled ones.
+
+    in_batch: also against the mismatched pairs of the batch, the two losses averaged (released
+        code). Paper: sampled pairs only.
+    """
+    sampled_loss = contrast(
+        pair_energies, sampled_energies, penalty=penalty, positive_mask=positives
+    )
+    if not in_batch:
+        return sampled_loss
+    in_batch_loss = contrast(
+        pair_energies,
+        pair_energies,
+        penalty=penalty,
+        positive_mask=positives,
+        negative_mask=~positives,
+    )
+    return (sampled_loss + in_batch_loss) / 2
+
+
+def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return values.mean()
+    positive_values = torch.where(mask, values, torch.zeros_like(values))
+    return positive_values.sum() / mask.sum().clamp_min(1)

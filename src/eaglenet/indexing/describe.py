@@ -67,24 +67,6 @@ SCHEMA: Mapping[str, Any] = {
 }
 
 
-class Describer:
-    """Describes contact sheets with the model of a server, ``http://HOST:PORT#MODEL``."""
-
-    def __init__(self, address: str) -> None:
-        self.server = ChatServer(address)
-
-    @property
-    def name(self) -> str:
-        """Model and version; another one describes again. The address does not count."""
-        return f"describe {VERSION} {self.server.model}"
-
-    def describe(self, sheet: bytes, timeout: float = TIMEOUT) -> list[str]:
-        """Sentences for a contact sheet (JPEG); ``ChatError`` if there are none."""
-        text = "Describe this part of the video."
-        reply = self.server.ask(INSTRUCTIONS, text, sheet, SCHEMA, timeout=timeout)
-        return read_sentences(reply)
-
-
 def read_sentences(reply: Mapping[str, Any]) -> list[str]:
     """Sentences of a reply, cleaned; ``ReplyError`` if they are not 1 to ``MAX_SENTENCES`` texts.
 
@@ -117,7 +99,10 @@ def decode_clip(request: ClipRequest) -> list[Pixels]:
 
 
 class ClipDescriber:
-    """Describes clip by clip. A clip without a usable reply is left out, and reported."""
+    """Describes clip by clip with the model of a server, ``http://HOST:PORT#MODEL``.
+
+    A clip without a usable reply is left out, and reported.
+    """
 
     kind: TranscriptKind = "description"
     title = "describing clips"
@@ -125,7 +110,7 @@ class ClipDescriber:
     """Not used: there is one chunk per clip."""
 
     def __init__(self, address: str, limits: Limits) -> None:
-        self.describer = Describer(address)
+        self.server = ChatServer(address)
         self.decode: Callable[[Any], list[Pixels]] = decode_clip
         self.limits = limits
         self.problems: dict[str, str] = {}
@@ -135,7 +120,14 @@ class ClipDescriber:
 
     @property
     def name(self) -> str:
-        return self.describer.name
+        """Model and version; another one describes again. The address does not count."""
+        return f"describe {VERSION} {self.server.model}"
+
+    def describe(self, sheet: bytes, timeout: float = TIMEOUT) -> list[str]:
+        """Sentences for a contact sheet (JPEG); ``ChatError`` if there are none."""
+        text = "Describe this part of the video."
+        reply = self.server.ask(INSTRUCTIONS, text, sheet, SCHEMA, timeout=timeout)
+        return read_sentences(reply)
 
     def load(self) -> None:
         """Refuse a server of several models before a long run; one that is down is asked later."""
@@ -159,7 +151,7 @@ class ClipDescriber:
         lines: list[TranscriptLine] = []
         if decoded:
             try:
-                sentences = self.describer.describe(draw_sheet(decoded), min(TIMEOUT, seconds_left))
+                sentences = self.describe(draw_sheet(decoded), min(TIMEOUT, seconds_left))
             except ReplyError as error:
                 self._num_refusals += 1
                 self.problems[request.path] = f"descriptions: clip at {request.start:g} s: {error}"
@@ -197,7 +189,7 @@ class DescriptionRun(RecognitionRun):
             super().run(files, workers)
         except ChatError as error:
             # Not of a file: the next run asks again.
-            problems[self.describer.describer.server.url] = f"descriptions: {error}"
+            problems[self.describer.server.url] = f"descriptions: {error}"
         self.transcripts.problems.update(problems)
 
     def _requests(self, pending: dict[str, tuple[IndexedFile, float]]) -> Iterator[ChunkRequest]:

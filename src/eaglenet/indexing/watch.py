@@ -10,18 +10,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.platform import read_proc
 from eaglenet.indexing.files import find_videos
 from eaglenet.indexing.index import ModelSource, index_videos
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport, OnProgress
+from eaglenet.store.disk import is_network_disk
 from eaglenet.video.containers import looks_like_video
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ MAX_DELAY = 60.0
 """Seconds after which changes are indexed although other files are still changing."""
 MAX_QUIET = 300.0
 """Seconds between scans if the system reports changes; it may miss some."""
-NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "fuse", "vbox", "drvfs", "ncp")
-"""Prefixes of file systems that do not report changes made by other machines."""
 State = dict[str, tuple[int, int]]
 """Size and modification time of each file, by path."""
 Wait = Callable[[float], bool]
@@ -151,7 +148,7 @@ def make_waiter(roots: Sequence[Path], interval: float) -> Wait:
     except ImportError:
         logger.info("watchfiles is not installed: folders are scanned at intervals")
         return _sleep
-    if any(is_network(root) for root in roots):
+    if any(map(is_network_disk, roots)):  # It reports no changes made by other machines.
         return _sleep
     changes = watch_changes(
         *roots,
@@ -179,22 +176,3 @@ def make_waiter(roots: Sequence[Path], interval: float) -> Wait:
 def _sleep(seconds: float) -> bool:
     time.sleep(seconds)
     return True
-
-
-def is_network(path: Path, mounts: str | None = None) -> bool:
-    """Return whether a folder is on a network file system; ``mounts`` is like /proc/mounts.
-
-    >>> is_network(Path("/media/films"), "tank:/films /media nfs4 rw 0 0")
-    True
-    """
-    if mounts is None:
-        if sys.platform == "darwin":
-            return str(path.resolve()).startswith("/Volumes/")
-        mounts = read_proc("mounts") or ""
-    real_path, kind, depth = os.path.realpath(path), "", -1
-    for line in mounts.splitlines():
-        _, mount, name, *_ = line.split(" ")
-        mount = mount.replace("\\040", " ")
-        if (real_path + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= depth:
-            kind, depth = name, len(mount)
-    return kind.startswith(NETWORK)

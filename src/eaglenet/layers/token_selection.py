@@ -151,6 +151,19 @@ class TokenSelection(nn.Module):
         self.generator = generator
         self.gradient: SelectionGradient = gradient
 
+    @classmethod
+    def of(cls, dim: int, config: Any) -> TokenSelection:
+        """Create the selection of TS2-Net or UCoFiA from the settings of the method."""
+        return cls(
+            dim,
+            num_tokens=config.num_tokens,
+            num_samples=config.num_samples,
+            sigma=config.sigma,
+            hard_at_inference=config.hard_selection,
+            noise_seed=config.noise_seed,
+            gradient=config.selection_gradient,
+        )
+
     def scores(self, tokens: Float[Tensor, "frames tokens dim"]) -> Float[Tensor, "frames patches"]:
         """Score of each patch; the class token (index 0) is context, not a candidate."""
         local = self.local(self.norm(tokens))

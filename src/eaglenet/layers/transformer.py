@@ -161,14 +161,18 @@ def default_heads(encoder: Encoder) -> int:
 
 
 def stack_on(
-    encoder: Encoder, *, num_layers: int, num_heads: int | None, num_positions: int
+    encoder: Encoder, config: Any, *, num_positions: int | None = None
 ) -> TransformerStack:
-    """Create a stack of the encoder's width that starts from its text tower, if that fits."""
+    """Create a stack of the encoder's width that starts from its text tower, if that fits.
+
+    ``config`` has ``num_layers``, ``num_heads`` (None: :func:`default_heads`) and
+    ``num_positions``, which the argument replaces.
+    """
     stack = TransformerStack(
         encoder.dim,
-        num_layers=num_layers,
-        num_heads=num_heads or default_heads(encoder),
-        num_positions=num_positions,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads or default_heads(encoder),
+        num_positions=num_positions or config.num_positions,
     )
     copy_text_tower(encoder, stack)
     return stack
@@ -242,21 +246,22 @@ class PostNormBlock(nn.Module):
 
 
 class PostNormStack(nn.Module):
-    """Stack of blocks; padded tokens are masked."""
+    """Stack of blocks; padded tokens are masked.
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        dropout: float = 0.1,
-    ) -> None:
+    ``config`` has ``dim``, ``num_layers``, ``num_heads``, ``hidden_dim`` and ``dropout``; the
+    argument replaces its number of layers.
+    """
+
+    def __init__(self, config: Any, *, num_layers: int | None = None) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
-            PostNormBlock(dim, num_heads=num_heads, hidden_dim=hidden_dim, dropout=dropout)
-            for _ in range(num_layers)
+            PostNormBlock(
+                config.dim,
+                num_heads=config.num_heads,
+                hidden_dim=config.hidden_dim,
+                dropout=config.dropout,
+            )
+            for _ in range(config.num_layers if num_layers is None else num_layers)
         )
 
     def layers(
@@ -278,28 +283,21 @@ class PostNormStack(nn.Module):
 
 
 class WordTransformer(nn.Module):
-    """Small BERT over word vectors: a learned first token, positions, blocks."""
+    """Small BERT over word vectors: a learned first token, positions, ``text_layers`` blocks.
 
-    def __init__(
-        self,
-        in_dim: int,
-        dim: int,
-        *,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        num_positions: int = 78,
-        dropout: float = 0.1,
-    ) -> None:
+    ``config``: as of :class:`PostNormStack`.
+    """
+
+    NUM_POSITIONS = 78
+
+    def __init__(self, in_dim: int, config: Any) -> None:
         super().__init__()
-        self.embed = nn.Linear(in_dim, dim)
-        self.first = nn.Parameter(0.02 * torch.randn(dim))
-        self.positions = nn.Parameter(0.02 * torch.randn(num_positions, dim))
-        self.norm = nn.LayerNorm(dim, eps=1e-12)
-        self.dropout = nn.Dropout(dropout)
-        self.stack = PostNormStack(
-            dim, num_layers=num_layers, num_heads=num_heads, hidden_dim=hidden_dim, dropout=dropout
-        )
+        self.embed = nn.Linear(in_dim, config.dim)
+        self.first = nn.Parameter(0.02 * torch.randn(config.dim))
+        self.positions = nn.Parameter(0.02 * torch.randn(self.NUM_POSITIONS, config.dim))
+        self.norm = nn.LayerNorm(config.dim, eps=1e-12)
+        self.dropout = nn.Dropout(config.dropout)
+        self.stack = PostNormStack(config, num_layers=config.text_layers)
 
     def layers(
         self, words: Float[Tensor, "texts words width"], mask: Bool[Tensor, "texts words"]

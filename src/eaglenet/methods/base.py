@@ -36,8 +36,7 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.hubness import HubnessLayer
 from eaglenet.layers.masking import mean_pooling
-from eaglenet.losses.sigmoid import SigmoidLoss
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SigmoidLoss, SoftmaxLoss
 from eaglenet.video.inputs import FrameBatch, clips_of
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor

@@ -13,7 +13,7 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Video
 from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.transformer import CrossEncoder, TemporalTransformer, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
+from eaglenet.losses import SoftmaxLoss, cross_entropy
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import CLIP4ClipConfig
 from eaglenet.methods.tower_base import need_clip
@@ -61,12 +61,7 @@ class CLIP4Clip(Method):
         elif config.head == "lstm":
             self.head = TemporalLSTM(encoder.dim)
         else:
-            stack = stack_on(
-                encoder,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads,
-                num_positions=config.num_positions,
-            )
+            stack = stack_on(encoder, config)
             self.head = (
                 TemporalTransformer(stack)
                 if config.head == "transformer"

@@ -19,7 +19,7 @@ from eaglenet.layers.late_interaction import (
 )
 from eaglenet.layers.masking import Padding, first_right_video
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 
@@ -125,14 +125,7 @@ class DRL(Method):
 
     def __init__(self, encoder: Encoder, config: DRLConfig) -> None:
         super().__init__(encoder, config)
-        self.temporal = TemporalTransformer(
-            stack_on(
-                encoder,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads,
-                num_positions=config.num_positions,
-            )
-        )
+        self.temporal = TemporalTransformer(stack_on(encoder, config))
         self.word_weights = TokenWeights(encoder.dim)
         self.frame_weights = TokenWeights(encoder.dim)
         self.loss = SoftmaxLoss()

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, UnknownNameError, too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
-from eaglenet.energy.captured_chain import ChainRunner
-from eaglenet.energy.energies import ENERGIES, EnergyPooling
-from eaglenet.energy.langevin import NoiseScale, noise_deviation
-from eaglenet.energy.matching_loss import energy_matching_loss
+from eaglenet.energy.energies import ENERGIES, EnergyPooling, energy_matching_loss
+from eaglenet.energy.langevin import ChainRunner, NoiseScale, noise_deviation
 from eaglenet.energy.replay_buffer import ChainStart, FreshRows, ReplayBuffer
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
@@ -35,8 +33,7 @@ from eaglenet.layers.text_frame_graph import (
     HeadSize,
     TextFrameGraph,
 )
-from eaglenet.losses.sigmoid import SigmoidLoss
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SigmoidLoss, SoftmaxLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 

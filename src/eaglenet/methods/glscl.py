@@ -15,7 +15,7 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.masking import Padding, first_right_video, masked_softmax, visible
 from eaglenet.layers.transformer import TemporalTransformer, default_heads, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 
@@ -77,12 +77,7 @@ class GLSCL(Method):
         super().__init__(encoder, config)
         num_heads = config.num_heads or default_heads(encoder)
         self.temporal = TemporalTransformer(
-            stack_on(
-                encoder,
-                num_layers=config.num_layers,
-                num_heads=num_heads,
-                num_positions=max(config.num_positions, config.num_frames),
-            )
+            stack_on(encoder, config, num_positions=max(config.num_positions, config.num_frames))
         )
         self.queries = nn.Parameter(torch.rand(config.num_concepts, encoder.dim))
         layer = nn.TransformerDecoderLayer(

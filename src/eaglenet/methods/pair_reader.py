@@ -19,7 +19,7 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Video
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.layers.transformer import TransformerStack
-from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
+from eaglenet.losses import SoftmaxLoss, cross_entropy
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 

@@ -17,7 +17,7 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.late_interaction import masked_max, token_similarities
 from eaglenet.layers.masking import Padding, check_heads, frame_weights, masked_softmax, visible
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks

@@ -13,7 +13,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import masked_softmax, mean_pooling
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import TowerMethod

@@ -18,7 +18,7 @@ from eaglenet.encoders.low_rank import freeze_tower
 from eaglenet.encoders.video_tower import need_clips
 from eaglenet.encoders.vision import VisionTower, place_in_time
 from eaglenet.layers.masking import mean_pooling, real_first
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import CosineMethod

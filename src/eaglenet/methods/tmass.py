@@ -14,7 +14,7 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Video
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import Prior, StochasticText, draw_noise, pair_noise, row_keys
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 

@@ -17,7 +17,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_tower import SpaceTime
 from eaglenet.encoders.vision import TowerParts, VisionTower
 from eaglenet.layers.masking import visible
-from eaglenet.losses.softmax import SoftmaxLoss, fixed_softmax_loss
+from eaglenet.losses import SoftmaxLoss, fixed_softmax_loss
 from eaglenet.methods.base import Method
 
 OnTowers = TypeVar("OnTowers", bound="TowerMethod")

@@ -17,7 +17,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import Padding, masked_softmax
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks
@@ -76,23 +76,10 @@ class TS2Net(TowerMethod):
     def __init__(self, encoder: Encoder, config: TS2NetConfig) -> None:
         super().__init__(encoder, config)
         self.tokens_per_frame = config.num_tokens + 1
-        self.selection = TokenSelection(
-            encoder.dim,
-            num_tokens=config.num_tokens,
-            num_samples=config.num_samples,
-            sigma=config.sigma,
-            hard_at_inference=config.hard_selection,
-            noise_seed=config.noise_seed,
-            gradient=config.selection_gradient,
-        )
+        self.selection = TokenSelection.of(encoder.dim, config)
         num_selected = config.num_frames * self.tokens_per_frame
         self.temporal = TemporalTransformer(
-            stack_on(
-                encoder,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads,
-                num_positions=config.num_positions or max(77, num_selected),
-            )
+            stack_on(encoder, config, num_positions=config.num_positions or max(77, num_selected))
         )
         self.loss = SoftmaxLoss()
 

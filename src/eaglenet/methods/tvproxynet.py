@@ -18,7 +18,7 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_tower import VideoProxies
 from eaglenet.layers.masking import Padding, check_heads, first_right_video
-from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
+from eaglenet.losses import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import TowerMethod, freeze_frame_embedding, unit_videos

@@ -17,7 +17,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import Padding, masked_softmax, mean_pooling, visible
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks
@@ -106,22 +106,9 @@ class UCoFiA(TowerMethod):
     def __init__(self, encoder: Encoder, config: UCoFiAConfig) -> None:
         super().__init__(encoder, config)
         dim, num_selected = encoder.dim, config.num_frames * (config.num_tokens + 1)
-        self.selection = TokenSelection(
-            dim,
-            num_tokens=config.num_tokens,
-            num_samples=config.num_samples,
-            sigma=config.sigma,
-            hard_at_inference=config.hard_selection,
-            noise_seed=config.noise_seed,
-            gradient=config.selection_gradient,
-        )
+        self.selection = TokenSelection.of(dim, config)
         self.temporal = TemporalTransformer(
-            stack_on(
-                encoder,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads,
-                num_positions=max(config.num_positions, config.num_frames),
-            )
+            stack_on(encoder, config, num_positions=max(config.num_positions, config.num_frames))
         )
         self.sentence_map, self.video_map, self.word_map, self.patch_map = (
             nn.Linear(dim, dim, bias=False) for _ in range(4)

@@ -14,7 +14,7 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Token
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.late_interaction import mean_max_similarity, words_or_sentence
 from eaglenet.layers.transformer import stack_on
-from eaglenet.losses.sigmoid import SigmoidLoss
+from eaglenet.losses import SigmoidLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 
@@ -64,12 +64,7 @@ class VideoColBERT(Method):
 
     def __init__(self, encoder: Encoder, config: VideoColBERTConfig) -> None:
         super().__init__(encoder, config)
-        self.stack = stack_on(
-            encoder,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            num_positions=config.num_positions,
-        )
+        self.stack = stack_on(encoder, config)
         self.expansion = nn.Parameter(torch.randn(config.num_expansion_tokens, encoder.dim) * 0.02)
         self.loss = SigmoidLoss()
         self.num_query_tokens = min(

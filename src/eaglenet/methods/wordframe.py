@@ -20,7 +20,7 @@ from eaglenet.layers.late_interaction import (
 )
 from eaglenet.layers.masking import frame_weights, mean_pooling
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import WordFrameConfig
 
@@ -86,14 +86,7 @@ class WordFrame(Method):
         self.reads_words = config.interaction
         self.temporal: TemporalTransformer | None = None
         if config.num_layers and config.interaction:
-            self.temporal = TemporalTransformer(
-                stack_on(
-                    encoder,
-                    num_layers=config.num_layers,
-                    num_heads=config.num_heads,
-                    num_positions=config.num_positions,
-                )
-            )
+            self.temporal = TemporalTransformer(stack_on(encoder, config))
         has_changes = config.changes and config.interaction
         self.changes = FrameChanges(encoder.dim) if has_changes else None
         is_weighted = config.weighted and config.interaction

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.layers.frame_pooling import FramePooling
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 

@@ -158,18 +158,12 @@ def _find(name_or_folder: str | Path) -> Method:
     return method
 
 
-def load_pretrained(
-    name_or_folder: str | Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    tokenizer: str | Path | None = None,
-) -> Pretrained:
+def load_pretrained(name_or_folder: str | Path) -> Pretrained:
     """Load a trained encoder in eval mode with its tokenizer; its files determine the family.
 
     Args:
         name_or_folder: a published folder or file, a hub id, a short name,
             ``openclip:NAME/PRETRAINED``, or ``st:MODEL``.
-        tokenizer: folder or table of the vocabulary, if the model has none.
     """
     from eaglenet.encoders.openclip import PREFIX, load_openclip
     from eaglenet.encoders.sentence_transformer import load_st
@@ -184,7 +178,7 @@ def load_pretrained(
     for family in ENCODERS:
         spec = ENCODERS[family]
         if spec.load is not None and spec.recognises(location):
-            return spec.load(location, dtype=dtype, tokenizer=tokenizer)
+            return spec.load(location)
     if (location / EXPERIMENT).is_file():
         raise ModelNotFoundError(
             f"{location} is a run without a model: it is saved after the first evaluation; resume "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import fields
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import overload
 
 import torch
@@ -14,8 +13,17 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method, evaluating
-from eaglenet.scoring.results import MatrixResult, Result, ResumeFolder, TopK, TopKResult, spans
 from eaglenet.scoring.scorer import Scorer, choose
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The best videos of each text, best first."""
+
+    scores: Tensor
+    """``[texts, k]`` float32."""
+    videos: Tensor
+    """``[texts, k]`` int64 column numbers."""
 
 
 @overload
@@ -30,7 +38,6 @@ def score_all(
     tile_texts: int | None = ...,
     tile_videos: int | None = ...,
     top_k: None = ...,
-    resume: Path | str | None = ...,
     progress: Progress | None = ...,
 ) -> Tensor: ...
 
@@ -47,7 +54,6 @@ def score_all(
     tile_texts: int | None = ...,
     tile_videos: int | None = ...,
     top_k: int,
-    resume: Path | str | None = ...,
     progress: Progress | None = ...,
 ) -> TopK: ...
 
@@ -64,7 +70,6 @@ def score_all(
     tile_texts: int | None = None,
     tile_videos: int | None = None,
     top_k: int | None = None,
-    resume: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Tensor | TopK:
     """Return float32 scores ``[texts, videos]`` on the features' device, computed tile by tile.
@@ -77,7 +82,6 @@ def score_all(
             candidates; by default all pairs share the noise stored with the model.
         tile_texts, tile_videos: size of a tile; each back end has its own default.
         top_k: return the best videos of each text instead of the matrix, which is never built.
-        resume: folder for finished blocks of videos; a second call continues from there.
         progress: called after every tile with the pairs scored and all pairs.
     """
     if len(text) == 0 or len(video) == 0:
@@ -96,62 +100,51 @@ def score_all(
         )
         if min(tile) < 1:
             raise UsageError(f"tiles of {tile[0]} texts x {tile[1]} videos; both must be 1 or more")
-        device = video.frames.device
-        resume_folder = None
-        if resume is not None:
-            model = (type(method).__qualname__, getattr(method, "config", None))
-            settings = (model, type(scorer).__name__, precision, pair_noise, top_k, tile[1])
-            resume_folder = ResumeFolder(Path(resume), _fingerprint(method, text, video, settings))
-        result: MatrixResult | TopKResult
-        if top_k is None:
-            result = MatrixResult(len(text), len(video), device, resume_folder)
-        else:
-            result = TopKResult(len(text), min(top_k, len(video)), device, resume_folder)
         scorer.calibrate(text, video)
-        _fill(scorer, text, video, tile, result, progress)
-        return result.value()
+        tiles = _score_tiles(scorer, text, video, tile, progress)
+        if top_k is not None:
+            return _best_videos(tiles, top_k)
+        matrix = torch.empty(len(text), len(video), device=video.frames.device)
+        for texts, videos, scores in tiles:
+            matrix[texts, videos] = scores
+        return matrix
 
 
-def _fill(
+def _score_tiles(
     scorer: Scorer,
     text: TextFeatures,
     video: VideoFeatures,
     tile: tuple[int, int],
-    result: Result,
     progress: Progress | None,
-) -> None:
+) -> Iterator[tuple[slice, slice, Tensor]]:
     """Score all tiles, videos in the outer loop, so that each is prepared once."""
-    for number, video_span in enumerate(spans(len(video), tile[1])):
-        if number < result.blocks_done:
-            continue
-        prepared_videos = scorer.prepare(video[video_span])
-        for text_span in spans(len(text), tile[0]):
-            result.add(text_span, video_span, scorer.score(text[text_span], prepared_videos))
-            block = text_span.stop * (video_span.stop - video_span.start)
-            num_pairs = video_span.start * len(text) + block
+    for videos in _spans(len(video), tile[1]):
+        prepared_videos = scorer.prepare(video[videos])
+        for texts in _spans(len(text), tile[0]):
+            yield texts, videos, scorer.score(text[texts], prepared_videos)
+            num_pairs = videos.start * len(text) + texts.stop * (videos.stop - videos.start)
             report_progress(progress, "scoring pairs", num_pairs, len(text) * len(video))
-        result.block_finished()
 
 
-def _fingerprint(
-    method: Method, text: TextFeatures, video: VideoFeatures, settings: tuple[object, ...]
-) -> str:
-    """Return a hash of everything that stored blocks depend on, including the order of rows."""
-    digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
-    for record in (text, video):
-        names = [spec.name for spec in fields(record) if getattr(record, spec.name) is not None]
-        digest.update(repr(names).encode())
-        for value in record.tensors():
-            _update(digest, "", value)
-    for name, value in method.state_dict().items():
-        _update(digest, name, value)
-    return digest.hexdigest()
+def _best_videos(tiles: Iterator[tuple[slice, slice, Tensor]], count: int) -> TopK:
+    """Merge each tile with the best videos of its texts so far."""
+    best: dict[int, TopK] = {}  # by the first text of a tile
+    for texts, videos, scores in tiles:
+        columns = torch.arange(videos.start, videos.stop, device=scores.device)
+        columns = columns.expand(len(scores), -1)
+        if texts.start in best:
+            earlier = best[texts.start]
+            scores = torch.cat([earlier.scores, scores], dim=1)
+            columns = torch.cat([earlier.videos, columns], dim=1)
+        top = scores.topk(min(count, scores.shape[1]), dim=1)
+        best[texts.start] = TopK(top.values, columns.gather(1, top.indices))
+    return TopK(
+        torch.cat([part.scores for part in best.values()]),
+        torch.cat([part.videos for part in best.values()]),
+    )
 
 
-def _update(digest: hashlib.blake2b, name: str, value: Tensor) -> None:
-    """Hash a tensor's bytes, a block of rows at a time."""
-    digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-    rows = value.reshape(1, -1) if value.dim() < 2 else value
-    for span in spans(len(rows), 1024):
-        flat = rows[span].detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().data)
+def _spans(total: int, size: int) -> Iterator[slice]:
+    """Cut ``range(total)`` into slices of at most ``size``."""
+    for start in range(0, total, size):
+        yield slice(start, min(start + size, total))

@@ -27,7 +27,8 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 NETWORK_TYPES = (
     "nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "gpfs", "beegfs", "ocfs2",
-    "gfs2", "fuse.", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "davfs", "ncpfs", "webdav",
+    "gfs2", "fuse.", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "davfs", "ncpfs", "webdav", "afp",
+    "drvfs",
 )  # fmt: skip
 """Beginnings of file system types on which several machines, or a virtual machine and its host, may
 see one file: shared memory for SQLite's WAL does not work there."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,7 @@ from eaglenet.store.records import (
     WindowHit,
     clip_id,
 )
-from eaglenet.store.segments import Segment
+from eaglenet.store.segments import LABEL, Segment
 from eaglenet.store.windows import (
     WindowIndex,
     WindowSegment,
@@ -191,10 +191,7 @@ class Snapshot:
     def vectors_at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """``[rows, dim]`` of a few clips, compared with their checksums; reads no others."""
         vectors = np.empty((len(rows), self.manifest.dim), np.float32)
-        with self._current():
-            for segment, indices, inside in self._by_segment(rows):
-                vectors[indices] = segment.vectors_at(inside)
-        return vectors
+        return self._gather(rows, vectors, Segment.vectors_at)
 
     @cached_property
     def hubness_bank(self) -> HubnessBank | None:
@@ -231,20 +228,13 @@ class Snapshot:
     def fingerprints(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Checksums of the vector and the features of clips: equal if their bytes are equal."""
         names = ["vector_checksum", "features_checksum"]
-        checksums = np.zeros((len(rows), len(names)), np.uint32)
-        with self._current():
-            for segment, indices, inside in self._by_segment(rows):
-                labels = segment.labels[inside]
-                checksums[indices] = np.stack([labels[name] for name in names], axis=1)
-        return [(first, second) for first, second in checksums.tolist()]
+        labels = self._gather(rows, np.zeros(len(rows), LABEL), lambda each, at: each.labels[at])
+        return list(zip(*(labels[name].tolist() for name in names), strict=True))
 
     def features_at(self, rows: NDArray[np.int64]) -> Features:
         """Features of a few clips, compared with their checksums."""
         features = np.empty(len(rows), self.manifest.layout.dtype)
-        with self._current():
-            for segment, indices, inside in self._by_segment(rows):
-                features[indices] = segment.features_at(inside)
-        return features
+        return self._gather(rows, features, Segment.features_at)
 
     def thumbnail(self, row: int) -> bytes:
         """JPEG of a clip."""
@@ -255,12 +245,10 @@ class Snapshot:
     def clips(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Clip]:
         """Times and files of clips."""
         indices = np.asarray(rows, np.int64)
-        ids = np.zeros(len(indices), np.int64)
-        owners = np.zeros(len(indices), np.int64)
         with self._current(), self.database.reading():
-            for segment, positions, inside in self._by_segment(indices):
-                labels = segment.labels[inside]
-                ids[positions], owners[positions] = labels["clip_id"], labels["content_id"]
+            empty = np.zeros(len(indices), LABEL)
+            labels = self._gather(indices, empty, lambda each, at: each.labels[at])
+            ids, owners = labels["clip_id"], labels["content_id"]
             stored_rows = self.database.checked_by_id("clips", "id", sorted(set(ids.tolist())))
             values = {row[0]: row[1:] for row in stored_rows}
             pairs = list(zip(indices.tolist(), ids.tolist(), owners.tolist(), strict=True))
@@ -508,6 +496,18 @@ class Snapshot:
             low, high = max(first - base, 0), min(end - base, len(segment))
             if low < high:
                 yield segment, low, high
+
+    def _gather(
+        self,
+        rows: NDArray[np.int64],
+        values: NDArray[Any],
+        read: Callable[[Segment, NDArray[np.int64]], NDArray[Any]],
+    ) -> NDArray[Any]:
+        """Fill ``values`` with what ``read`` returns for the rows of each segment."""
+        with self._current():
+            for segment, indices, inside in self._by_segment(rows):
+                values[indices] = read(segment, inside)
+        return values
 
     def _by_segment(
         self, rows: NDArray[np.int64]

@@ -26,14 +26,15 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video import images, keyframes, pixels, windows
 from eaglenet.video.containers import is_image
-from eaglenet.video.images import decode_image
+from eaglenet.video.images import decode_image as decode_image
 from eaglenet.video.input_file import share_file
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
 from eaglenet.video.reader import decode_through
-from eaglenet.video.sampling import Window
+from eaglenet.video.sampling import Window as Window
 from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.windows import DecodedVideo
-from eaglenet.video.writing import write_clip, write_video
+from eaglenet.video.windows import DecodedVideo as DecodedVideo
+from eaglenet.video.writing import write_clip as write_clip
+from eaglenet.video.writing import write_video as write_video
 
 logger = logging.getLogger(__name__)
 
@@ -42,24 +43,6 @@ GRID = 32
 
 MIN_SHOT_SECONDS = 0.5
 """Changes closer together are flashes, or fades of one cut."""
-
-
-__all__ = [
-    "DecodedVideo",
-    "VideoInfo",
-    "VideoSource",
-    "Window",
-    "decode",
-    "decode_image",
-    "decode_keyframe_windows",
-    "decode_windows",
-    "is_video",
-    "open_video",
-    "probe",
-    "shot_boundaries",
-    "write_clip",
-    "write_video",
-]
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,7 @@ from eaglenet.cli.main import app
 from eaglenet.core.types import Expert, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.losses.margin import margin_loss
-from eaglenet.losses.sigmoid import SigmoidLoss
-from eaglenet.losses.softmax import SoftmaxLoss, fixed_softmax_loss
+from eaglenet.losses import SigmoidLoss, SoftmaxLoss, fixed_softmax_loss, margin_loss
 from eaglenet.methods import METHODS, Method
 from eaglenet.research.data.experts import add_experts
 from eaglenet.research.data.features import save_feature_folder

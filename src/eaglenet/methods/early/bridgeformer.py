@@ -19,7 +19,7 @@ from eaglenet.encoders.clip import TextTower, take_positions
 from eaglenet.encoders.clip_config import TowerConfig
 from eaglenet.encoders.video_tower import SpaceTime, grouped_attention, split_heads
 from eaglenet.layers.masking import Padding
-from eaglenet.losses.softmax import fixed_softmax_loss
+from eaglenet.losses import fixed_softmax_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import SpaceTimeMethod

@@ -101,13 +101,7 @@ class ClipBERT(Method):
         self.text_norm = nn.LayerNorm(dim, eps=1e-12)
         self.patch_norm = nn.LayerNorm(dim, eps=1e-12)
         self.dropout = nn.Dropout(config.dropout)
-        self.stack = PostNormStack(
-            dim,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            hidden_dim=config.hidden_dim,
-            dropout=config.dropout,
-        )
+        self.stack = PostNormStack(config)
         self.pooler = nn.Linear(dim, dim)
         self.head = nn.Sequential(nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 2))
 

@@ -24,7 +24,7 @@ from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.encoders.features import ExpertEncoder
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.transformer import WordTransformer
-from eaglenet.losses.margin import margin_loss
+from eaglenet.losses import margin_loss
 from eaglenet.methods.base import Method
 
 FRAMES = "frames"

@@ -23,6 +23,7 @@ from eaglenet.layers.masking import masked_softmax
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import ExpertMethod, words_width
+from eaglenet.methods.tower_base import unit_videos
 
 
 class WordGRU(nn.Module):
@@ -305,9 +306,7 @@ class HGR(ExpertMethod):
         """Sentence and pooled video: the first of the three levels."""
         if isinstance(features, TextFeatures):
             return F.normalize(features.sentence, dim=-1)
-        if features.video is None:
-            raise UsageError("videos without a pooled vector: make them with encode_video")
-        return F.normalize(features.video, dim=-1)
+        return unit_videos(features)
 
     def joint_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n joint_dim"]:
         return self.coarse_vectors(features)

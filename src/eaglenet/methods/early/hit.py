@@ -97,14 +97,7 @@ class TextNetwork(nn.Module):
 
     def __init__(self, in_dim: int, config: HiTConfig) -> None:
         super().__init__()
-        self.words = WordTransformer(
-            in_dim,
-            config.dim,
-            num_layers=config.text_layers,
-            num_heads=config.num_heads,
-            hidden_dim=config.hidden_dim,
-            dropout=config.dropout,
-        )
+        self.words = WordTransformer(in_dim, config)
         self.heads = nn.ModuleList(nn.Linear(config.dim, config.dim) for _ in LEVELS)
 
     def forward(
@@ -128,13 +121,7 @@ class VideoNetwork(nn.Module):
             max_tokens=config.max_tokens,
             dropout=config.dropout,
         )
-        self.stack = PostNormStack(
-            config.dim,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            hidden_dim=config.hidden_dim,
-            dropout=config.dropout,
-        )
+        self.stack = PostNormStack(config)
         self.heads = nn.ModuleList(nn.Linear(config.dim, config.dim) for _ in LEVELS)
 
     def forward(self, experts: dict[str, Expert]) -> Float[Tensor, "videos levels dim"]:
@@ -216,13 +203,7 @@ class HiT(ExpertMethod):
         return result.detach() if self.training else result
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        if video.video is None:
-            raise UsageError("videos without vectors of two levels: make them with encode_video")
-        return text.sentence @ video.video.T
-
-    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        """The joint vectors scaled to unit length: all are equally long, so the order is exact."""
-        return F.normalize(self.joint_vectors(features), dim=-1)
+        return text.sentence @ self.joint_vectors(video).T
 
     def joint_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n joint_dim"]:
         if isinstance(features, TextFeatures):

@@ -66,7 +66,6 @@ class MMT(ExpertMethod):
     def __init__(self, encoder: Encoder, config: MMTConfig) -> None:
         super().__init__(encoder, config)
         self.keep_missing = config.keep_missing
-        sizes = {"num_heads": config.num_heads, "hidden_dim": config.hidden_dim}
         self.tokens = ExpertTokens(
             self.widths,
             config.dim,
@@ -75,20 +74,12 @@ class MMT(ExpertMethod):
             dropout=config.dropout,
             padding=config.padding,
         )
-        self.stack = PostNormStack(
-            config.dim, num_layers=config.num_layers, dropout=config.dropout, **sizes
-        )
+        self.stack = PostNormStack(config)
         self.words: WordTransformer | None = None
         in_dim = sentence_width(encoder)
         if config.text_layers:
             in_dim = config.dim
-            self.words = WordTransformer(
-                words_width(encoder),
-                config.dim,
-                num_layers=config.text_layers,
-                dropout=config.dropout,
-                **sizes,
-            )
+            self.words = WordTransformer(words_width(encoder), config)
         self.text_heads = nn.ModuleList(GatedEmbedding(in_dim, config.dim) for _ in self.widths)
         self.weigh = weight_layer(in_dim, len(self.widths))
         self.dropout = nn.Dropout(config.dropout)

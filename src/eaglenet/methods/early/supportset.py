@@ -17,10 +17,11 @@ from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens
 from eaglenet.layers.masking import check_heads, masked_mean, masked_softmax
 from eaglenet.layers.transformer import MASKED_LOGIT, PostNormStack, WordTransformer
-from eaglenet.losses.margin import margin_loss
+from eaglenet.losses import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import ExpertMethod, sentence_width, words_width
+from eaglenet.methods.tower_base import unit_videos
 
 
 class DecoderBlock(nn.Module):
@@ -188,20 +189,12 @@ class SupportSet(ExpertMethod):
         self.tokens = ExpertTokens(
             self.widths, dim, max_tokens=config.max_tokens, dropout=config.dropout
         )
-        self.stack = PostNormStack(
-            dim, num_layers=config.num_layers, dropout=config.dropout, **sizes
-        )
+        self.stack = PostNormStack(config)
         self.words: WordTransformer | None = None
         in_dim = sentence_width(encoder)
         if config.text_layers:
             in_dim = dim
-            self.words = WordTransformer(
-                words_width(encoder),
-                dim,
-                num_layers=config.text_layers,
-                dropout=config.dropout,
-                **sizes,
-            )
+            self.words = WordTransformer(words_width(encoder), config)
         self.text_map, self.text_support = nn.Linear(in_dim, dim), nn.Linear(in_dim, dim)
         self.video_map, self.video_support = nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.decoder = CaptionDecoder(
@@ -245,9 +238,7 @@ class SupportSet(ExpertMethod):
     def joint_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n joint_dim"]:
         if isinstance(features, TextFeatures):
             return F.normalize(features.sentence, dim=-1)
-        if features.video is None:
-            raise UsageError("videos without a vector: make them with encode_video")
-        return F.normalize(features.video, dim=-1)
+        return unit_videos(features)
 
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures

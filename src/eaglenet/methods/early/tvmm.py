@@ -15,7 +15,7 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_tower import SpaceTime, need_clips
 from eaglenet.layers.masking import mean_pooling
-from eaglenet.losses.softmax import fixed_softmax_loss
+from eaglenet.losses import fixed_softmax_loss
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import freeze_frame_embedding

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from eaglenet.encoders.weight_names import (
     hub_text,
     hub_vision,
 )
+from eaglenet.encoders.weights import read_torch_file
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNet, EagleNetConfig
 from eaglenet.methods.official.parts import State, WeightReader, Weights
@@ -186,14 +186,10 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(f"{path} is not a file; give the released .bin checkpoint")
     try:
-        if zipfile.is_zipfile(path):
-            untrusted.check_zip(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file can fail in any way
-        # Not torch's own text, which advises to load files that run what is in them.
+        content = read_torch_file(path)
+    except ValueError as error:
         raise CheckpointError(
-            f"{path}: not a file of tensors ({type(error).__name__}); expected the authors' "
-            "state_dict as saved by torch.save"
+            f"{path}: {error}; expected the authors' state_dict as saved by torch.save"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):

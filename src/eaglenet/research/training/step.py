@@ -20,7 +20,7 @@ from eaglenet.core.types import (
     TextFeatures,
     VideoFeatures,
 )
-from eaglenet.losses.softmax import cross_entropy
+from eaglenet.losses import cross_entropy
 from eaglenet.methods.base import Method
 from eaglenet.research.training.augmentation import Augmentation, augment
 from eaglenet.research.training.distributed import GatherGradients, World, gather, gather_tensor

@@ -68,14 +68,14 @@ def _prepare_pooling(plan: Plan, frames: Tensor, mask: Tensor) -> PreparedVideos
 def _prepare_layer(
     graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tensor
 ) -> PreparedVideos:
-    message = nodes @ layer.text_frame
+    message = nodes @ layer.text_frame.weight
     prepared_videos = {
         # Padding has no weight, except in a softmax over padding alone, which must give nothing.
         "message": message.masked_fill(~mask[..., None], 0.0),
-        "source": nodes @ layer.text_frame_source,
+        "source": nodes @ layer.text_frame.source,
     }
     if layer.frames_needed:
-        prepared_videos["target"] = nodes @ layer.text_frame_target
+        prepared_videos["target"] = nodes @ layer.text_frame.target
         base, normaliser = _frame_messages(graph, layer, nodes, mask)
         prepared_videos["base"] = base
         if graph.joint:
@@ -90,18 +90,18 @@ def _frame_messages(
 
     Works on ``[..., frames, dim]``; ``mask`` is ``[..., frames]``.
     """
-    width = layer.text_frame.shape[1]
+    width = layer.text_frame.weight.shape[1]
     base = nodes.new_zeros(*nodes.shape[:-1], width)
     normaliser = nodes.new_full((*nodes.shape[:-1], graph.num_heads), -1.0e30)
     if layer.frame_frame is not None:
-        target = nodes @ _require(layer.frame_frame_target)
-        source = nodes @ _require(layer.frame_frame_source)
+        target = nodes @ layer.frame_frame.target
+        source = nodes @ layer.frame_frame.source
         edges = F.leaky_relu(
             (target.unsqueeze(-2) + source.unsqueeze(-3)).float(), graph.negative_slope
         )  # [..., to, from, heads]
         edges = edges.masked_fill(~mask[..., None, :, None], -1.0e30)
         weights = edges.softmax(dim=-2).to(nodes.dtype)
-        values = (nodes @ layer.frame_frame).unflatten(-1, (graph.num_heads, -1))
+        values = (nodes @ layer.frame_frame.weight).unflatten(-1, (graph.num_heads, -1))
         base = torch.einsum("...ijh,...jhk->...ihk", weights, values).flatten(-2)
         normaliser = edges.logsumexp(dim=-2)
     if layer.residual is not None:
@@ -231,7 +231,7 @@ def _heads(
     if layer.frames_needed:
         back, base_weight = _frame_attention(graph, cross_source, side)
 
-    width = layer.text_frame.shape[1] // graph.num_heads
+    width = layer.text_frame.weight.shape[1] // graph.num_heads
     for head in range(graph.num_heads):
         columns = slice(head * width, (head + 1) * width)
         values = projected[..., columns]

@@ -80,7 +80,7 @@ def why_not(plan: Plan, num_frames: int) -> str | None:
     nodes = plan.noise.shape[0]
     if len(graph.layers) != 1:
         return f"the kernels are written for 2 graph layers, not {len(graph.layers) + 1}"
-    head = graph.layers[0].text_text.shape[1] // graph.num_heads
+    head = graph.layers[0].text_text.weight.shape[1] // graph.num_heads
     if head < 16 or head & (head - 1):
         return f"a head of {head} dimensions is not a power of two of at least 16"
     if nodes > MAX_NODES:
@@ -130,28 +130,19 @@ class KernelLauncher:
         self.plan = plan
         self.precise = precise
         self.heads = graph.num_heads
-        self.inner = layer.text_text.shape[1]
+        self.inner = layer.text_text.weight.shape[1]
         self.residual_width = 0 if layer.residual is None else layer.residual.shape[1]
         self.score_width = _power_of_two(4 * self.heads)
         self.vector_width = _power_of_two(self.heads)
         self.dtype = torch.float32 if precise else torch.bfloat16
         # Type of everything outside the graph: radius, enriched text and pooling.
         self.outer = torch.float32 if plan.noise.shape[1] < NARROW_WIDTH else self.dtype
-        columns = torch.cat(
-            [
-                layer.text_text_target,
-                layer.text_text_source,
-                layer.text_frame_target,
-                layer.text_frame_source,
-            ],
-            dim=1,
-        )
-        columns = _pad_columns(columns, self.score_width)
+        columns = _pad_columns(layer.attention_vectors, self.score_width)
         self.columns = columns
         self.noise_columns = self._split(self._noise_scaled(columns))
-        weights = [layer.text_text]
+        weights = [layer.text_text.weight]
         if graph.frame_vectors is not None and not graph.joint:
-            weights.append(layer.text_frame)
+            weights.append(layer.text_frame.weight)
         if layer.residual is not None:
             weights.append(layer.residual)
         self.width = sum(weight.shape[1] for weight in weights)
@@ -160,10 +151,10 @@ class KernelLauncher:
         self.basis: RadiusBasis | None = None
         # Sharp edge weights magnify the error of a basis: 3e-4 gave errors of 1.5e-5.
         self.tolerance = 1e-4 if precise else 1e-3
-        base = layer.text_text
+        base = layer.text_text.weight
         if layer.residual is not None:
             base = base + layer.residual.repeat(1, self.inner // self.residual_width)
-        self.text_side = torch.cat([base, layer.text_frame, columns], dim=1)
+        self.text_side = torch.cat([base, layer.text_frame.weight, columns], dim=1)
         self.text_vectors = _pad_columns(graph.text_vectors, self.vector_width).to(self.dtype)
         self.frame_vectors = (
             self.text_vectors

@@ -24,22 +24,26 @@ from eaglenet.methods.eaglenet import EagleNet
 
 
 @dataclass(frozen=True)
-class LayerPlan:
-    """A graph layer that passes messages. Heads are concatenated in the last axis.
+class RelationPlan:
+    """A relation of a graph layer.
 
-    ``*_target`` and ``*_source`` are ``[in, heads]``: the attention vectors folded into the
-    projections, ``e_ij = target(h_i) + source(h_j)``.
+    ``target`` and ``source`` are ``[in, heads]``: the attention vectors folded into the projection,
+    ``e_ij = target(h_i) + source(h_j)``.
     """
 
-    text_text: Tensor
-    text_text_target: Tensor
-    text_text_source: Tensor
-    text_frame: Tensor
-    text_frame_target: Tensor
-    text_frame_source: Tensor
-    frame_frame: Tensor | None
-    frame_frame_target: Tensor | None
-    frame_frame_source: Tensor | None
+    weight: Tensor
+    """``[in, heads * head]``: heads are concatenated in the last axis."""
+    target: Tensor
+    source: Tensor
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A graph layer that passes messages."""
+
+    text_text: RelationPlan
+    text_frame: RelationPlan
+    frame_frame: RelationPlan | None
     residual: Tensor | None
     """``[in, head]`` if all heads share it (released), else ``[in, heads * head]``."""
     frames_needed: bool
@@ -48,18 +52,22 @@ class LayerPlan:
     @cached_property
     def text_matrix(self) -> Tensor:
         """All matrices that multiply text nodes, concatenated; see :meth:`parts_of`."""
-        parts = [self.text_text]
+        parts = [self.text_text.weight]
         if self._projects_frames_separately:
-            parts.append(self.text_frame)
+            parts.append(self.text_frame.weight)
         if self.residual is not None:
             parts.append(self.residual)
-        parts += [self.text_text_target, self.text_text_source]
-        parts += [self.text_frame_target, self.text_frame_source]
-        return torch.cat(parts, dim=1)
+        return torch.cat([*parts, self.attention_vectors], dim=1)
+
+    @property
+    def attention_vectors(self) -> Tensor:
+        """Target and source vectors of texts for texts, then for frames: ``[in, 4 * heads]``."""
+        within, across = self.text_text, self.text_frame
+        return torch.cat([within.target, within.source, across.target, across.source], dim=1)
 
     def parts_of(self, product: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Split ``text @ text_matrix``: messages to texts and frames, residual, 4 head terms."""
-        inner = self.text_text.shape[1]
+        inner = self.text_text.weight.shape[1]
         own = inner * 2 if self._projects_frames_separately else inner
         last = own + (0 if self.residual is None else self.residual.shape[1])
         projected = product[..., :inner]
@@ -185,39 +193,32 @@ def _fold(relation: Relation, vector: Tensor | None) -> Tensor:
 
 
 def _relational_plan(layer: RelationalAttention) -> LayerPlan:
-    within, across, frames = layer.text_text, layer.text_frame, layer.frame_frame
     return LayerPlan(
-        text_text=_right(within.projection.weight),
-        text_text_target=_fold(within, within.query),
-        text_text_source=_fold(within, within.key),
-        text_frame=_right(across.projection.weight),
-        text_frame_target=_fold(across, across.query),
-        text_frame_source=_fold(across, across.key),
-        frame_frame=None if frames is None else _right(frames.projection.weight),
-        frame_frame_target=None if frames is None else _fold(frames, frames.query),
-        frame_frame_source=None if frames is None else _fold(frames, frames.key),
+        text_text=_relation_plan(layer.text_text),
+        text_frame=_relation_plan(layer.text_frame),
+        frame_frame=None if layer.frame_frame is None else _relation_plan(layer.frame_frame),
         residual=_right(layer.residual.weight),
         frames_needed=layer.update_frames,
     )
 
 
 def _plain_plan(layer: PlainAttention) -> LayerPlan:
-    weight = _right(layer.relation.projection.weight)
-    target = _fold(layer.relation, layer.relation.query)
-    source = _fold(layer.relation, layer.relation.key)
+    relation = _relation_plan(layer.relation)
     among_frames = layer.update_frames and layer.frame_edges
     return LayerPlan(
-        text_text=weight,
-        text_text_target=target,
-        text_text_source=source,
-        text_frame=weight,
-        text_frame_target=target,
-        text_frame_source=source,
-        frame_frame=weight if among_frames else None,
-        frame_frame_target=target if among_frames else None,
-        frame_frame_source=source if among_frames else None,
+        text_text=relation,
+        text_frame=relation,
+        frame_frame=relation if among_frames else None,
         residual=None,
         frames_needed=layer.update_frames,
+    )
+
+
+def _relation_plan(relation: Relation) -> RelationPlan:
+    return RelationPlan(
+        _right(relation.projection.weight),
+        target=_fold(relation, relation.query),
+        source=_fold(relation, relation.key),
     )
 
 
