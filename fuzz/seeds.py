@@ -83,7 +83,7 @@ def zip_bytes() -> bytes:
 def shard_bytes() -> bytes:
     """One list that both readers of shards take."""
     arrays = {"rows": "<2q", "cosines": "<2f", "distances": "<2H", "scores": "<2i"}
-    arrays |= {"half_distances": "<2H", "half_counts": "<2q"}
+    arrays |= {"prefix_distances": "<2H", "prefix_counts": "<2q"}
     packed = {
         name: base64.b64encode(struct.pack(form, 0, 1)).decode() for name, form in arrays.items()
     }

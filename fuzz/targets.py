@@ -242,16 +242,16 @@ def shard_rows(content: bytes) -> None:
     from eaglenet.store.codes import Near, merge_best
 
     own = np.arange(100, 110)
-    for is_halved in (None, False, True):
+    for has_prefixes in (None, False, True):
         try:
             lists = parse_json(content)["lists"]
-            if is_halved is None:
+            if has_prefixes is None:
                 shortlists = [unpack_shortlist(each, (0, 100)) for each in lists]
             else:
-                near = [unpack_near(each, (0, 100), is_halved) for each in lists]
+                near = [unpack_near(each, (0, 100), has_prefixes) for each in lists]
         except (ValueError, KeyError, TypeError):  # What the front catches.
             continue
-        if is_halved is None:
+        if has_prefixes is None:
             for shortlist in shortlists:
                 honest = Shortlist(own, np.zeros(10, np.float32))
                 merged = merge_shortlists([shortlist, honest], 20)
@@ -259,8 +259,8 @@ def shard_rows(content: bytes) -> None:
                 assert np.isfinite(merged.cosines).all()
         else:
             distances = np.zeros(10, np.uint16)
-            halves = distances if is_halved else None
-            honest_near = Near(own, distances, halves, scores=np.full(10, 2**20, np.int32))
+            prefixes = distances if has_prefixes else None
+            honest_near = Near(own, distances, prefixes, scores=np.full(10, 2**20, np.int32))
             for each in near:
                 rows = merge_best([each, honest_near], 10, 200)
                 assert len(set(rows.tolist())) == len(rows)

@@ -55,8 +55,8 @@ def few_candidates(
     if request.param == "first halves first":
         # Codes of 256 bits, of which the store holds many.
         monkeypatch.setattr(codes, "WORD_BITS", 256)
-        monkeypatch.setattr(codes, "HALVED_ROWS", 1000)
-        monkeypatch.setattr(codes, "HALVED_FACTOR", 2)
+        monkeypatch.setattr(codes, "PREFIX_ROWS", 1000)
+        monkeypatch.setattr(codes, "PREFIX_FACTOR", 2)
     codes.rotation.cache_clear()
     yield
     codes.rotation.cache_clear()
@@ -239,8 +239,8 @@ def test_refuses_requests_and_responses_of_another_store(
     ):
         assert client.post(NEAR_PATH, json={**body, **change}).status_code == status, change
     (near,) = answer.json()["lists"]
-    is_half, bounds = "half_distances" in near, (0, 600)
-    assert len(unpack_near(near, bounds, is_half).rows) >= 40
+    has_prefixes, bounds = "prefix_distances" in near, (0, 600)
+    assert len(unpack_near(near, bounds, has_prefixes).rows) >= 40
     for wrong in (
         {"rows": pack(np.full(len(unpack(near["rows"], "<i8")), 600), "<i8")},
         {"rows": pack(np.full(40, -1), "<i8")},
@@ -248,11 +248,11 @@ def test_refuses_requests_and_responses_of_another_store(
         {"scores": pack(np.zeros(39), "<i4")},
     ):
         with pytest.raises(ValueError, match="outside of the shard"):
-            unpack_near({**near, **wrong}, bounds, is_half)
+            unpack_near({**near, **wrong}, bounds, has_prefixes)
     impossible = {"scores": pack(np.full(len(unpack(near["rows"], "<i8")), MAX_SUM), "<i4")}
     with pytest.raises(ValueError, match="impossible scores"):
-        unpack_near({**near, **impossible}, bounds, is_half)
-    if not is_half:
+        unpack_near({**near, **impossible}, bounds, has_prefixes)
+    if not has_prefixes:
         with pytest.raises(KeyError):
             unpack_near(near, bounds, True)
 

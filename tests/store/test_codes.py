@@ -59,7 +59,7 @@ def test_share_of_differing_bits_is_the_angle() -> None:
     assert abs(differing - np.arccos(cosines) / np.pi).mean() < 0.02
 
 
-def test_second_half_of_a_code_is_compared_where_the_first_is_near(
+def test_codes_are_compared_in_full_where_their_prefixes_are_near(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     generator = np.random.default_rng(0)
@@ -70,26 +70,26 @@ def test_second_half_of_a_code_is_compared_where_the_first_is_near(
     codes = Codes(scan_blocks(codes_of(vectors)), len(vectors))
     allowed = generator.random(3333) < 0.1
     plain = [codes.nearest(query, 200), codes.nearest(query, 20, allowed)]
-    monkeypatch.setattr(module, "HALVED_ROWS", 1)
-    monkeypatch.setattr(module, "HALVED_FRACTION", 20)
-    halved = [codes.nearest(query, 200), codes.nearest(query, 20, allowed)]
-    assert np.isin(near, halved[0]).all()
+    monkeypatch.setattr(module, "PREFIX_ROWS", 1)
+    monkeypatch.setattr(module, "PREFIX_FRACTION", 20)
+    by_prefixes = [codes.nearest(query, 200), codes.nearest(query, 20, allowed)]
+    assert np.isin(near, by_prefixes[0]).all()
     assert codes.nearest(query, 20).tolist() == sorted(near.tolist())
-    for rows, expected in zip(halved, plain, strict=True):
+    for rows, expected in zip(by_prefixes, plain, strict=True):
         assert len(rows) == len(expected)
         assert np.isin(rows, expected).mean() > 0.8
-    assert allowed[halved[1]].all()
+    assert allowed[by_prefixes[1]].all()
     few = np.arange(3333) < 7
     assert codes.nearest(query, 20, few).tolist() == list(range(7))
 
 
-@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize("by_prefixes", [False, True])
 def test_the_nearest_are_those_of_a_full_comparison(
-    halved: bool, monkeypatch: pytest.MonkeyPatch
+    by_prefixes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SCAN_BLOCK", 100)
-    if halved:
-        monkeypatch.setattr(module, "HALVED_ROWS", 1)
+    if by_prefixes:
+        monkeypatch.setattr(module, "PREFIX_ROWS", 1)
         monkeypatch.setattr(module, "num_compared", lambda count, num_rows: num_rows)
     vectors = made(777)
     parts = [codes_of(vectors[:350]), codes_of(vectors[350:])]
@@ -99,13 +99,13 @@ def test_the_nearest_are_those_of_a_full_comparison(
         assert codes.nearest(query, 20).tolist() == brute(vectors, query, 20)
 
 
-@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize("by_prefixes", [False, True])
 def test_parts_together_find_what_the_whole_finds(
-    halved: bool, monkeypatch: pytest.MonkeyPatch
+    by_prefixes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if halved:
-        monkeypatch.setattr(module, "HALVED_ROWS", 1)
-        monkeypatch.setattr(module, "HALVED_FACTOR", 2)
+    if by_prefixes:
+        monkeypatch.setattr(module, "PREFIX_ROWS", 1)
+        monkeypatch.setattr(module, "PREFIX_FACTOR", 2)
         monkeypatch.setattr(module, "WORD_BITS", 128)
     vectors = made(900)
     whole = Codes(scan_blocks(codes_of(vectors)), len(vectors))

@@ -46,7 +46,15 @@ from eaglenet.search.shortlist import (
     rows_of_shard,
     uses_exact_scan,
 )
-from eaglenet.store.codes import Near, is_halved, merge_best, num_bits, num_ranked, weights_of
+from eaglenet.store.codes import (
+    WORD_BITS,
+    Near,
+    has_prefixes,
+    merge_best,
+    num_bits,
+    num_ranked,
+    weights_of,
+)
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -337,13 +345,13 @@ class ShardScan:
     ) -> ShardQuery[Near]:
         """Query for the best codes of each shard."""
         body = {**self._body(snapshot, filters), "count": count, "weights": pack(weights, "<i2")}
-        is_half_code = is_halved(snapshot.num_rows, num_bits(snapshot.manifest.dim) // 64)
+        by_prefixes = has_prefixes(snapshot.num_rows, weights.shape[-1] // WORD_BITS)
         return ShardQuery(
             NEAR_PATH,
             body,
             len(weights),
             snapshot.num_rows,
-            lambda each, shard: unpack_near(each, rows_of_shard(snapshot, shard), is_half_code),
+            lambda each, shard: unpack_near(each, rows_of_shard(snapshot, shard), by_prefixes),
         )
 
     def _body(self, snapshot: Snapshot, filters: Filters | None) -> dict[str, Any]:

@@ -85,7 +85,7 @@ Lists = dict[str, list[dict[str, str]]]
 """Answer of a shard: ``lists`` with one dictionary of arrays per query, best rows first.
 
 ``scan``: ``rows`` (int64) and ``cosines`` (float32). ``near``: ``rows``, ``distances`` (uint16) and
-``scores`` (int32), for large stores also ``half_distances`` and ``half_counts``.
+``scores`` (int32), for large stores also ``prefix_distances`` and ``prefix_counts``.
 """
 
 
@@ -119,13 +119,13 @@ def pack_near(near: Near) -> dict[str, str]:
         "distances": pack(near.distances, "<u2"),
         "scores": pack(near.scores, "<i4"),
     }
-    if near.half_distances is not None:
-        arrays["half_distances"] = pack(near.half_distances, "<u2")
-        arrays["half_counts"] = pack(near.counts, "<i8")
+    if near.prefix_distances is not None:
+        arrays["prefix_distances"] = pack(near.prefix_distances, "<u2")
+        arrays["prefix_counts"] = pack(near.counts, "<i8")
     return arrays
 
 
-def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], is_halved: bool) -> Near:
+def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], has_prefixes: bool) -> Near:
     """Decode the nearest codes of a shard; raises ``ValueError`` for what no scan of it returns."""
     rows, distances = unpack(body["rows"], "<i8"), unpack(body["distances"], "<u2")
     scores = unpack(body["scores"], "<i4").astype(np.int32)
@@ -135,10 +135,10 @@ def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], is_halved: boo
         raise ValueError("rows out of order")
     if len(scores) and not -MAX_SUM < scores.min() <= scores.max() < MAX_SUM:
         raise ValueError("impossible scores")
-    if not is_halved:
+    if not has_prefixes:
         return Near(rows.astype(np.int64), distances.astype(np.uint16), scores=scores)
-    halves, counts = unpack(body["half_distances"], "<u2"), unpack(body["half_counts"], "<i8")
-    _check_rows(rows, bounds, len(halves))
+    prefixes, counts = unpack(body["prefix_distances"], "<u2"), unpack(body["prefix_counts"], "<i8")
+    _check_rows(rows, bounds, len(prefixes))
     # They decide how far rows of all shards are compared.
     size = bounds[1] - bounds[0]
     is_count = len(counts) <= 2**16 and bool(((counts >= 0) & (counts <= size)).all())
@@ -147,7 +147,7 @@ def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], is_halved: boo
     return Near(
         rows.astype(np.int64),
         distances.astype(np.uint16),
-        halves.astype(np.uint16),
+        prefixes.astype(np.uint16),
         counts.astype(np.int64),
         scores,
     )

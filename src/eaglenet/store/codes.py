@@ -31,21 +31,21 @@ SCAN_BLOCK = 32_768
 """Codes scanned at a time: one word of each fits the second-level cache of a core."""
 SAMPLE_STEP = 64
 """One in so many distances is sampled to estimate how far the nearest reach."""
-FAR = np.iinfo(np.uint16).max
-"""Distance of rows that must not be found; no two codes are so far apart."""
 RANKED_FACTOR = 4
 """Codes that are ranked by the query's numbers, per row of the result."""
 MAX_SUM = 2**24
 """Bound of the sums of weights."""
 BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int32)
 """``[256, 8]``: the bits of every value of a byte."""
-HALVED_ROWS = 2**20
-"""Rows from which on the second half of a code is compared only where the first half is near."""
-HALVED_FRACTION, HALVED_FACTOR = 64, 8
-"""Codes compared in full: one in 64 of all, at least 8 per code that is ranked."""
+PREFIX_ROWS = 2**20
+"""Rows from which on codes are compared in full only where their prefixes are near."""
+PREFIX_FRACTION, PREFIX_FACTOR = 128, 8
+"""Codes compared in full: one in 128 of all, at least 8 per code that is ranked."""
 
 Block = NDArray[np.uint64]
 """``[words, codes]``: the first words of all codes, then the second words, and so on."""
+Distances = NDArray[np.uint8] | NDArray[np.uint16]
+"""Numbers of differing bits, in the narrower type where they fit."""
 
 
 def num_bits(dim: int) -> int:
@@ -113,32 +113,32 @@ def scan_blocks(codes: NDArray[np.uint8]) -> list[Block]:
 class Near:
     """Rows, ascending, and the distances of their codes from that of a query.
 
-    ``half_distances``: those of the first halves, where codes are compared in two steps; then all
-    rows of the part up to some half distance are here.
+    ``prefix_distances``: those of the prefixes, where codes are compared in two steps; then all
+    rows of the part up to some distance of prefixes are here.
     """
 
     rows: NDArray[np.int64]
     distances: NDArray[np.uint16]
-    half_distances: NDArray[np.uint16] | None = None
-    half_counts: NDArray[np.int64] | None = None
-    """Number of first halves at distance 0, 1, ..., where rows were left out since."""
+    prefix_distances: NDArray[np.uint16] | None = None
+    prefix_counts: NDArray[np.int64] | None = None
+    """Number of prefixes at distance 0, 1, ..., where rows were left out since."""
     scores: NDArray[np.int32] | None = None
     """Sum of the query's weights where a bit of the code is set; None before they are needed."""
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        if self.half_counts is not None:
-            return self.half_counts
-        assert self.half_distances is not None
-        return np.bincount(self.half_distances).astype(np.int64)
+        if self.prefix_counts is not None:
+            return self.prefix_counts
+        assert self.prefix_distances is not None
+        return np.bincount(self.prefix_distances).astype(np.int64)
 
     def thinned(self, count: int) -> Near:
         """Leave out rows that cannot be among the ``count`` nearest, whatever other parts hold."""
-        if self.half_distances is None:
+        if self.prefix_distances is None:
             return self
         keys = _keys(self.rows, self.distances)
         best, is_candidate = keys[:0], np.zeros(len(keys), bool)
-        order = np.argsort(self.half_distances, kind="stable")
+        order = np.argsort(self.prefix_distances, kind="stable")
         for indices in np.split(order, np.cumsum(self.counts)[:-1]):
             if not len(indices):
                 continue
@@ -149,7 +149,7 @@ class Near:
         return Near(
             self.rows[is_candidate],
             self.distances[is_candidate],
-            self.half_distances[is_candidate],
+            self.prefix_distances[is_candidate],
             self.counts,
         )
 
@@ -215,30 +215,31 @@ class Codes:
         ``allowed`` is a mask over the rows of this part.
         """
         words = np.packbits(weights > 0).view(np.uint64)
-        half = len(words) // 2 if is_halved(self.num_rows, len(words)) else len(words)
-        distances = self._scan(words[:half])
-        if allowed is not None:
-            distances[~allowed] = FAR
-        if half == len(words):
-            indices = self._smallest(distances, count)
-            values = distances[indices]
+        prefix = prefix_words(self.num_rows, len(words))
+        distances = self._scan(words[:prefix])
+        if prefix == len(words):
+            indices = self._smallest(distances, count, allowed)
+            values = distances[indices].astype(np.uint16)
             best = np.sort(np.argsort(values, kind="stable")[:count])
             return Near(indices[best] + self.first_row, values[best])
-        indices = self._smallest(distances, num_compared(count, self.num_rows))
-        halves = distances[indices]
-        return Near(indices + self.first_row, halves + self._rest(words, half, indices), halves)
+        indices = self._smallest(distances, num_compared(count, self.num_rows), allowed)
+        first = distances[indices].astype(np.uint16)
+        return Near(indices + self.first_row, first + self._rest(words, prefix, indices), first)
 
-    def _scan(self, words: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    def _scan(self, words: NDArray[np.uint64]) -> Distances:
         """Number of differing bits in the first words of every code."""
-        distances = np.empty(self.edges[-1], np.uint16)
+        narrow = len(words) * WORD_BITS <= np.iinfo(np.uint8).max
+        distances = np.empty(self.edges[-1], np.uint8 if narrow else np.uint16)
 
         def scan(numbers: Iterable[int]) -> None:
             differing, counts = np.empty(SCAN_BLOCK, np.uint64), np.empty(SCAN_BLOCK, np.uint8)
             for number in numbers:
                 block, size = self.blocks[number], self.blocks[number].shape[1]
                 total = distances[self.edges[number] : self.edges[number + 1]]
-                total[:] = 0
-                for mine, theirs in zip(words, block, strict=False):
+                np.bitwise_count(
+                    np.bitwise_xor(block[0], words[0], out=differing[:size]), out=total
+                )
+                for mine, theirs in zip(words[1:], block[1:], strict=False):
                     np.bitwise_xor(theirs, mine, out=differing[:size])
                     np.bitwise_count(differing[:size], out=counts[:size])
                     np.add(total, counts[:size], out=total)
@@ -250,43 +251,56 @@ class Codes:
         self, words: NDArray[np.uint64], first: int, indices: NDArray[np.int64]
     ) -> NDArray[np.uint16]:
         """Number of differing bits in the words from ``first`` on, of some rows (ascending)."""
-        distances = np.empty(len(indices), np.uint16)
+        distances = np.zeros(len(indices), np.uint16)
         bounds = np.searchsorted(indices, self.edges)
 
         def compare(numbers: Iterable[int]) -> None:
             for number in numbers:
                 low, high = bounds[number], bounds[number + 1]
                 if low < high:
-                    theirs = self.blocks[number][first:, indices[low:high] - self.edges[number]]
-                    differing = np.bitwise_count(theirs ^ words[first:, None])
-                    distances[low:high] = differing.sum(axis=0, dtype=np.uint16)
+                    columns, total = indices[low:high] - self.edges[number], distances[low:high]
+                    for mine, theirs in zip(
+                        words[first:], self.blocks[number][first:], strict=True
+                    ):
+                        total += np.bitwise_count(theirs.take(columns) ^ mine)
 
         self._in_threads(compare)
         return distances
 
-    def _smallest(self, distances: NDArray[np.uint16], count: int) -> NDArray[np.int64]:
-        """Indices (ascending) of the ``count`` smallest and all that equal them; none is FAR."""
-        limit = int(FAR) - 1
+    def _smallest(
+        self, distances: Distances, count: int, allowed: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
+        """Allowed indices (ascending) of the ``count`` smallest and all that equal them."""
+        largest = limit = int(np.iinfo(distances.dtype).max)
         if count < len(distances):
-            sample = np.sort(distances[::SAMPLE_STEP])
-            limit = min(limit, int(sample[min(len(sample) - 1, 2 * count // SAMPLE_STEP)]))
-        near = self._at_most(distances, limit)
-        while len(near) < count and limit < FAR - 1:  # The estimate was too low.
-            limit = min(limit + 1 + limit // 4, int(FAR) - 1)
-            near = self._at_most(distances, limit)
+            every = slice(None, None, SAMPLE_STEP)
+            sample = np.sort(
+                distances[every] if allowed is None else distances[every][allowed[every]]
+            )
+            if 2 * count // SAMPLE_STEP < len(sample):
+                limit = int(sample[2 * count // SAMPLE_STEP])
+        near = self._at_most(distances, limit, allowed)
+        while len(near) < count and limit < largest:  # The estimate was too low.
+            limit = min(limit + 1 + limit // 4, largest)
+            near = self._at_most(distances, limit, allowed)
         if len(near) > count:
             values = distances[near]
-            near = near[values <= np.partition(values, count - 1)[count - 1]]
+            near = near[values <= np.searchsorted(np.cumsum(np.bincount(values)), count)]
         return near
 
-    def _at_most(self, distances: NDArray[np.uint16], limit: int) -> NDArray[np.int64]:
-        """Indices (ascending) of the distances up to ``limit``."""
+    def _at_most(
+        self, distances: Distances, limit: int, allowed: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
+        """Allowed indices (ascending) of the distances up to ``limit``."""
         parts = [np.zeros(0, np.int64)] * (len(self.blocks) + 1)
 
         def select(numbers: Iterable[int]) -> None:
             for number in numbers:
                 first, end = self.edges[number], self.edges[number + 1]
-                parts[number] = np.flatnonzero(distances[first:end] <= limit) + first
+                is_near = distances[first:end] <= limit
+                if allowed is not None:
+                    is_near &= allowed[first:end]
+                parts[number] = np.flatnonzero(is_near) + first
 
         self._in_threads(select)
         return np.concatenate(parts)
@@ -298,14 +312,19 @@ class Codes:
             list(pool.map(work, (range(first, count, threads) for first in range(threads))))
 
 
-def is_halved(num_rows: int, num_words: int) -> bool:
-    """Report whether the first half of a code decides which codes are compared in full."""
-    return num_rows >= HALVED_ROWS and num_words > 1
+def prefix_words(num_rows: int, num_words: int) -> int:
+    """Words of a code that decide whether it is compared in full: three in eight, or all."""
+    return -(-3 * num_words // 8) if num_rows >= PREFIX_ROWS else num_words
+
+
+def has_prefixes(num_rows: int, num_words: int) -> bool:
+    """Report whether codes are compared in two steps."""
+    return prefix_words(num_rows, num_words) < num_words
 
 
 def num_compared(count: int, num_rows: int) -> int:
-    """Number of codes compared in full to find the ``count`` nearest, where codes are halved."""
-    return max(HALVED_FACTOR * count, num_rows // HALVED_FRACTION)
+    """Number of codes compared in full to find the ``count`` nearest, where prefixes decide."""
+    return max(PREFIX_FACTOR * count, num_rows // PREFIX_FRACTION)
 
 
 def merge_best(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int64]:
@@ -321,10 +340,10 @@ def _nearest(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int
     rows = np.concatenate([part.rows for part in parts])
     distances = np.concatenate([part.distances for part in parts])
     indices = np.arange(len(rows))
-    halves = [part.half_distances for part in parts if part.half_distances is not None]
-    if halves:
-        reach = _half_reach(parts, num_compared(count, num_rows))
-        indices = np.flatnonzero(np.concatenate(halves) <= reach)
+    prefixes = [part.prefix_distances for part in parts if part.prefix_distances is not None]
+    if prefixes:
+        reach = _prefix_reach(parts, num_compared(count, num_rows))
+        indices = np.flatnonzero(np.concatenate(prefixes) <= reach)
     if len(indices) > count:
         keys = _keys(rows[indices], distances[indices])
         indices = indices[keys <= np.partition(keys, count - 1)[count - 1]]
@@ -339,8 +358,8 @@ def _best(rows: NDArray[np.int64], scores: NDArray[np.int32], count: int) -> NDA
     return np.sort(rows)
 
 
-def _half_reach(parts: Sequence[Near], count: int) -> int:
-    """Smallest distance of first halves within which ``count`` rows are, or all of them."""
+def _prefix_reach(parts: Sequence[Near], count: int) -> int:
+    """Smallest distance of prefixes within which ``count`` rows are, or all of them."""
     total = np.zeros(max(len(part.counts) for part in parts), np.int64)
     for part in parts:
         total[: len(part.counts)] += part.counts
