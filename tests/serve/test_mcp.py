@@ -112,6 +112,8 @@ async def use_every_tool(client: Client, saved: Path) -> None:
     assert moment["start"] <= moment["best"] <= moment["end"]
     none = await call(client, "search_moments", query="a red ball", before="2001-01-01")
     assert (none["moments"], "none of the 11 files" in none["note"]) == ([], True)
+    dated = await call(client, "search_moments", query="a red ball, July 2023")
+    assert "2023-07-01 to 2023-07-31" in dated["note"]
     composed = '"a red ball" then "a blue ball" within 30s'
     steps = (await call(client, "search_moments", query=composed, k=1))["moments"][0]["steps"]
     assert len(steps) == 2

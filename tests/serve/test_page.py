@@ -10,6 +10,7 @@ import pytest
 from chromium import BROWSER, Running, Watched, keep, wait_until
 from demo_store import HOSTILE_NAME, SCENES, DemoStore
 
+from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.engine import Engine
 from eaglenet.serve.settings import Settings
 
@@ -217,10 +218,12 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
 
 
 @pytest.mark.slow
-def test_names_are_searched_and_another_language_is_told(browser: object, address: str) -> None:
+def test_names_are_searched_and_another_language_is_told(
+    browser: object, address: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CARDS, engine.manifest.model, CARDS["small"])
     tab = Watched(browser, address)
     page = tab.page
-    page.route("**/api/info", lambda route: _with_language(route, "English"))
     page.goto("/?q=beach")
     page.wait_for_selector("#named:not([hidden])")
     assert page.locator("#named .tile").count() == 5
@@ -232,11 +235,6 @@ def test_names_are_searched_and_another_language_is_told(browser: object, addres
     page.wait_for_selector("#named", state="hidden")
     assert tab.problems == []
     tab.context.close()
-
-
-def _with_language(route: Any, languages: str) -> None:
-    answer = route.fetch()
-    route.fulfill(response=answer, json=answer.json() | {"languages": languages})
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """Composed and temporal queries, and confidence, over HTTP."""
 
+import pytest
 from fastapi.testclient import TestClient
 
+from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.engine import Engine
 
 
@@ -36,3 +38,12 @@ def test_bad_queries_are_answered_with_their_reason(client: TestClient) -> None:
 def test_a_model_that_was_not_measured_says_so(client: TestClient) -> None:
     hit = client.get("/api/search", params={"q": "red", "k": 1}).json()["hits"][0]
     assert (hit["confidence"], hit["match"]) == (None, "not measured")
+
+
+def test_a_query_in_another_language_gets_a_hint(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CARDS, engine.manifest.model, CARDS["small"])
+    queries = ["ein roter Ball", "a red ball"]
+    results = client.post("/api/search", json={"queries": queries}).json()["results"]
+    assert ["German" in result["language_hint"] for result in results] == [True, False]

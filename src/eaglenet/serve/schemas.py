@@ -263,6 +263,9 @@ class HitsBody(BaseModel):
     notice: str = Field(
         default="", description="How the text was understood, if not as it is written: its date"
     )
+    language_hint: str = Field(
+        default="", description="Advice if the text is in a language that the model does not know"
+    )
 
 
 ExactCount = Annotated[

@@ -4,7 +4,6 @@ import * as address from "./address.js";
 import * as browse from "./browse.js";
 import * as compose from "./compose.js";
 import * as help from "./help.js";
-import * as language from "./language.js";
 import * as picture from "./picture.js";
 import * as player from "./player.js";
 import * as selection from "./selection.js";
@@ -27,6 +26,7 @@ const welcome = document.querySelector("#welcome");
 const filters = document.querySelector("#filters");
 const filterCount = document.querySelector("#filter-count");
 const notice = document.querySelector("#notice");
+const language = document.querySelector("#language");
 
 let hits = [];
 let running = null;
@@ -44,7 +44,9 @@ const filled = () => {
   return parameters;
 };
 
-const say = (message, bad = false, understood = "") => {
+const say = (message, bad = false, understood = "", hint = "") => {
+  language.hidden = !hint;
+  language.textContent = hint && `${hint[0].toUpperCase()}${hint.slice(1)}.`;
   notice.hidden = !understood;
   notice.firstElementChild.textContent = understood;
   status.textContent = message;
@@ -168,7 +170,6 @@ const search = async ({ isNew = true } = {}) => {
   const isBrowsing = !query && !similarTo && !asked && !linked;
   welcome.hidden = !isBrowsing;
   if (isNew) selection.clear();
-  language.show(isBrowsing || similarTo || asked || linked ? "" : query);
   if (isBrowsing) {
     browse.showNamed("");
     selection.showFavourites();
@@ -209,7 +210,7 @@ const search = async ({ isNew = true } = {}) => {
     const best = body.hits[0]?.confidence;
     const doubt = typeof best === "number" && best < NOTHING ? "; nothing here is likely to show that" : "";
     const note = body.note ? `; ${body.note}` : "";
-    say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing, false, body.notice);
+    say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing, false, body.notice, body.language_hint);
     more.hidden = body.hits.length < wanted || wanted >= MOST;
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -398,8 +399,6 @@ const setUp = async () => {
     info.tags.forEach(offer);
     form.elements.tag.closest("label").hidden = !info.tags.length;
     picture.allow(info.uploads);
-    language.setUp(info.languages);
-    language.show(similarTo || asked ? "" : field.value.trim());
   } catch {
     say("The service cannot be reached. Is it still running?", true);
   }
