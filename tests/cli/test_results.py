@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,22 @@ def test_table_fits_and_cuts_nothing(width: int | None) -> None:
             assert word.replace(" ", "") in whole
     for part in ("0.500", "0:03.0-0:09.0", "2:13:20.0-2:13:29.0", "1123", "2123"):
         assert part in whole
+
+
+def test_people_read_a_confidence_or_a_score_and_none_of_a_sequence() -> None:
+    plain = result().hits
+    sure = [replace(hit, confidence=0.8) for hit in plain]
+    sequences = [replace(hit, score=-0.3, metadata={"steps": []}) for hit in plain]
+    for hits, heads in (
+        (plain, ["#", "score", "moment"]),
+        (sure, ["#", "match", "moment"]),
+        ([*sure[:2], plain[2]], ["#", "score", "match", "moment"]),
+        (sequences, ["#", "moment"]),
+        ([replace(hit, confidence=0.2) for hit in sequences], ["#", "match", "moment"]),
+    ):
+        lines = format_table(SearchResult(Query("a red car"), hits), {}, None)
+        assert lines[2].split() == [*heads, "clip", "file"]
+        assert "-0.3" not in "".join(lines)
 
 
 def test_links_open_the_moment_and_take_no_columns() -> None:

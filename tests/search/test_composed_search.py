@@ -173,3 +173,20 @@ def test_low_confidences_can_be_left_out(measured: Engine) -> None:
 def test_queries_that_were_not_measured_have_no_confidence(measured: Engine) -> None:
     assert measured.search(Query("red car", negatives=("dog",)), k=1)[0].confidence is None
     assert measured.search('"red car" + "dog"', k=1)[0].confidence is None
+
+
+def test_a_sequence_is_as_likely_as_all_of_its_steps(measured: Engine) -> None:
+    query = '"blue ball" then "red car"'
+    (hit,) = measured.search(query, k=1)
+    steps = [measured.search(text, k=3) for text in ("blue ball", "red car")]
+    clips = [step["clip_id"] for step in hit.metadata["steps"]]
+    single = [
+        next(each.confidence for each in hits if each.clip_id == clip)
+        for hits, clip in zip(steps, clips, strict=True)
+    ]
+    assert None not in single
+    assert hit.confidence == pytest.approx(np.prod(np.array(single, float)))
+    assert measured.search(query, k=3, min_confidence=hit.confidence - 1e-6)[0] == hit
+    assert measured.search(query, k=3, min_confidence=1.0) == []
+    with_clip = measured.search(f'clip:{clips[0]} then "red car"', k=1)
+    assert with_clip[0].confidence is None  # Images and clips were not measured.

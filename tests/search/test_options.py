@@ -26,7 +26,7 @@ def test_replaces_options_and_filters_by_name() -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"option colour, size; known: after, .*shortlist"):
+    with pytest.raises(UsageError, match=r"option colour, size; known: k, .*after, .*shortlist"):
         SearchOptions().replace({"size": 1, "colour": "red", "path": "x"})
 
 

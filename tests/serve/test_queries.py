@@ -47,3 +47,14 @@ def test_a_query_in_another_language_gets_a_hint(
     queries = ["ein roter Ball", "a red ball"]
     results = client.post("/api/search", json={"queries": queries}).json()["results"]
     assert ["German" in result["language_hint"] for result in results] == [True, False]
+
+
+def test_an_unknown_parameter_is_answered_with_those_that_exist(client: TestClient) -> None:
+    asked = client.get("/api/search", params={"q": "red", "kk": 3})
+    sent = client.post("/api/search", json={"queries": ["red"], "kk": 3})
+    for answer, name in ((asked, "q"), (sent, "queries")):
+        assert answer.status_code == 422
+        error = answer.json()["error"]
+        assert "kk" in error["message"]
+        known = error["hint"].removeprefix("known: ").split(", ")
+        assert {name, "k", "path", "in"} <= set(known)

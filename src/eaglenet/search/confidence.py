@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, cause_of
 from eaglenet.core.files import write_json
+from eaglenet.core.hits import Hit
 
 FILE = "confidence.json"
 MAX_RIVALS = 100
@@ -146,6 +147,27 @@ def label(confidence: float | None) -> Label:
     if confidence is None:
         return "not measured"
     return "sure" if confidence >= SURE else "likely" if confidence >= LIKELY else "unlikely"
+
+
+def joint(confidences: Sequence[float | None]) -> float | None:
+    """Confidence of a sequence: the product of its steps', or None if a step has none.
+
+    All steps must be right. Steps of one file support each other, so the product is too low rather
+    than too high.
+    """
+    values = [value for value in confidences if value is not None]
+    return math.prod(values) if values and len(values) == len(confidences) else None
+
+
+def match_text(hit: Hit) -> str:
+    """How well a hit matches, for people: its confidence, or else its score.
+
+    Empty for a sequence without confidence, whose score is a mean of corrected cosines and is often
+    negative.
+    """
+    if hit.confidence is not None:
+        return f"{label(hit.confidence)} {hit.confidence:.0%}"
+    return "" if "steps" in hit.metadata else f"score {hit.score:.3f}"
 
 
 def fits_nothing(confidences: Sequence[float | None]) -> bool:

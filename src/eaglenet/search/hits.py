@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, missing_extra, shell_quote
 from eaglenet.core.hits import Hit, Moment, file_url
+from eaglenet.search.confidence import match_text
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions, path_matcher
@@ -348,7 +349,7 @@ class HitList(list[Hit]):
             f'<a href="{link}" title="{html.escape(hit.path, quote=True)}" target="_blank" '
             'style="width:180px;text-decoration:none;color:inherit">'
             f"{self._image(hit)}<div><b>{hit.rank}. {name}</b></div>"
-            f"<div>{span} &middot; {hit.score:.3f}</div></a>"
+            f"<div>{' &middot; '.join(filter(None, (span, match_text(hit))))}</div></a>"
         )
 
     def _image(self, hit: Hit) -> str:

@@ -348,7 +348,7 @@ class SearchOptions:
         unknown = sorted(set(changes) - own - names)
         if unknown:
             raise UsageError(
-                f"unknown search option {', '.join(unknown)}; known: "
+                f"unknown search option {', '.join(unknown)}; known: k, judge, options, "
                 f"{', '.join(sorted(own | names))}"
             )
         options = dataclasses.replace(

@@ -69,9 +69,10 @@ const sharpen = (made) => {
   if (sharpening < MAX_SHARPENING) sharpenNext();
 };
 
-// How sure the model is where that was measured, else the bare score.
+// How sure the model is where that was measured, else the bare score; that of a sequence says nothing.
 export const isMeasured = (hit) => typeof hit.confidence === "number";
-const strength = (hit) => (isMeasured(hit) ? hit.match : hit.score?.toFixed(3) ?? "");
+export const scoreOf = (hit) => (hit.steps?.length ? "" : hit.score?.toFixed(3) ?? "");
+const strength = (hit) => (isMeasured(hit) ? hit.match : scoreOf(hit));
 
 // Day of the recording as people write it here; empty where the file does not say.
 export const day = (hit) => (typeof hit.recorded === "number"
