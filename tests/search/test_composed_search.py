@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from eaglenet.core.errors import UsageError
-from eaglenet.search.confidence import Calibration
+from eaglenet.search.confidence import Calibration, joint
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, Part
 from eaglenet.search.query import Query
@@ -175,7 +175,7 @@ def test_queries_that_were_not_measured_have_no_confidence(measured: Engine) -> 
     assert measured.search('"red car" + "dog"', k=1)[0].confidence is None
 
 
-def test_a_sequence_is_as_likely_as_all_of_its_steps(measured: Engine) -> None:
+def test_a_sequence_is_as_likely_as_its_steps_together(measured: Engine) -> None:
     query = '"blue ball" then "red car"'
     (hit,) = measured.search(query, k=1)
     steps = [measured.search(text, k=3) for text in ("blue ball", "red car")]
@@ -185,7 +185,7 @@ def test_a_sequence_is_as_likely_as_all_of_its_steps(measured: Engine) -> None:
         for hits, clip in zip(steps, clips, strict=True)
     ]
     assert None not in single
-    assert hit.confidence == pytest.approx(np.prod(np.array(single, float)))
+    assert hit.confidence == pytest.approx(joint(single, num_files=3))
     assert measured.search(query, k=3, min_confidence=hit.confidence - 1e-6)[0] == hit
     assert measured.search(query, k=3, min_confidence=1.0) == []
     with_clip = measured.search(f'clip:{clips[0]} then "red car"', k=1)

@@ -38,6 +38,8 @@ SURE, LIKELY = 0.7, 0.3
 """Least confidences of the labels ``sure`` and ``likely``."""
 NOTHING = 0.1
 """If the best hit has less, nothing fits."""
+MIN_CONFIDENCE = 1e-6
+"""Least confidence of a step, so that its odds are finite."""
 Label = Literal["sure", "likely", "unlikely", "not measured"]
 FEATURES = ("bias", "share", "lead", "score", "mean", "size")
 
@@ -149,14 +151,21 @@ def label(confidence: float | None) -> Label:
     return "sure" if confidence >= SURE else "likely" if confidence >= LIKELY else "unlikely"
 
 
-def joint(confidences: Sequence[float | None]) -> float | None:
-    """Confidence of a sequence: the product of its steps', or None if a step has none.
+def joint(confidences: Sequence[float | None], *, num_files: int) -> float | None:
+    r"""Confidence of a sequence in one of ``num_files`` files; None if a step has none.
 
-    All steps must be right. Steps of one file support each other, so the product is too low rather
-    than too high.
+    The steps are independent evidence for the same file, so their odds are multiplied, over the
+    odds :math:`1 / (N - 1)` of any file. Steps are often alike and then count twice, so a sequence
+    is never more likely than its likeliest step. Not calibrated: see docs/reference/queries.md.
     """
     values = [value for value in confidences if value is not None]
-    return math.prod(values) if values and len(values) == len(confidences) else None
+    if not values or len(values) < len(confidences):
+        return None
+    likely = np.clip(values, MIN_CONFIDENCE, 1 - MIN_CONFIDENCE)
+    logit = np.log(likely / (1 - likely)).sum() + (len(values) - 1) * math.log(
+        max(num_files - 1, 1)
+    )
+    return min(float(_sigmoid(logit)), max(values))
 
 
 def match_text(hit: Hit) -> str:
@@ -171,9 +180,12 @@ def match_text(hit: Hit) -> str:
 
 
 def fits_nothing(confidences: Sequence[float | None]) -> bool:
-    """Return whether no hit is likely to be right; False if confidence was not measured."""
+    """Return whether no hit is likely to be right; False if a hit has no confidence.
+
+    Such a hit was found in a transcript, by its words, or confidence was not measured.
+    """
     values = [value for value in confidences if value is not None]
-    return bool(values) and max(values) < NOTHING
+    return bool(values) and len(values) == len(confidences) and max(values) < NOTHING
 
 
 def _log_sum(values: NDArray[np.float64]) -> float:

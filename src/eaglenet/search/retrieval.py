@@ -398,11 +398,18 @@ class Retriever:
             shortlist = shortlist.with_rows(snapshot, step.vector, rows, step.hubness_weight)
             by_row = self._confidences(step, shortlist, options)
             confidences.append([by_row.get(row) for row in rows])
+        num_files = self._num_files(options)
         hits = [
-            replace(hit, confidence=joint(steps))
+            replace(hit, confidence=joint(steps, num_files=num_files))
             for hit, steps in zip(hits, zip(*confidences, strict=True), strict=True)
         ]
         return _confident(hits, options)
+
+    def _num_files(self, options: SearchOptions) -> int:
+        """Number of files that are searched."""
+        if options.filters:
+            return int(options.filters.allowed(self.view.files).sum())
+        return int(np.count_nonzero(np.bincount(self.view.snapshot.content_ids)))
 
     def load(self, rows: NDArray[np.int64]) -> ClipFeatures:
         """Read the features of clips."""

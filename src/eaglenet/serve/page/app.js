@@ -7,7 +7,7 @@ import * as help from "./help.js";
 import * as picture from "./picture.js";
 import * as player from "./player.js";
 import * as selection from "./selection.js";
-import { card, element, span, waiting } from "./view.js";
+import { card, element, isMeasured, span, waiting } from "./view.js";
 import { lineOf } from "./words.js";
 
 const PAGE = 24;
@@ -207,8 +207,8 @@ const search = async ({ isNew = true } = {}) => {
     const count = `${body.hits.length} ${body.hits.length === 1 ? "moment" : "moments"}`;
     const what = similarTo ? "similar to this one" : `in ${Math.round(body.milliseconds)} ms`;
     const missing = body.missing?.length ? `; without ${body.missing.join(", ")}, which cannot be reached` : "";
-    const best = body.hits[0]?.confidence;
-    const doubt = typeof best === "number" && best < NOTHING ? "; nothing here is likely to show that" : "";
+    const isDoubtful = body.hits.every((hit) => isMeasured(hit) && hit.confidence < NOTHING);
+    const doubt = isDoubtful ? "; nothing here is likely to show that" : "";
     const note = body.note ? `; ${body.note}` : "";
     say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing, false, body.notice, body.language_hint);
     more.hidden = body.hits.length < wanted || wanted >= MOST;
