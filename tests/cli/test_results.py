@@ -14,13 +14,17 @@ from PIL import Image
 from eaglenet.cli import results, search
 from eaglenet.cli.results import format_table, shorten_home, wrap
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Hit, Moment
+from eaglenet.core.hits import Hit, Moment, TranscriptMatch
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.query import Query
 
 LONG = "/home/someone/videos/2026/a holiday at the sea, and then a few days in the mountains.mp4"
 PATHS = (LONG, "/home/someone/videos/short.mov", "/home/someone/videos/2026/\u732b.mkv")
 MOMENTS = (Moment(3.0, 9.0, 4.0), Moment(8000.0, 8009.0, 8001.0), Moment(1.0, 2.0, 1.0))
+
+
+MATCHED = ["#", "match", "moment"]
+LINE = TranscriptMatch("a line", 3.0, 4.0, "speech")
 
 
 def result() -> SearchResult:
@@ -53,10 +57,11 @@ def test_people_read_a_confidence_or_a_score_and_none_of_a_sequence() -> None:
     sequences = [replace(hit, score=-0.3, metadata={"steps": []}) for hit in plain]
     for hits, heads in (
         (plain, ["#", "score", "moment"]),
-        (sure, ["#", "match", "moment"]),
+        (sure, MATCHED),
         ([*sure[:2], plain[2]], ["#", "score", "match", "moment"]),
         (sequences, ["#", "moment"]),
-        ([replace(hit, confidence=0.2) for hit in sequences], ["#", "match", "moment"]),
+        ([replace(hit, transcript=(LINE,), matched_in=("speech",)) for hit in plain], MATCHED),
+        ([replace(hit, confidence=0.2) for hit in sequences], MATCHED),
     ):
         lines = format_table(SearchResult(Query("a red car"), hits), {}, None)
         assert lines[2].split() == [*heads, "clip", "file"]

@@ -122,7 +122,7 @@ def format_table(
     title = title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 3]}..."
     folder = common_folder([hit.path for hit in result.hits])
     # A confidence says more to people than a score, and a sequence's score says nothing.
-    is_scored = any(match_text(hit).startswith("score") for hit in result.hits)
+    is_scored = any(match_text(hit).startswith("score ") for hit in result.hits)
     rows = [_cells(hit, short_ids, is_scored) for hit in result.hits]
     heads = ["#", "score", "match", "moment", "recorded", "clip"]
     for name in ("score", "match", "recorded"):
@@ -157,7 +157,7 @@ def _cells(hit: Hit, short_ids: Mapping[str, str], is_scored: bool) -> list[str]
     return [
         str(hit.rank),
         f"{hit.score:.3f}" if is_scored else "",
-        "" if hit.confidence is None else match_text(hit),
+        "" if match_text(hit).startswith("score ") else match_text(hit),
         span if hit.duration else "image",
         _recording_day(hit),
         short_ids.get(hit.clip_id, hit.clip_id),

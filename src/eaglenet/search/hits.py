@@ -291,8 +291,8 @@ class HitList(list[Hit]):
         super().__init__(hits)
         self._thumbnails = thumbnails
         self.notice = notice
-        """Interpretation of the text, if it is not literal; that it is in a language which the model
-        does not know; why a judge did not rate all hits."""
+        """Interpretation of the text, if it is not literal; that the model does not know its
+        language; why a judge did not rate all hits."""
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat dictionary per hit."""

@@ -11,7 +11,7 @@ from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query
 
-ENGLISH = frozenset("the a an of with and are his her their at from by while into its".split())
+ENGLISH = "the a an of with and are his her their at from by while into its"
 """Words of English that none of the other languages has as often."""
 OWN_WORDS = {
     "German": "der das dem und mit auf ein eine einen einem einer eines ist nicht von zu zum zur "
@@ -74,7 +74,7 @@ def language_of(text: str) -> str:
         for name, shared in SHARED_WORDS.items()
     }
     name, (num_own, num_shared) = max(counts.items(), key=lambda each: (sum(each[1]), each[1]))
-    is_english = bool(words & ENGLISH)
+    is_english = bool(words & set(ENGLISH.split()))
     is_other = num_own >= 2 or (not is_english and (num_own or num_shared >= 2))
     return name if is_other else ""
 

@@ -78,6 +78,8 @@ const show = (found) => {
     item.append(selection.tick(hit));
     return item;
   }));
+  const doubtful = hits.findLastIndex((hit) => !isMeasured(hit) || hit.match !== "unlikely") + 1;
+  if (doubtful && doubtful < hits.length) results.children[doubtful].before(element("li", "less", "Less likely"));
   results.hidden = !hits.length;
   [...results.querySelectorAll(".card")].forEach((button, place) => {
     button.tabIndex = place ? -1 : 0; // One stop for Tab; arrows move inside the grid.
@@ -139,7 +141,7 @@ const showLook = async (query) => {
   } else if (linked) {
     headline("Shared moments");
   } else if (query) {
-    headline(query);
+    headline(query.replace(/ within (\d+)s$/, (all, seconds) => (seconds % 60 ? all : ` within ${seconds / 60} min`)));
   } else {
     headline("Find the moment", "Say what should be seen, in plain words, or look around.");
   }

@@ -86,7 +86,7 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   title.textContent = hit.name;
   detail.textContent = describe(hit);
   showPath(hit);
-  lines.replaceChildren(...words.list(hit.transcript ?? [], moveTo));
+  lines.replaceChildren(...words.steps(hit.steps ?? [], moveTo), ...words.list(hit.transcript ?? [], moveTo));
   lines.hidden = !lines.children.length;
   const place = hits.indexOf(hit);
   previous.disabled = place <= 0;

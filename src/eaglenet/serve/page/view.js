@@ -69,9 +69,10 @@ const sharpen = (made) => {
   if (sharpening < MAX_SHARPENING) sharpenNext();
 };
 
-// How sure the model is where that was measured, else the bare score; that of a sequence says nothing.
+// How sure the model is where that was measured, else the bare score; that of words or of a sequence
+// says nothing.
 export const isMeasured = (hit) => typeof hit.confidence === "number";
-export const scoreOf = (hit) => (hit.steps?.length ? "" : hit.score?.toFixed(3) ?? "");
+export const scoreOf = (hit) => (hit.steps?.length || hit.transcript?.length ? "" : hit.score?.toFixed(3) ?? "");
 const strength = (hit) => (isMeasured(hit) ? hit.match : scoreOf(hit));
 
 // Day of the recording as people write it here; empty where the file does not say.
@@ -117,7 +118,7 @@ export const card = (hit, open, words = null) => {
   text.append(element("span", "name", hit.name));
   if (words) text.append(words);
   text.append(facts);
-  button.append(frame, where(hit), text);
+  button.append(frame, ...(isPicture(hit) ? [] : [where(hit)]), text);
   button.addEventListener("click", () => open(hit));
   if (!isPicture(hit)) preview(button, frame, hit);
   item.append(button);
