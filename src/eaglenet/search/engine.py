@@ -96,6 +96,10 @@ class Engine:
         opened = open_store(store or default_store())
         return cls(opened, model=model, device=device, decoder=decoder)
 
+    def __repr__(self) -> str:
+        state = "closed, of" if self._closed_location else "of"
+        return f"<Engine {state} {self.location}>"
+
     def __enter__(self) -> Self:
         return self
 
