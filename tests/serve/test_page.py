@@ -232,6 +232,9 @@ def test_names_are_searched_and_another_language_is_told(
     page.wait_for_selector("#language:not([hidden])")
     assert "German" in page.text_content("#language")
     page.wait_for_selector("#named", state="hidden")
+    page.goto("/?q=beach&path=town")
+    page.wait_for_selector("button.card")
+    assert page.locator("#named").is_hidden()
     assert tab.problems == []
     tab.context.close()
 

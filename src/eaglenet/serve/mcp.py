@@ -83,7 +83,7 @@ class MomentBody(BaseModel):
     end: float
     best: float = Field(description="Time of the frame that fits best")
     duration: float = Field(description="Of the whole file; 0 for an image")
-    score: float
+    score: float = Field(description="Orders the moments of one search; no probability")
     match: Label = Field(description="Confidence in a word")
     confidence: float | None = Field(default=None, description="Probability that it is right")
     matched_in: list[Modality]

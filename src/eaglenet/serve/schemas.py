@@ -227,7 +227,7 @@ class HitBody(RecordingBody):
     clip_id: str
     name: str = Field(description="Name of the file")
     path: str
-    score: float
+    score: float = Field(description="Orders the hits of one query; no probability")
     coarse_score: float = Field(description="Cosine that put the clip on the shortlist")
     judge_score: int | None = Field(
         default=None, description="0 to 10 by the service's judge; null if it did not rate this"

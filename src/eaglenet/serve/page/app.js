@@ -185,7 +185,9 @@ const search = async ({ isNew = true } = {}) => {
   document.title = `${heading.textContent} \u00b7 eaglenet`;
   const mine = new AbortController();
   running = mine;
-  browse.showNamed(similarTo || asked || linked || compose.isComposed() ? "" : query, mine.signal);
+  // Names are not filtered, so that they would contradict filters.
+  const isPlain = !similarTo && !asked && !linked && !compose.isComposed() && ![...filled()].length;
+  browse.showNamed(isPlain ? query : "", mine.signal);
   say("Searching\u2026");
   results.setAttribute("aria-busy", "true");
   results.classList.add("busy");
