@@ -14,6 +14,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.search.confidence import Calibration, joint
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, Part
+from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.store.hubness import HubnessBank
@@ -188,5 +189,7 @@ def test_a_sequence_is_as_likely_as_its_steps_together(measured: Engine) -> None
     assert hit.confidence == pytest.approx(joint(single, num_files=3))
     assert measured.search(query, k=3, min_confidence=hit.confidence - 1e-6)[0] == hit
     assert measured.search(query, k=3, min_confidence=1.0) == []
+    strict = SearchOptions(min_confidence=0.95)
+    assert measured.why_empty(strict) == "no moment has a confidence of 95% or more"
     with_clip = measured.search(f'clip:{clips[0]} then "red car"', k=1)
     assert with_clip[0].confidence is None  # Images and clips were not measured.

@@ -4,6 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eaglenet.encoders.catalogue import CARDS
+from eaglenet.search.confidence import FEATURES, Calibration
 from eaglenet.search.engine import Engine
 
 
@@ -58,3 +59,24 @@ def test_an_unknown_parameter_is_answered_with_those_that_exist(client: TestClie
         assert "kk" in error["message"]
         known = error["hint"].removeprefix("known: ").split(", ")
         assert {name, "k", "path", "in"} <= set(known)
+
+
+def test_a_least_confidence_needs_a_measured_model(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = client.get("/api/search", params={"q": "red", "min_confidence": 0.3})
+    assert (refused.status_code, "not measured" in refused.text) == (400, True)
+    assert client.get("/api/info").json()["confidence_measured"] is False
+    for value in (-1, 1.5, "nan", "high"):
+        assert client.get("/api/search?q=red", params={"min_confidence": value}).status_code == 422
+    sent = {"queries": ["red"], "min_confidence": "0.5"}
+    assert client.post("/api/search", json=sent).status_code == 422
+    weights = {**dict.fromkeys(FEATURES, 0.0), "score": 3.0}
+    calibration = Calibration(
+        engine.manifest.identity, str(engine.snapshot.hubness_bank), 30.0, weights
+    )
+    monkeypatch.setattr(Engine, "_load_calibration", lambda self, view: calibration)
+    # Hits of this store have no confidence, because it has no hubness offsets.
+    assert client.get("/api/search", params={"q": "red"}).json()["hits"]
+    asked = {"q": "red", "min_confidence": 0.1}
+    assert client.get("/api/search", params=asked).json()["hits"] == []

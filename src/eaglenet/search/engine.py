@@ -387,6 +387,8 @@ class Engine:
         def explain(view: StoreView) -> str:
             filters = options.within_dates(query.dates if query else None).filters
             reason = filters.why_empty(view.files) if filters else ""
+            if not reason and options.min_confidence:
+                return f"no moment has a confidence of {options.min_confidence:.0%} or more"
             if reason or query is None or query.transcript is None or not len(view.snapshot):
                 return reason
             return explain_no_match(query.transcript, options.modalities, view.snapshot.num_lines)

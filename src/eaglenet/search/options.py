@@ -132,7 +132,7 @@ class Filters:
         if self.within is not None and self.near is None:
             raise UsageError("within needs a place; add --near '48.1,11.6'")
         for name, value in (("minimum", self.min_duration), ("maximum", self.max_duration)):
-            if value is not None and not (isinstance(value, Real) and value >= 0):
+            if value is not None and not (_is_number(value) and value >= 0):
                 raise UsageError(
                     f"the {name} duration must be 0 seconds or more, not {value!r:.60}"
                 )
@@ -214,6 +214,10 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
     if "/" in lower:
         return lambda path: compiled.match(normalise(path)) is not None
     return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)
 
 
 def _seconds(name: str, value: Any) -> float | None:
@@ -335,12 +339,12 @@ class SearchOptions:
     )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.min_confidence, Real) or not 0 <= self.min_confidence <= 1:
+        if not _is_number(self.min_confidence) or not 0 <= self.min_confidence <= 1:
             raise UsageError(
                 f"min_confidence must be between 0 and 1, not {self.min_confidence!r:.60}"
             )
         for name in ("group_files", "rerank", "keep_duplicates", "literal"):
-            if not isinstance(getattr(self, name), bool):
+            if not isinstance(getattr(self, name), bool | np.bool_):
                 raise UsageError(f"{name} is True or False, not {getattr(self, name)!r:.60}")
         object.__setattr__(self, "filters", self.filters or Filters())
         object.__setattr__(self, "modalities", parse_modalities(self.modalities))

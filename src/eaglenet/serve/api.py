@@ -246,6 +246,7 @@ def info(request: Request) -> InfoBody:
         model=Path(values["model"]).name,
         version=__version__,
         languages="" if card is None else card.languages,
+        confidence_measured=state.engine.has_confidence,
         uploads=state.settings.allow_uploads,
     )
 

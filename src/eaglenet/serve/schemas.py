@@ -134,9 +134,17 @@ class TextParameters(SearchParameters):
     literal: bool = Field(
         False, description="Take texts as they are: read no dates and no operators in them"
     )
+    min_confidence: float = Field(
+        0.0, ge=0, le=1, description="Only results that are right with at least this probability"
+    )
 
     def options(self) -> SearchOptions:
-        return replace(super().options(), modalities=tuple(self.modalities), literal=self.literal)
+        return replace(
+            super().options(),
+            modalities=tuple(self.modalities),
+            literal=self.literal,
+            min_confidence=self.min_confidence,
+        )
 
 
 class QueryParameters(TextParameters):
@@ -157,6 +165,9 @@ class SeveralQueries(TextParameters):
         False, description="Also return repeated moments and near copies of files"
     )
     literal: Annotated[bool, Strict()] = Field(False, description="Take texts as they are")
+    min_confidence: Annotated[float, Strict()] = Field(
+        0.0, ge=0, le=1, description="Only results that are right with at least this probability"
+    )
 
 
 class FrameParameters(BaseModel):
@@ -344,6 +355,7 @@ class InfoBody(BaseModel):
     tags: list[str]
     version: str = Field(description="Version of eaglenet")
     languages: str = Field(description="Languages of the model; empty if not known")
+    confidence_measured: bool = Field(description="Whether hits of texts have a confidence")
     uploads: bool = Field(description="Uploads of images and videos are allowed")
 
 

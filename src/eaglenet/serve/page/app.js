@@ -154,6 +154,7 @@ const request = (query, signal) => {
     parameters.delete("negative");
     parameters.delete("in");
     parameters.delete("literal");
+    parameters.delete("min_confidence");
   }
   if (asked) {
     return fetch(`/api/search/image?${parameters}`, { method: "POST", body: asked.file, signal });
@@ -400,6 +401,7 @@ const setUp = async () => {
       `${duration(info.hours)} \u00b7 ` +
       (info.transcript_lines ? `${number.format(info.transcript_lines)} transcript lines \u00b7 ` : "") + info.model;
     document.querySelector("#parts").hidden = !info.transcript_lines;
+    document.querySelector("#sureness").hidden = !info.confidence_measured;
     info.tags.forEach(offer);
     form.elements.tag.closest("label").hidden = !info.tags.length;
     picture.allow(info.uploads);
