@@ -369,6 +369,18 @@ def test_a_phone_shows_every_control_whole_and_large_enough(
     black = "getComputedStyle(document.querySelector('.stage')).backgroundColor === 'rgb(0, 0, 0)'"
     assert not page.evaluate(black)
     keep(page, "page_phone_steps.png", tmp_path)
+    page.set_viewport_size({"width": 844, "height": 390})  # Held sideways.
+    close = page.locator("#close").bounding_box()
+    assert close["y"] >= 0
+    page.click("#close")
+    page.goto("/")
+    page.wait_for_selector("button.tile")
+    past_the_edge = """() => {
+      document.querySelector(".tile .folder").textContent = "a long name ".repeat(9);
+      const tile = document.querySelector(".tile").getBoundingClientRect();
+      return document.querySelector(".tile .facts").getBoundingClientRect().right - tile.right;
+    }"""
+    assert page.evaluate(past_the_edge) < 0
     assert tab.problems == []
     tab.context.close()
 
