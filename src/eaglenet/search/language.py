@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query
@@ -46,11 +45,14 @@ def language_hint(query: AnyQuery, model: str, options: SearchOptions) -> str:
     ``model``: its name in the store. Only frames are compared by meaning alone; transcripts are
     found by their words, in any language.
     """
-    card = CARDS.get(model)
-    if card is None or card.languages != "English" or "visual" not in options.modalities:
-        return ""
     language = language_of(" ".join(_texts(query)))
-    if not language:
+    if not language or "visual" not in options.modalities:
+        return ""
+    # Imported here: most queries need no table of models, and start sooner without.
+    from eaglenet.encoders.catalogue import CARDS
+
+    card = CARDS.get(model)
+    if card is None or card.languages != "English":
         return ""
     return (
         f"this looks like {language}, and {card.name} knows English only: describe the moment in "
