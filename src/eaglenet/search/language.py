@@ -36,6 +36,10 @@ SHARED_WORDS = {
     "Dutch": "de en met op van aan bij uit door",
 }
 """Words of names and of English as well: they count beside another word of their language."""
+_WORDS = [
+    (name, set(OWN_WORDS[name].split()), set(shared.split()))
+    for name, shared in SHARED_WORDS.items()
+]
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
@@ -68,15 +72,14 @@ def language_of(text: str) -> str:
     """
     words = {word.casefold() for word in _LETTERS.findall(text)}
     letters = "".join(words)
-    is_latin = [unicodedata.name(letter, "").startswith("LATIN") for letter in letters]
+    is_latin = [
+        letter.isascii() or unicodedata.name(letter, "").startswith("LATIN") for letter in letters
+    ]
     if len(letters) > 1 and 2 * sum(is_latin) < len(letters):
         return "another language"
-    counts = {
-        name: (len(words & set(OWN_WORDS[name].split())), len(words & set(shared.split())))
-        for name, shared in SHARED_WORDS.items()
-    }
+    counts = {name: (len(words & own), len(words & shared)) for name, own, shared in _WORDS}
     name, (num_own, num_shared) = max(counts.items(), key=lambda each: (sum(each[1]), each[1]))
-    is_english = bool(words & set(ENGLISH.split()))
+    is_english = bool(words.intersection(ENGLISH.split()))
     is_other = num_own >= 2 or (not is_english and (num_own or num_shared >= 2))
     return name if is_other else ""
 
