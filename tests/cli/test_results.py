@@ -54,9 +54,11 @@ def test_table_fits_and_cuts_nothing(width: int | None) -> None:
 def test_people_read_a_confidence_or_a_score_and_none_of_a_sequence() -> None:
     plain = result().hits
     sure = [replace(hit, confidence=0.8) for hit in plain]
+    low = [plain[0], replace(plain[1], score=-0.3), plain[2]]
     sequences = [replace(hit, score=-0.3, metadata={"steps": []}) for hit in plain]
     for hits, heads in (
         (plain, ["#", "score", "moment"]),
+        (low, ["#", "score", "moment"]),
         (sure, MATCHED),
         ([*sure[:2], plain[2]], ["#", "score", "match", "moment"]),
         (sequences, ["#", "moment"]),

@@ -156,7 +156,7 @@ def _cells(hit: Hit, short_ids: Mapping[str, str], is_scored: bool) -> list[str]
     span = f"{format_time(hit.moment.start)}-{format_time(hit.moment.end)}"
     return [
         str(hit.rank),
-        f"{hit.score:.3f}" if is_scored else "",
+        f"{hit.score:.3f}" if is_scored and hit.score >= 0 else "",
         "" if match_text(hit).startswith("score ") else match_text(hit),
         span if hit.duration else "image",
         _recording_day(hit),

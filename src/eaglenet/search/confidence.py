@@ -171,14 +171,14 @@ def joint(confidences: Sequence[float | None], *, num_files: int) -> float | Non
 def match_text(hit: Hit) -> str:
     """How well a hit matches, for people: its confidence, where its words are, or else its score.
 
-    Empty for a sequence without confidence, whose score is a mean of corrected cosines and is often
-    negative.
+    Empty for a score below 0, and for that of a sequence, a mean of corrected cosines: neither says
+    anything to people.
     """
     if hit.confidence is not None:
         return f"{label(hit.confidence)} {hit.confidence:.0%}"
     if hit.transcript:
         return f"in {hit.matched_in[0]}"
-    return "" if "steps" in hit.metadata else f"score {hit.score:.3f}"
+    return "" if "steps" in hit.metadata or hit.score < 0 else f"score {hit.score:.3f}"
 
 
 def fits_nothing(confidences: Sequence[float | None]) -> bool:

@@ -70,9 +70,9 @@ const sharpen = (made) => {
 };
 
 // How sure the model is where that was measured, else the bare score; that of words or of a sequence
-// says nothing.
+// says nothing, nor does one below 0.
 export const isMeasured = (hit) => typeof hit.confidence === "number";
-export const scoreOf = (hit) => (hit.steps?.length || hit.transcript?.length ? "" : hit.score?.toFixed(3) ?? "");
+export const scoreOf = (hit) => (hit.steps?.length || hit.transcript?.length || hit.score < 0 ? "" : hit.score?.toFixed(3) ?? "");
 const strength = (hit) => (isMeasured(hit) ? hit.match : scoreOf(hit));
 
 // Day of the recording as people write it here; empty where the file does not say.
