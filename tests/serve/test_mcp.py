@@ -18,6 +18,7 @@ import anyio
 import av
 import pytest
 from demo_store import HOSTILE_NAME, DemoStore
+from loops import run_apart
 from PIL import Image
 from slow_decoding import read_slowly
 
@@ -80,7 +81,7 @@ def over_http(
         ):
             return await work(client)
 
-    return anyio.run(main)
+    return run_apart(main())
 
 
 def over_stdio(server: StdioServerParameters, work: Callable[[Client], Awaitable[Any]]) -> Any:
@@ -88,7 +89,7 @@ def over_stdio(server: StdioServerParameters, work: Callable[[Client], Awaitable
         async with Client(server) as client:
             return await work(client)
 
-    return anyio.run(main)
+    return run_apart(main())
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:
@@ -427,7 +428,7 @@ def test_transcripts_are_read_in_parts_and_images_are_shown(tmp_path: Path) -> N
         agents.close()
         await state.stop()
 
-    anyio.run(main)
+    run_apart(main())
 
 
 def test_the_page_and_the_skill_name_every_tool_and_no_other() -> None:
