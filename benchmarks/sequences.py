@@ -5,6 +5,9 @@ python benchmarks/sequences.py --arrays CACHE.npz [--demo]
 CACHE.npz is that of ``benchmarks/moments.py``. Every query has two videos in the gallery, joined
 from the same clips: one shows its two steps in the right order, the other in reverse. The first is
 the right one. A sentence ranks videos by their best clip, steps rank as ``eaglenet search`` does.
+
+The confidence of the first sequence is compared with whether it is right, in galleries that show
+every clip once, in videos of three; the steps of a fifth of the queries are in different videos.
 """
 
 from __future__ import annotations
@@ -12,17 +15,24 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
+from calibration import calibration_error, roc_auc
 from common import save_result
 from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.models.files import model_folder
 from eaglenet.models.folder import load
+from eaglenet.search.confidence import LIKELY, NOTHING, SURE, Calibration, joint
 from eaglenet.search.sequences import rank_sequences
 from moments import Source, cut, encode_text, load_sources
 
 PAIRS = 100
+ROUNDS, QUERIES, ABSENT = 30, 40, 0.2
+"""Galleries, queries per gallery, and the share of queries that no video shows."""
 
 
 def main() -> None:
@@ -84,7 +94,83 @@ def main() -> None:
     ]
     print(rows)
     result = {"model": name, "queries": PAIRS, "videos": len(videos), "rows": rows}
+    folder = model_folder(name)
+    calibration = None if folder is None else Calibration.load(folder)
+    if calibration is not None and bank is not None:
+        result["confidence"] = measure_confidence(sources, bank, calibration)
+        print(result["confidence"])
     print(save_result("sequences-demo" if given.demo else "sequences", result, given.output))
+
+
+def measure_confidence(
+    sources: list[Source], bank: Any, calibration: Calibration
+) -> dict[str, Any]:
+    """Compare the confidence of the first sequence with whether it is the right one."""
+    generator = np.random.default_rng(0)
+    confidences, is_right, is_absent = [], [], []
+    for _ in range(ROUNDS):
+        order = generator.permutation(len(sources))[: len(sources) // 3 * 3].reshape(-1, 3)
+        videos = [[sources[number] for number in own] for own in order]
+        for _ in range(QUERIES):
+            numbers = generator.choice(len(videos), 2, replace=False)
+            absent = generator.random() < ABSENT
+            if absent:
+                steps = [videos[number][generator.integers(3)] for number in numbers]
+            else:
+                places = sorted(generator.choice(3, 2, replace=False))
+                steps = [videos[numbers[0]][place] for place in places]
+            video, confidence = find_first(videos, steps, bank, calibration)
+            confidences.append(confidence)
+            is_right.append(not absent and video == numbers[0])
+            is_absent.append(absent)
+    values, right = np.array(confidences), np.array(is_right)
+    nothing = values < NOTHING
+    return {
+        "searches": len(values),
+        "videos": len(sources) // 3,
+        "right_first": float(right.mean()),
+        "auc": roc_auc(values, right),
+        "calibration_error": calibration_error(values, right),
+        "right_of_sure": float(right[values >= SURE].mean()),
+        "right_of_likely": float(right[(values >= LIKELY) & (values < SURE)].mean()),
+        "right_of_unlikely": float(right[values < LIKELY].mean()),
+        "nothing_where_absent": float(nothing[np.array(is_absent)].mean()),
+        "nothing_where_first_is_right": float(nothing[right].mean()),
+    }
+
+
+def find_first(
+    videos: list[list[Source]], steps: list[Source], bank: Any, calibration: Calibration
+) -> tuple[int, float]:
+    """Video of the best sequence, and its confidence."""
+    windows = [cut(video, np.cumsum([source.duration for source in video])) for video in videos]
+    clips = [window for own in windows for window in own]
+    owners = np.repeat(np.arange(len(videos)), [len(own) for own in windows])
+    vectors = np.stack([clip.frames.mean(axis=0) for clip in clips])
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    offsets = bank.offsets(vectors)
+    clip_of_frame = np.repeat(np.arange(len(clips)), [len(clip.frames) for clip in clips])
+    frames, seconds = (
+        np.concatenate([getattr(clip, part) for clip in clips]) for part in ("frames", "seconds")
+    )
+    cosines: list[NDArray[np.float32]] = [vectors @ step.text for step in steps]
+    scores = np.stack(
+        [
+            (frames @ step.text + own[clip_of_frame]) / 2 - offsets[clip_of_frame]
+            for step, own in zip(steps, cosines, strict=True)
+        ]
+    )
+    best = rank_sequences(scores, seconds, owners[clip_of_frame], k=1)[0]
+    own_confidences = []
+    for frame, own in zip(best.frames, cosines, strict=True):
+        values = own - offsets
+        likely = calibration.confidences(
+            values, mean=float(values.mean()), num_clips=len(clips), files=owners
+        )
+        own_confidences.append(float(likely[clip_of_frame[frame]]))
+    confidence = joint(own_confidences, num_files=len(videos))
+    assert confidence is not None
+    return int(owners[clip_of_frame[best.frames[0]]]), confidence
 
 
 if __name__ == "__main__":

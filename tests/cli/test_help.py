@@ -31,6 +31,7 @@ def test_help_fits_eighty_columns_and_names_no_type(command: list[str]) -> None:
     lines = help_of(command).splitlines()
     assert max(map(len, lines)) <= 80
     assert not re.search(r"<(bool|int|str|float|list|path)", "\n".join(lines))
+    assert not re.search(r"[{}]|\[[a-z]+\]", lines[0])
     texts = [line for line in lines if line.startswith(" ")]
     # A narrow column of short words is hard to read.
     assert sum(map(len, map(str.strip, texts))) / len(texts) > 30

@@ -37,7 +37,7 @@ def test_log_has_few_lines_of_progress(
                 told = f"epoch {step // 50}: t2v R@1 12.3"
                 progress(ProgressUpdate("step", step, 6000, told, is_notable=True))
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "run: decoding 30 of 100, about 1 minutes left"
+    assert lines[0] == "run: decoding 30 of 100, about 1 minute left"
     assert lines[3] == "run: step 0 of 6,000"
     assert lines[4] == "run: step 50 of 6,000, epoch 1: t2v R@1 12.3"
     steps = [line for line in lines if "loss" in line]

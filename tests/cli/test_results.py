@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,17 @@ from PIL import Image
 from eaglenet.cli import results, search
 from eaglenet.cli.results import format_table, shorten_home, wrap
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit, Moment
+from eaglenet.core.hits import Hit, Moment, TranscriptMatch
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.query import Query
 
 LONG = "/home/someone/videos/2026/a holiday at the sea, and then a few days in the mountains.mp4"
 PATHS = (LONG, "/home/someone/videos/short.mov", "/home/someone/videos/2026/\u732b.mkv")
 MOMENTS = (Moment(3.0, 9.0, 4.0), Moment(8000.0, 8009.0, 8001.0), Moment(1.0, 2.0, 1.0))
+
+
+MATCHED = ["#", "match", "moment"]
+LINE = TranscriptMatch("a line", 3.0, 4.0, "speech")
 
 
 def result() -> SearchResult:
@@ -44,6 +49,25 @@ def test_table_fits_and_cuts_nothing(width: int | None) -> None:
             assert word.replace(" ", "") in whole
     for part in ("0.500", "0:03.0-0:09.0", "2:13:20.0-2:13:29.0", "1123", "2123"):
         assert part in whole
+
+
+def test_people_read_a_confidence_or_a_score_and_none_of_a_sequence() -> None:
+    plain = result().hits
+    sure = [replace(hit, confidence=0.8) for hit in plain]
+    low = [plain[0], replace(plain[1], score=-0.3), plain[2]]
+    sequences = [replace(hit, score=-0.3, metadata={"steps": []}) for hit in plain]
+    for hits, heads in (
+        (plain, ["#", "score", "moment"]),
+        (low, ["#", "score", "moment"]),
+        (sure, MATCHED),
+        ([*sure[:2], plain[2]], ["#", "score", "match", "moment"]),
+        (sequences, ["#", "moment"]),
+        ([replace(hit, transcript=(LINE,), matched_in=("speech",)) for hit in plain], MATCHED),
+        ([replace(hit, confidence=0.2) for hit in sequences], MATCHED),
+    ):
+        lines = format_table(SearchResult(Query("a red car"), hits), {}, None)
+        assert lines[2].split() == [*heads, "clip", "file"]
+        assert "-0.3" not in "".join(lines)
 
 
 def test_links_open_the_moment_and_take_no_columns() -> None:

@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from eaglenet.core.errors import UsageError
-from eaglenet.search.confidence import Calibration
+from eaglenet.search.confidence import Calibration, joint
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, Part
+from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.store.hubness import HubnessBank
@@ -173,3 +174,22 @@ def test_low_confidences_can_be_left_out(measured: Engine) -> None:
 def test_queries_that_were_not_measured_have_no_confidence(measured: Engine) -> None:
     assert measured.search(Query("red car", negatives=("dog",)), k=1)[0].confidence is None
     assert measured.search('"red car" + "dog"', k=1)[0].confidence is None
+
+
+def test_a_sequence_is_as_likely_as_its_steps_together(measured: Engine) -> None:
+    query = '"blue ball" then "red car"'
+    (hit,) = measured.search(query, k=1)
+    steps = [measured.search(text, k=3) for text in ("blue ball", "red car")]
+    clips = [step["clip_id"] for step in hit.metadata["steps"]]
+    single = [
+        next(each.confidence for each in hits if each.clip_id == clip)
+        for hits, clip in zip(steps, clips, strict=True)
+    ]
+    assert None not in single
+    assert hit.confidence == pytest.approx(joint(single, num_files=3))
+    assert measured.search(query, k=3, min_confidence=hit.confidence - 1e-6)[0] == hit
+    assert measured.search(query, k=3, min_confidence=1.0) == []
+    strict = SearchOptions(min_confidence=0.95)
+    assert measured.why_empty(strict) == "no moment has a confidence of 95% or more"
+    with_clip = measured.search(f'clip:{clips[0]} then "red car"', k=1)
+    assert with_clip[0].confidence is None  # Images and clips were not measured.

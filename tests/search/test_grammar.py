@@ -226,3 +226,10 @@ def test_the_ten_examples_of_the_page_mean_the_same_everywhere(
             assert parse(typed.title) == typed
     expected = ["Query"] * 2 + ["ComposedQuery"] * 5 + ["TemporalQuery"] * 2 + ["Query"]
     assert kinds == expected
+
+
+def test_a_title_names_whole_minutes_and_is_read_again() -> None:
+    for text, title in (("2min", "2min"), ("90s", "90s"), ("1h", "60min")):
+        query = parse(f'"a" then "b" within {text}')
+        assert query.title == f'"a" then "b" within {title}'
+        assert parse(query.title) == query

@@ -26,8 +26,26 @@ def test_replaces_options_and_filters_by_name() -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"option colour, size; known: after, .*shortlist"):
+    with pytest.raises(UsageError, match=r"option colour, size; known: k, .*after, .*shortlist"):
         SearchOptions().replace({"size": 1, "colour": "red", "path": "x"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": 3}, "path is a text, not 3"),
+        ({"camera": b"x"}, "camera is a text"),
+        ({"tags": 3}, "tags are texts, not 3"),
+        ({"tags": [3]}, "tags are texts"),
+        ({"min_duration": "3"}, "duration must be 0 seconds or more, not '3'"),
+        ({"min_confidence": "0.5"}, "between 0 and 1, not '0.5'"),
+        ({"group_files": "yes"}, "group_files is True or False, not 'yes'"),
+        ({"literal": None}, "literal is True or False"),
+    ],
+)
+def test_values_of_another_type_are_refused_by_name(change: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        SearchOptions().replace(change)
 
 
 def test_no_filters_allow_everything() -> None:

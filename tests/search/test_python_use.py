@@ -52,6 +52,19 @@ def test_nothing_is_left_open(store_folder: Path) -> None:
     assert "ResourceWarning" not in run.stderr
 
 
+def test_an_engine_and_hits_print_as_people_read_them(engine: Engine) -> None:
+    assert repr(engine) == f"<Engine of {engine.location}>"
+    hits = engine.search("red", k=2)
+    lines = repr(hits).splitlines()
+    assert [line.split()[0] for line in lines] == ["1.", "2."]
+    assert f"score {hits[0].score:.3f}" in lines[0]
+    assert lines[0].endswith(hits[0].path)
+    assert repr(HitList()) == "no hits"
+    hint = HitList(notice="<b>this looks like German")
+    assert repr(hint).endswith("note: <b>this looks like German")
+    assert "&lt;b&gt;this looks like German" in hint._repr_html_()
+
+
 def test_hits_are_hashable_and_equal_by_value(engine: Engine) -> None:
     first, again = engine.search("red", k=3), engine.search("red", k=3)
     assert first == again

@@ -18,6 +18,7 @@ import anyio
 import av
 import pytest
 from demo_store import HOSTILE_NAME, DemoStore
+from loops import run_apart
 from PIL import Image
 from slow_decoding import read_slowly
 
@@ -80,7 +81,7 @@ def over_http(
         ):
             return await work(client)
 
-    return anyio.run(main)
+    return run_apart(main())
 
 
 def over_stdio(server: StdioServerParameters, work: Callable[[Client], Awaitable[Any]]) -> Any:
@@ -88,7 +89,7 @@ def over_stdio(server: StdioServerParameters, work: Callable[[Client], Awaitable
         async with Client(server) as client:
             return await work(client)
 
-    return anyio.run(main)
+    return run_apart(main())
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:
@@ -112,6 +113,8 @@ async def use_every_tool(client: Client, saved: Path) -> None:
     assert moment["start"] <= moment["best"] <= moment["end"]
     none = await call(client, "search_moments", query="a red ball", before="2001-01-01")
     assert (none["moments"], "none of the 11 files" in none["note"]) == ([], True)
+    dated = await call(client, "search_moments", query="a red ball, July 2023")
+    assert "2023-07-01 to 2023-07-31" in dated["note"]
     composed = '"a red ball" then "a blue ball" within 30s'
     steps = (await call(client, "search_moments", query=composed, k=1))["moments"][0]["steps"]
     assert len(steps) == 2
@@ -425,7 +428,7 @@ def test_transcripts_are_read_in_parts_and_images_are_shown(tmp_path: Path) -> N
         agents.close()
         await state.stop()
 
-    anyio.run(main)
+    run_apart(main())
 
 
 def test_the_page_and_the_skill_name_every_tool_and_no_other() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chromium import BROWSER, Running, Watched, keep, wait_until
 from demo_store import HOSTILE_NAME, SCENES, DemoStore
 
+from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.engine import Engine
 from eaglenet.serve.settings import Settings
 
@@ -217,10 +217,12 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
 
 
 @pytest.mark.slow
-def test_names_are_searched_and_another_language_is_told(browser: object, address: str) -> None:
+def test_names_are_searched_and_another_language_is_told(
+    browser: object, address: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CARDS, engine.manifest.model, CARDS["small"])
     tab = Watched(browser, address)
     page = tab.page
-    page.route("**/api/info", lambda route: _with_language(route, "English"))
     page.goto("/?q=beach")
     page.wait_for_selector("#named:not([hidden])")
     assert page.locator("#named .tile").count() == 5
@@ -230,13 +232,11 @@ def test_names_are_searched_and_another_language_is_told(browser: object, addres
     page.wait_for_selector("#language:not([hidden])")
     assert "German" in page.text_content("#language")
     page.wait_for_selector("#named", state="hidden")
+    page.goto("/?q=beach&path=town")
+    page.wait_for_selector("button.card")
+    assert page.locator("#named").is_hidden()
     assert tab.problems == []
     tab.context.close()
-
-
-def _with_language(route: Any, languages: str) -> None:
-    answer = route.fetch()
-    route.fulfill(response=answer, json=answer.json() | {"languages": languages})
 
 
 @pytest.mark.slow

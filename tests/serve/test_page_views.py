@@ -331,6 +331,60 @@ def test_axe_finds_nothing_wide_and_on_a_phone(
         tab.context.close()
 
 
+TOO_SMALL = """() => [...document.querySelectorAll("button, a, select, summary, label.tick")]
+  .filter((each) => each.checkVisibility() && (!document.querySelector("#player[open]")
+    || each.closest("#player")))
+  .map((each) => [each.id || each.className || each.tagName, each.getBoundingClientRect()])
+  .filter(([name, box]) => name !== "brand"
+    && (box.height < 38 || box.left < 0 || box.right > innerWidth))
+  .map(([name, box]) => `${name} ${box.width}x${box.height} at ${box.left}`)"""
+
+
+@pytest.mark.slow
+def test_a_phone_shows_every_control_whole_and_large_enough(
+    browser: object, address: str, tmp_path: Path
+) -> None:
+    tab = Watched(browser, address, **PHONE, device_scale_factor=2)
+    page = tab.page
+    page.goto("/?q=%22red%22+then+%22blue%22+within+60s")
+    page.wait_for_selector("button.card")
+    assert page.text_content("#heading").endswith("within 1 min")
+    for number in range(2):
+        page.locator(".tick input").nth(number).check()
+    assert page.evaluate(TOO_SMALL) == []
+    assert page.locator("#save-list").is_visible()
+    assert violations(page) == []
+    keep(page, "page_phone_selected.png", tmp_path)
+    page.click("#unselect")
+    assert page.locator(".card .score").first.text_content() == ""  # No bare number of a sequence.
+    page.click("#filters summary")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    assert page.evaluate("document.querySelector('header').getBoundingClientRect().bottom") < 422
+    page.locator("button.card").first.click()
+    wait_until(page, "document.querySelector('#video').readyState >= 2")
+    steps = page.locator("#player-words .line").all_text_contents()
+    assert [step.split()[:3] for step in steps] == [["step", "1", '"red"'], ["step", "2", '"blue"']]
+    assert page.evaluate(TOO_SMALL) == []
+    assert violations(page) == []
+    black = "getComputedStyle(document.querySelector('.stage')).backgroundColor === 'rgb(0, 0, 0)'"
+    assert not page.evaluate(black)
+    keep(page, "page_phone_steps.png", tmp_path)
+    page.set_viewport_size({"width": 844, "height": 390})  # Held sideways.
+    close = page.locator("#close").bounding_box()
+    assert close["y"] >= 0
+    page.click("#close")
+    page.goto("/")
+    page.wait_for_selector("button.tile")
+    past_the_edge = """() => {
+      document.querySelector(".tile .folder").textContent = "a long name ".repeat(9);
+      const tile = document.querySelector(".tile").getBoundingClientRect();
+      return document.querySelector(".tile .facts").getBoundingClientRect().right - tile.right;
+    }"""
+    assert page.evaluate(past_the_edge) < 0
+    assert tab.problems == []
+    tab.context.close()
+
+
 def test_the_login_is_as_good(browser: object, engine: Engine) -> None:
     with Running(engine, Settings(token="right-token")) as address:
         tab = Watched(browser, address)

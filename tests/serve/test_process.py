@@ -19,7 +19,7 @@ from PIL import Image
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
-from eaglenet.serve.app import run
+from eaglenet.serve.app import reachable_host, run
 from eaglenet.serve.settings import Settings
 from processes import descendants
 
@@ -148,3 +148,15 @@ def test_a_taken_port_is_told(demo: DemoStore, engine: Engine) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {port}"):
             run(engine, Settings(), port=port)
+
+
+def test_the_printed_address_can_be_opened_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reachable_host("192.0.2.7") == "192.0.2.7"
+    for wildcard in ("0.0.0.0", "::"):
+        assert reachable_host(wildcard) not in ("", wildcard)
+
+    def refuse(self: socket.socket, address: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert reachable_host("0.0.0.0") == socket.gethostname()

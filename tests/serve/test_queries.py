@@ -1,7 +1,10 @@
 """Composed and temporal queries, and confidence, over HTTP."""
 
+import pytest
 from fastapi.testclient import TestClient
 
+from eaglenet.encoders.catalogue import CARDS
+from eaglenet.search.confidence import FEATURES, Calibration
 from eaglenet.search.engine import Engine
 
 
@@ -36,3 +39,44 @@ def test_bad_queries_are_answered_with_their_reason(client: TestClient) -> None:
 def test_a_model_that_was_not_measured_says_so(client: TestClient) -> None:
     hit = client.get("/api/search", params={"q": "red", "k": 1}).json()["hits"][0]
     assert (hit["confidence"], hit["match"]) == (None, "not measured")
+
+
+def test_a_query_in_another_language_gets_a_hint(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CARDS, engine.manifest.model, CARDS["small"])
+    queries = ["ein roter Ball", "a red ball"]
+    results = client.post("/api/search", json={"queries": queries}).json()["results"]
+    assert ["German" in result["language_hint"] for result in results] == [True, False]
+
+
+def test_an_unknown_parameter_is_answered_with_those_that_exist(client: TestClient) -> None:
+    asked = client.get("/api/search", params={"q": "red", "kk": 3})
+    sent = client.post("/api/search", json={"queries": ["red"], "kk": 3})
+    for answer, name in ((asked, "q"), (sent, "queries")):
+        assert answer.status_code == 422
+        error = answer.json()["error"]
+        assert "kk" in error["message"]
+        known = error["hint"].removeprefix("known: ").split(", ")
+        assert {name, "k", "path", "in"} <= set(known)
+
+
+def test_a_least_confidence_needs_a_measured_model(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = client.get("/api/search", params={"q": "red", "min_confidence": 0.3})
+    assert (refused.status_code, "not measured" in refused.text) == (400, True)
+    assert client.get("/api/info").json()["confidence_measured"] is False
+    for value in (-1, 1.5, "nan", "high"):
+        assert client.get("/api/search?q=red", params={"min_confidence": value}).status_code == 422
+    sent = {"queries": ["red"], "min_confidence": "0.5"}
+    assert client.post("/api/search", json=sent).status_code == 422
+    weights = {**dict.fromkeys(FEATURES, 0.0), "score": 3.0}
+    calibration = Calibration(
+        engine.manifest.identity, str(engine.snapshot.hubness_bank), 30.0, weights
+    )
+    monkeypatch.setattr(Engine, "_load_calibration", lambda self, view: calibration)
+    # Hits of this store have no confidence, because it has no hubness offsets.
+    assert client.get("/api/search", params={"q": "red"}).json()["hits"]
+    asked = {"q": "red", "min_confidence": 0.1}
+    assert client.get("/api/search", params=asked).json()["hits"] == []

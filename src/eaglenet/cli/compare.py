@@ -24,7 +24,7 @@ from eaglenet.cli.options import (
     print_table,
     root_setting,
 )
-from eaglenet.cli.terminal import show_progress
+from eaglenet.cli.terminal import pluralize, show_progress
 from eaglenet.core.errors import EagleNetError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -156,10 +156,9 @@ def print_checks(
             seconds += check.estimate.seconds
     for line in refused:
         print(line)
-    print(
-        f"all rows with {seeds} seeds: about {seeds * seconds / 3600:.1f} h, without evaluation; "
-        "nothing was trained (--dry-run)"
-    )
+    # Without an estimate of any row there is none of all.
+    hours = f": about {seeds * seconds / 3600:.1f} h, without evaluation" if seconds else ""
+    print(f"all rows with {seeds} seeds{hours}; nothing was trained (--dry-run)")
 
 
 PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
@@ -312,7 +311,7 @@ def report(
         }  # fmt: skip
         print(json.dumps(record, indent=2))
         return
-    print(f"{report.num_runs} runs: {report.markdown} and {report.html}")
+    print(f"{pluralize(report.num_runs, 'run')}: {report.markdown} and {report.html}")
     for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
         print(f"note: {line}", file=sys.stderr)
 

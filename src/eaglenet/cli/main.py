@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import sys
@@ -84,6 +85,21 @@ def name_values(command: Any, context: Any) -> None:
         name_values(subcommand, context)
 
 
+def name_arguments(command: Any) -> None:
+    """Show arguments of ``command`` and its subcommands as ``RUNS...``, not as ``{runs}...``."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.metavar = (parameter.metavar or parameter.name.upper()).strip("[]")
+            parameter.make_metavar = functools.partial(_argument_name, parameter)
+    for subcommand in getattr(command, "commands", {}).values():
+        name_arguments(subcommand)
+
+
+def _argument_name(argument: Any, ctx: Any = None, *, usage: bool = False) -> str:
+    name = f"[{argument.metavar}]" if usage and not argument.required else argument.metavar
+    return f"{name}..." if argument.nargs != 1 else str(name)
+
+
 def first_sentence(text: str) -> str:
     """Return the first sentence of a help text.
 
@@ -115,6 +131,7 @@ class CommandTable(MutableMapping[str, Any]):
         if name not in self._loaded and name in self:
             module = import_module(f"eaglenet.cli.{MODULES.get(name, name)}")
             self._loaded[name] = make_command(name, getattr(module, name))
+            name_arguments(self._loaded[name])
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:

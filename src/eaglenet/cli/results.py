@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from eaglenet.cli.terminal import escape_line, print_line
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.hits import file_url
-from eaglenet.search.confidence import fits_nothing, label
+from eaglenet.search.confidence import fits_nothing, match_text
 from eaglenet.video.containers import is_image
 
 if TYPE_CHECKING:
@@ -121,9 +121,11 @@ def format_table(
     title = result.query.title
     title = title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 3]}..."
     folder = common_folder([hit.path for hit in result.hits])
-    rows = [_cells(hit, short_ids) for hit in result.hits]
+    # A confidence says more to people than a score, and a sequence's score says nothing.
+    is_scored = any(match_text(hit).startswith("score ") for hit in result.hits)
+    rows = [_cells(hit, short_ids, is_scored) for hit in result.hits]
     heads = ["#", "score", "match", "moment", "recorded", "clip"]
-    for name in ("match", "recorded"):
+    for name in ("score", "match", "recorded"):
         column = heads.index(name)
         if not any(cells[column] for cells in rows):
             heads.remove(name)
@@ -133,10 +135,10 @@ def format_table(
     lines = wrap(escape_line(title), width)
     lines += wrap(escape_line(f"in {shorten_home(folder)}"), width)
     is_beside = columns_left is None or columns_left >= MIN_FILE_COLUMNS
-    lines.append(GAP.join([*_pad(heads, widths), *(["file"] if is_beside else [])]))
+    lines.append(GAP.join([*_pad(heads, widths, heads), *(["file"] if is_beside else [])]))
     for hit, cells in zip(result.hits, rows, strict=True):
         name = escape_line(os.path.relpath(hit.path, folder))
-        start = GAP.join(_pad(cells, widths))
+        start = GAP.join(_pad(cells, widths, heads))
         link = f"{file_url(hit.path)}#t={hit.moment.start:.1f}" if links else ""
         if is_beside:
             first, *rest = wrap(name, columns_left)
@@ -150,12 +152,12 @@ def format_table(
     return lines
 
 
-def _cells(hit: Hit, short_ids: Mapping[str, str]) -> list[str]:
+def _cells(hit: Hit, short_ids: Mapping[str, str], is_scored: bool) -> list[str]:
     span = f"{format_time(hit.moment.start)}-{format_time(hit.moment.end)}"
     return [
         str(hit.rank),
-        f"{hit.score:.3f}",
-        "" if hit.confidence is None else f"{label(hit.confidence)} {hit.confidence:.0%}",
+        f"{hit.score:.3f}" if is_scored and hit.score >= 0 else "",
+        "" if match_text(hit).startswith("score ") else match_text(hit),
         span if hit.duration else "image",
         _recording_day(hit),
         short_ids.get(hit.clip_id, hit.clip_id),
@@ -168,11 +170,12 @@ def _recording_day(hit: Hit) -> str:
     return "" if recorded is None else datetime.fromtimestamp(recorded).strftime("%Y-%m-%d")
 
 
-def _pad(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+def _pad(cells: Sequence[str], widths: Sequence[int], heads: Sequence[str]) -> list[str]:
     """Align numbers to the right, text to the left."""
-    rank, score, *others = zip(cells, widths, strict=True)
-    numbers = [cell.rjust(size) for cell, size in (rank, score)]
-    return numbers + [cell.ljust(size) for cell, size in others]
+    return [
+        cell.rjust(size) if head in ("#", "score") else cell.ljust(size)
+        for cell, size, head in zip(cells, widths, heads, strict=True)
+    ]
 
 
 def common_folder(paths: Sequence[str]) -> str:

@@ -210,7 +210,7 @@ class Lines:
         if update.done <= first or update.done >= update.total:
             return ""
         minutes = (now - start) * (update.total - update.done) / (update.done - first) / 60
-        return f"about {minutes:.0f} minutes left"
+        return f"about {pluralize(round(minutes), 'minute')} left"
 
 
 def _join(separator: str, *parts: str) -> str:

@@ -297,8 +297,11 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
 
 
 def _short(towers: Iterable[str]) -> str:
+    from eaglenet.research.recipes.benchmarks import TOWERS
+
     names = list(towers)
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, any pretrained, {names[-1]}"
+    others = [name for name in names if name not in TOWERS]
+    return ", ".join(names if others == names else [names[0], "any pretrained", *others])
 
 
 def _wrapped(names: Iterable[str], width: int = 96) -> list[str]:

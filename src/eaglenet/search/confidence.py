@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, cause_of
 from eaglenet.core.files import write_json
+from eaglenet.core.hits import Hit
 
 FILE = "confidence.json"
 MAX_RIVALS = 100
@@ -37,6 +38,8 @@ SURE, LIKELY = 0.7, 0.3
 """Least confidences of the labels ``sure`` and ``likely``."""
 NOTHING = 0.1
 """If the best hit has less, nothing fits."""
+MIN_CONFIDENCE = 1e-6
+"""Least confidence of a step, so that its odds are finite."""
 Label = Literal["sure", "likely", "unlikely", "not measured"]
 FEATURES = ("bias", "share", "lead", "score", "mean", "size")
 
@@ -148,10 +151,43 @@ def label(confidence: float | None) -> Label:
     return "sure" if confidence >= SURE else "likely" if confidence >= LIKELY else "unlikely"
 
 
-def fits_nothing(confidences: Sequence[float | None]) -> bool:
-    """Return whether no hit is likely to be right; False if confidence was not measured."""
+def joint(confidences: Sequence[float | None], *, num_files: int) -> float | None:
+    r"""Confidence of a sequence in one of ``num_files`` files; None if a step has none.
+
+    The steps are independent evidence for the same file, so their odds are multiplied, over the
+    odds :math:`1 / (N - 1)` of any file. Steps are often alike and then count twice, so a sequence
+    is never more likely than its likeliest step. Not calibrated: see docs/reference/queries.md.
+    """
     values = [value for value in confidences if value is not None]
-    return bool(values) and max(values) < NOTHING
+    if not values or len(values) < len(confidences):
+        return None
+    likely = np.clip(values, MIN_CONFIDENCE, 1 - MIN_CONFIDENCE)
+    logit = np.log(likely / (1 - likely)).sum() + (len(values) - 1) * math.log(
+        max(num_files - 1, 1)
+    )
+    return min(float(_sigmoid(logit)), max(values))
+
+
+def match_text(hit: Hit) -> str:
+    """How well a hit matches, for people: its confidence, where its words are, or else its score.
+
+    Empty for a score below 0, and for that of a sequence, a mean of corrected cosines: neither says
+    anything to people.
+    """
+    if hit.confidence is not None:
+        return f"{label(hit.confidence)} {hit.confidence:.0%}"
+    if hit.transcript:
+        return f"in {hit.matched_in[0]}"
+    return "" if "steps" in hit.metadata or hit.score < 0 else f"score {hit.score:.3f}"
+
+
+def fits_nothing(confidences: Sequence[float | None]) -> bool:
+    """Return whether no hit is likely to be right; False if a hit has no confidence.
+
+    Such a hit was found in a transcript, by its words, or confidence was not measured.
+    """
+    values = [value for value in confidences if value is not None]
+    return bool(values) and len(values) == len(confidences) and max(values) < NOTHING
 
 
 def _log_sum(values: NDArray[np.float64]) -> float:

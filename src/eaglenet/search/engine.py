@@ -26,6 +26,7 @@ from eaglenet.search.hits import (
     first_existing,
     rank_captions,
 )
+from eaglenet.search.language import language_hint
 from eaglenet.search.model import NumpyModel, SearchModel, require_identity, runs_through_numpy
 from eaglenet.search.options import SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
@@ -94,6 +95,10 @@ class Engine:
         """
         opened = open_store(store or default_store())
         return cls(opened, model=model, device=device, decoder=decoder)
+
+    def __repr__(self) -> str:
+        state = "closed, of" if self._closed_location else "of"
+        return f"<Engine {state} {self.location}>"
 
     def __enter__(self) -> Self:
         return self
@@ -247,6 +252,7 @@ class Engine:
 
         A string is a text, or a composed or temporal query (:func:`eaglenet.search.grammar.parse`);
         dates in a text filter (:mod:`eaglenet.search.dates`), and ``notice`` of the result says so.
+        It also says if a text is in a language that the model does not know.
         A :class:`Query` is taken as it is; see there for images, videos and clips. ``changes`` are
         options by name, including those of filters: ``shortlist=50, path="*.mp4"``; see
         :class:`SearchOptions` and :class:`Filters`. ``judge`` orders the first hits: a
@@ -287,6 +293,7 @@ class Engine:
         results = []
         for query, hits in zip(typed_queries, lists, strict=True):
             notices = [query.dates.notice] if query.dates else []
+            notices.append(self.language_hint(query, options))
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
                 hits, notices = judgement.hits[:k], [*notices, judgement.notice]
@@ -370,12 +377,18 @@ class Engine:
         """Describe the store and how it is searched."""
         return self.read(lambda view: view.info())
 
+    def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
+        """Say that a query is in a language that the model does not know; empty if not."""
+        return language_hint(query, self._view.manifest.model, options)
+
     def why_empty(self, options: SearchOptions, query: AnyQuery | None = None) -> str:
         """Say why there are no hits: a filter that no file meets, or a text that no line has."""
 
         def explain(view: StoreView) -> str:
             filters = options.within_dates(query.dates if query else None).filters
             reason = filters.why_empty(view.files) if filters else ""
+            if not reason and options.min_confidence:
+                return f"no moment has a confidence of {options.min_confidence:.0%} or more"
             if reason or query is None or query.transcript is None or not len(view.snapshot):
                 return reason
             return explain_no_match(query.transcript, options.modalities, view.snapshot.num_lines)

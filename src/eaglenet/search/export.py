@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.hits import Hit, TranscriptKind, file_url
+from eaglenet.search.confidence import match_text
 from eaglenet.search.engine import Engine
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.retrieval import StoreView
@@ -94,7 +95,8 @@ def _draw_hit(
     for index, frame in enumerate(_frames(engine, hit)):
         sheet.paste(frame, (left + BORDER + index * (TILE + FRAME_GAP), top + BORDER))
     mark = f"{MARKS[is_right]}, " if MARKS[is_right] else ""
-    text = f"{hit.rank}. {mark}{Path(hit.path).name}  {hit.score:.3f}  best {hit.moment.best:.1f} s"
+    facts = (Path(hit.path).name, match_text(hit), f"best {hit.moment.best:.1f} s")
+    text = f"{hit.rank}. {mark}{'  '.join(filter(None, facts))}"
     text_colour = FAINT if is_right is None else colour
     _write(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
 
@@ -213,9 +215,10 @@ def _item(engine: Engine, hit: Hit) -> str:
     image = base64.b64encode(engine.thumbnail(hit.clip_id)).decode()
     link = escape(f"{file_url(hit.path)}#t={hit.moment.start:.1f}", quote=True)
     span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s" if hit.duration else "image"
-    best = f"best at {hit.moment.best:.1f} s, " if hit.duration else ""
+    best = f"best at {hit.moment.best:.1f} s" if hit.duration else ""
+    facts = ", ".join(filter(None, (best, match_text(hit))))
     return (
         f'<li><a href="{link}"><img alt="" src="data:image/jpeg;base64,{image}"></a>'
-        f"<p><b>{hit.rank}.</b> {span} <small>{best}score {hit.score:.3f}</small></p>"
+        f"<p><b>{hit.rank}.</b> {span} <small>{facts}</small></p>"
         f"<p><small>{escape(hit.path)}</small></p></li>\n"
     )

@@ -107,7 +107,12 @@ class TemporalQuery(_FrameQuery):
     def title(self) -> str:
         """The query as it can be typed."""
         steps = " then ".join(step.title for step in self.steps)
-        return steps if self.within is None else f"{steps} within {self.within:g}s"
+        if self.within is None:
+            return steps
+        is_minutes = self.within % 60 == 0
+        return f"{steps} within " + (
+            f"{self.within / 60:g}min" if is_minutes else f"{self.within:g}s"
+        )
 
 
 AnyQuery = Query | ComposedQuery | TemporalQuery

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, missing_extra, shell_quote
 from eaglenet.core.hits import Hit, Moment, file_url
+from eaglenet.search.confidence import label, match_text
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions, path_matcher
@@ -290,7 +291,17 @@ class HitList(list[Hit]):
         super().__init__(hits)
         self._thumbnails = thumbnails
         self.notice = notice
-        """Interpretation of the text, if it is not literal; why a judge did not rate all hits."""
+        """Interpretation of the text, if it is not literal; that the model does not know its
+        language; why a judge did not rate all hits."""
+
+    def __repr__(self) -> str:
+        """One line per hit, for people; the fields of a hit are in its own ``repr``."""
+        lines = (
+            "  ".join(filter(None, (f"{hit.rank}.", _span(hit), match_text(hit), hit.path)))
+            for hit in self
+        )
+        note = f"note: {self.notice}" if self.notice else ""
+        return "\n".join(filter(None, ("\n".join(lines) or "no hits", note)))
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat dictionary per hit."""
@@ -299,6 +310,7 @@ class HitList(list[Hit]):
                 "rank": hit.rank,
                 "score": hit.score,
                 "confidence": hit.confidence,
+                "match": label(hit.confidence),
                 "path": hit.path,
                 "start": hit.moment.start,
                 "end": hit.moment.end,
@@ -331,23 +343,23 @@ class HitList(list[Hit]):
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: thumbnail, time and a link that plays each moment."""
+        notice = f"<p>{html.escape(self.notice)}</p>" if self.notice else ""
         if not self:
-            return "<p>No moments found.</p>"
+            return f"{notice}<p>No moments found.</p>"
         cards = "".join(map(self._card, self))
         note = ""
         if self._thumbnails is not None and "<img" not in cards:
             note = "<p>No thumbnails: the engine is closed, or the clips are gone.</p>"
-        return f'<div style="display:flex;flex-wrap:wrap;gap:12px">{cards}</div>{note}'
+        return f'{notice}<div style="display:flex;flex-wrap:wrap;gap:12px">{cards}</div>{note}'
 
     def _card(self, hit: Hit) -> str:
         name = html.escape(Path(hit.path).name)
-        span = f"{_clock(hit.moment.start)} to {_clock(hit.moment.end)}"
         link = html.escape(f"{file_url(hit.path)}#t={hit.moment.start:.2f}", quote=True)
         return (
             f'<a href="{link}" title="{html.escape(hit.path, quote=True)}" target="_blank" '
             'style="width:180px;text-decoration:none;color:inherit">'
             f"{self._image(hit)}<div><b>{hit.rank}. {name}</b></div>"
-            f"<div>{span} &middot; {hit.score:.3f}</div></a>"
+            f"<div>{' &middot; '.join(filter(None, (_span(hit), match_text(hit))))}</div></a>"
         )
 
     def _image(self, hit: Hit) -> str:
@@ -362,10 +374,27 @@ class HitList(list[Hit]):
 
 RECORDING = ("recorded", "latitude", "longitude", "camera")
 COLUMNS = [
-    *("rank", "score", "confidence", "path", "start", "end", "best", "duration", "clip_id"),
+    *(
+        "rank",
+        "score",
+        "confidence",
+        "match",
+        "path",
+        "start",
+        "end",
+        "best",
+        "duration",
+        "clip_id",
+    ),
     *("matched_in", "text"),
     *RECORDING,
 ]
+
+
+def _span(hit: Hit) -> str:
+    if not hit.duration:
+        return "image"
+    return f"{_clock(hit.moment.start)} to {_clock(hit.moment.end)}"
 
 
 def _clock(seconds: float) -> str:

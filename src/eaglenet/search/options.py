@@ -7,7 +7,7 @@ import fnmatch
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from numbers import Real
@@ -120,6 +120,11 @@ class Filters:
     )
 
     def __post_init__(self) -> None:
+        for name in ("path", "camera"):
+            if not isinstance(getattr(self, name), str | None):
+                raise UsageError(f"{name} is a text, not {getattr(self, name)!r:.60}")
+        if not all(isinstance(tag, str) for tag in self.tags):
+            raise UsageError(f"tags are texts, not {self.tags!r:.60}")
         for name in ("after", "before"):
             object.__setattr__(self, name, _seconds(name, getattr(self, name)))
         object.__setattr__(self, "near", _degrees(self.near))
@@ -127,8 +132,10 @@ class Filters:
         if self.within is not None and self.near is None:
             raise UsageError("within needs a place; add --near '48.1,11.6'")
         for name, value in (("minimum", self.min_duration), ("maximum", self.max_duration)):
-            if value is not None and not value >= 0:
-                raise UsageError(f"the {name} duration must be 0 seconds or more, not {value}")
+            if value is not None and not (_is_number(value) and value >= 0):
+                raise UsageError(
+                    f"the {name} duration must be 0 seconds or more, not {value!r:.60}"
+                )
         shortest, longest = self.min_duration, self.max_duration
         if shortest is not None and longest is not None and shortest > longest:
             raise UsageError(
@@ -207,6 +214,10 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
     if "/" in lower:
         return lambda path: compiled.match(normalise(path)) is not None
     return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)
 
 
 def _seconds(name: str, value: Any) -> float | None:
@@ -328,8 +339,13 @@ class SearchOptions:
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_confidence <= 1:
-            raise UsageError(f"min_confidence must be between 0 and 1, not {self.min_confidence}")
+        if not _is_number(self.min_confidence) or not 0 <= self.min_confidence <= 1:
+            raise UsageError(
+                f"min_confidence must be between 0 and 1, not {self.min_confidence!r:.60}"
+            )
+        for name in ("group_files", "rerank", "keep_duplicates", "literal"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise UsageError(f"{name} is True or False, not {getattr(self, name)!r:.60}")
         object.__setattr__(self, "filters", self.filters or Filters())
         object.__setattr__(self, "modalities", parse_modalities(self.modalities))
         if not isinstance(self.shortlist, SupportsIndex) or self.shortlist.__index__() < 1:
@@ -348,7 +364,7 @@ class SearchOptions:
         unknown = sorted(set(changes) - own - names)
         if unknown:
             raise UsageError(
-                f"unknown search option {', '.join(unknown)}; known: "
+                f"unknown search option {', '.join(unknown)}; known: k, judge, options, "
                 f"{', '.join(sorted(own | names))}"
             )
         options = dataclasses.replace(
@@ -420,5 +436,7 @@ def check_count(k: int) -> int:
 def _filter_value(name: str, value: Any) -> Any:
     """Value of a filter from what people write."""
     if name == "tags":
+        if not isinstance(value, Iterable):
+            raise UsageError(f"tags are texts, not {value!r:.60}")
         return (value,) if isinstance(value, str) else tuple(value)
     return value

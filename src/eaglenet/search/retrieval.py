@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.models.meaning import MeaningEncoder
-from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
+from eaglenet.search.confidence import SAMPLE_SIZE, Calibration, joint
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
 from eaglenet.search.hits import make_hits, make_transcript_hits
@@ -349,15 +349,14 @@ class Retriever:
         candidates = Candidates(
             snapshot, shortlist, features, transcripts, confidences, background, self.load
         )
-        hits = make_hits(candidates, query, k, options)
-        if options.min_confidence:
-            hits = [hit for hit in hits if (hit.confidence or 0.0) >= options.min_confidence]
-        return hits
+        return _confident(make_hits(candidates, query, k, options), options)
 
     def _confidences(
         self, query: EncodedQuery, shortlist: Shortlist, options: SearchOptions
     ) -> dict[int, float]:
         """Confidences by row. They are measured for texts without negatives."""
+        if isinstance(query, EncodedComposition) and len(query.parts) == 1:
+            ((_, query),) = query.parts
         sample, offsets = self.view.sample if self.calibration is not None else (None, None)
         is_measured = isinstance(query, EncodedText) and query.hubness_weight == 1.0
         if self.calibration is None or sample is None or offsets is None or not is_measured:
@@ -392,10 +391,35 @@ class Retriever:
             [step.hubness_weight for step in encoded],
             self.view.files if options.filters else None,
         )
-        return find_sequences(snapshot, query, encoded, shortlists, self.load, k, options)
+        hits = find_sequences(snapshot, query, encoded, shortlists, self.load, k, options)
+        confidences = []
+        for number, (step, shortlist) in enumerate(zip(encoded, shortlists, strict=True)):
+            rows = [snapshot.row(hit.metadata["steps"][number]["clip_id"]) for hit in hits]
+            shortlist = shortlist.with_rows(snapshot, step.vector, rows, step.hubness_weight)
+            by_row = self._confidences(step, shortlist, options)
+            confidences.append([by_row.get(row) for row in rows])
+        num_files = self._num_files(options)
+        hits = [
+            replace(hit, confidence=joint(steps, num_files=num_files))
+            for hit, steps in zip(hits, zip(*confidences, strict=True), strict=True)
+        ]
+        return _confident(hits, options)
+
+    def _num_files(self, options: SearchOptions) -> int:
+        """Number of files that are searched."""
+        if options.filters:
+            return int(options.filters.allowed(self.view.files).sum())
+        return int(np.count_nonzero(np.bincount(self.view.snapshot.content_ids)))
 
     def load(self, rows: NDArray[np.int64]) -> ClipFeatures:
         """Read the features of clips."""
         snapshot = self.view.snapshot
         arrays = self.view.manifest.layout.unpack(snapshot.features_at(rows))
         return ClipFeatures(arrays, snapshot.fingerprints(rows))
+
+
+def _confident(hits: list[Hit], options: SearchOptions) -> list[Hit]:
+    """Hits with at least the confidence of the options; those without any are left out."""
+    if not options.min_confidence:
+        return hits
+    return [hit for hit in hits if (hit.confidence or 0.0) >= options.min_confidence]

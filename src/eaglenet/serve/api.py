@@ -246,6 +246,7 @@ def info(request: Request) -> InfoBody:
         model=Path(values["model"]).name,
         version=__version__,
         languages="" if card is None else card.languages,
+        confidence_measured=state.engine.has_confidence,
         uploads=state.settings.allow_uploads,
     )
 
@@ -279,6 +280,7 @@ async def _search(
             hits=[hit_body(state, hit) for hit in (next(lists) if query is not None else ())],
             note=note,
             notice=query.dates.notice if query is not None and query.dates else "",
+            language_hint="" if query is None else state.engine.language_hint(query, options),
         )
         for text, query in zip(texts, queries, strict=True)
     ]

@@ -118,7 +118,8 @@ def run_app(
         _configure_torch()
         listener.listen(1024)
         if on_ready is not None:
-            url_host = f"[{host}]" if ":" in host else host
+            name = reachable_host(host)
+            url_host = f"[{name}]" if ":" in name else name
             on_ready(f"http://{url_host}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(
             app,
@@ -137,6 +138,23 @@ def run_app(
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, _ignore)
         _Server(config, until).run(sockets=[listener])
+
+
+def reachable_host(host: str) -> str:
+    """Return a name that other devices can open, if ``host`` stands for all addresses.
+
+    >>> reachable_host("127.0.0.1")
+    '127.0.0.1'
+    """
+    if host not in ("0.0.0.0", "::"):
+        return host
+    try:
+        # Chooses the own address towards the network; a datagram socket sends nothing.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
 
 
 def _configure_torch() -> None:

@@ -83,7 +83,7 @@ class MomentBody(BaseModel):
     end: float
     best: float = Field(description="Time of the frame that fits best")
     duration: float = Field(description="Of the whole file; 0 for an image")
-    score: float
+    score: float = Field(description="Orders the moments of one search; no probability")
     match: Label = Field(description="Confidence in a word")
     confidence: float | None = Field(default=None, description="Probability that it is right")
     matched_in: list[Modality]
@@ -266,7 +266,12 @@ class Agents:
             note = note or "no moment found"
         elif fits_nothing([hit.confidence for hit in hits]):
             note = "nothing here is likely to show that; these are the nearest"
-        return MomentsBody(moments=[self._moment(hit) for hit in hits], note=visible_text(note))
+        dates = typed_query.dates.notice if typed_query.dates else ""
+        hint = self.state.engine.language_hint(typed_query, options)
+        notes = filter(None, (note, dates, hint))
+        return MomentsBody(
+            moments=[self._moment(hit) for hit in hits], note=visible_text("; ".join(notes))
+        )
 
     async def similar(
         self, clip_id: ClipId, k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 8

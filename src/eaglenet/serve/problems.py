@@ -134,7 +134,22 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> J
         # The default content type of `curl -d`.
         hint = "send the body as JSON, with the header Content-Type: application/json"
         return error_response(422, message, hint=hint)
+    if any(problem["type"] == "extra_forbidden" for problem in error.errors()):
+        names = _known_fields(request)
+        return error_response(422, message, hint=f"known: {', '.join(names)}" if names else None)
     return error_response(422, message)
+
+
+def _known_fields(request: Request) -> list[str]:
+    """Names of the parameters of an address, or of the fields of its JSON body."""
+    document = request.app.openapi()
+    path = getattr(request.scope.get("route"), "path", "")
+    operation = document["paths"].get(path, {}).get(request.method.lower(), {})
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+    fields = document["components"]["schemas"].get(schema, {}).get("properties", {})
+    parameters = operation.get("parameters", ())
+    return sorted([*fields, *(each["name"] for each in parameters if each["in"] == "query")])
 
 
 async def _own_error(request: Request, error: EagleNetError) -> JSONResponse:

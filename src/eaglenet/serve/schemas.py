@@ -134,9 +134,17 @@ class TextParameters(SearchParameters):
     literal: bool = Field(
         False, description="Take texts as they are: read no dates and no operators in them"
     )
+    min_confidence: float = Field(
+        0.0, ge=0, le=1, description="Only results that are right with at least this probability"
+    )
 
     def options(self) -> SearchOptions:
-        return replace(super().options(), modalities=tuple(self.modalities), literal=self.literal)
+        return replace(
+            super().options(),
+            modalities=tuple(self.modalities),
+            literal=self.literal,
+            min_confidence=self.min_confidence,
+        )
 
 
 class QueryParameters(TextParameters):
@@ -157,6 +165,9 @@ class SeveralQueries(TextParameters):
         False, description="Also return repeated moments and near copies of files"
     )
     literal: Annotated[bool, Strict()] = Field(False, description="Take texts as they are")
+    min_confidence: Annotated[float, Strict()] = Field(
+        0.0, ge=0, le=1, description="Only results that are right with at least this probability"
+    )
 
 
 class FrameParameters(BaseModel):
@@ -227,7 +238,7 @@ class HitBody(RecordingBody):
     clip_id: str
     name: str = Field(description="Name of the file")
     path: str
-    score: float
+    score: float = Field(description="Orders the hits of one query; no probability")
     coarse_score: float = Field(description="Cosine that put the clip on the shortlist")
     judge_score: int | None = Field(
         default=None, description="0 to 10 by the service's judge; null if it did not rate this"
@@ -262,6 +273,9 @@ class HitsBody(BaseModel):
     )
     notice: str = Field(
         default="", description="How the text was understood, if not as it is written: its date"
+    )
+    language_hint: str = Field(
+        default="", description="Advice if the text is in a language that the model does not know"
     )
 
 
@@ -341,6 +355,7 @@ class InfoBody(BaseModel):
     tags: list[str]
     version: str = Field(description="Version of eaglenet")
     languages: str = Field(description="Languages of the model; empty if not known")
+    confidence_measured: bool = Field(description="Whether hits of texts have a confidence")
     uploads: bool = Field(description="Uploads of images and videos are allowed")
 
 

@@ -219,6 +219,9 @@ def test_recipes_list_the_axes_and_show_one() -> None:
     assert axes["data"]["msrvtt"]["towers"]["clip-b16"] == ["paper", "released", "original"]
     assert axes["variants"]["eaglenet"]["edges"] == ["no-frl", "no-f2f", "full"]
     listed = invoke("recipes").splitlines()
+    (folder,) = [line for line in listed if line.startswith("  folder ")]
+    assert folder.endswith("clip-b32, any pretrained, small, small-frozen")
+    assert not any("any pretrained, pe-l14" in line for line in listed)
     assert len(listed) < 60
     assert max(map(len, listed)) <= 130
     shown = invoke("recipes", "eaglenet", "--data", "msrvtt", "--protocol", "released")

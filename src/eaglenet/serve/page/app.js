@@ -4,11 +4,10 @@ import * as address from "./address.js";
 import * as browse from "./browse.js";
 import * as compose from "./compose.js";
 import * as help from "./help.js";
-import * as language from "./language.js";
 import * as picture from "./picture.js";
 import * as player from "./player.js";
 import * as selection from "./selection.js";
-import { card, element, span, waiting } from "./view.js";
+import { card, element, isMeasured, span, waiting } from "./view.js";
 import { lineOf } from "./words.js";
 
 const PAGE = 24;
@@ -27,6 +26,7 @@ const welcome = document.querySelector("#welcome");
 const filters = document.querySelector("#filters");
 const filterCount = document.querySelector("#filter-count");
 const notice = document.querySelector("#notice");
+const language = document.querySelector("#language");
 
 let hits = [];
 let running = null;
@@ -44,7 +44,9 @@ const filled = () => {
   return parameters;
 };
 
-const say = (message, bad = false, understood = "") => {
+const say = (message, bad = false, understood = "", hint = "") => {
+  language.hidden = !hint;
+  language.textContent = hint && `${hint[0].toUpperCase()}${hint.slice(1)}.`;
   notice.hidden = !understood;
   notice.firstElementChild.textContent = understood;
   status.textContent = message;
@@ -76,6 +78,8 @@ const show = (found) => {
     item.append(selection.tick(hit));
     return item;
   }));
+  const doubtful = hits.findLastIndex((hit) => !isMeasured(hit) || hit.match !== "unlikely") + 1;
+  if (doubtful && doubtful < hits.length) results.children[doubtful].before(element("li", "less", "Less likely"));
   results.hidden = !hits.length;
   [...results.querySelectorAll(".card")].forEach((button, place) => {
     button.tabIndex = place ? -1 : 0; // One stop for Tab; arrows move inside the grid.
@@ -137,7 +141,7 @@ const showLook = async (query) => {
   } else if (linked) {
     headline("Shared moments");
   } else if (query) {
-    headline(query);
+    headline(query.replace(/ within (\d+)s$/, (all, seconds) => (seconds % 60 ? all : ` within ${seconds / 60} min`)));
   } else {
     headline("Find the moment", "Say what should be seen, in plain words, or look around.");
   }
@@ -150,6 +154,7 @@ const request = (query, signal) => {
     parameters.delete("negative");
     parameters.delete("in");
     parameters.delete("literal");
+    parameters.delete("min_confidence");
   }
   if (asked) {
     return fetch(`/api/search/image?${parameters}`, { method: "POST", body: asked.file, signal });
@@ -168,7 +173,6 @@ const search = async ({ isNew = true } = {}) => {
   const isBrowsing = !query && !similarTo && !asked && !linked;
   welcome.hidden = !isBrowsing;
   if (isNew) selection.clear();
-  language.show(isBrowsing || similarTo || asked || linked ? "" : query);
   if (isBrowsing) {
     browse.showNamed("");
     selection.showFavourites();
@@ -182,7 +186,9 @@ const search = async ({ isNew = true } = {}) => {
   document.title = `${heading.textContent} \u00b7 eaglenet`;
   const mine = new AbortController();
   running = mine;
-  browse.showNamed(similarTo || asked || linked || compose.isComposed() ? "" : query, mine.signal);
+  // Names are not filtered, so that they would contradict filters.
+  const isPlain = !similarTo && !asked && !linked && !compose.isComposed() && ![...filled()].length;
+  browse.showNamed(isPlain ? query : "", mine.signal);
   say("Searching\u2026");
   results.setAttribute("aria-busy", "true");
   results.classList.add("busy");
@@ -206,10 +212,10 @@ const search = async ({ isNew = true } = {}) => {
     const count = `${body.hits.length} ${body.hits.length === 1 ? "moment" : "moments"}`;
     const what = similarTo ? "similar to this one" : `in ${Math.round(body.milliseconds)} ms`;
     const missing = body.missing?.length ? `; without ${body.missing.join(", ")}, which cannot be reached` : "";
-    const best = body.hits[0]?.confidence;
-    const doubt = typeof best === "number" && best < NOTHING ? "; nothing here is likely to show that" : "";
+    const isDoubtful = body.hits.every((hit) => isMeasured(hit) && hit.confidence < NOTHING);
+    const doubt = isDoubtful ? "; nothing here is likely to show that" : "";
     const note = body.note ? `; ${body.note}` : "";
-    say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing, false, body.notice);
+    say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing, false, body.notice, body.language_hint);
     more.hidden = body.hits.length < wanted || wanted >= MOST;
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -395,11 +401,10 @@ const setUp = async () => {
       `${duration(info.hours)} \u00b7 ` +
       (info.transcript_lines ? `${number.format(info.transcript_lines)} transcript lines \u00b7 ` : "") + info.model;
     document.querySelector("#parts").hidden = !info.transcript_lines;
+    document.querySelector("#sureness").hidden = !info.confidence_measured;
     info.tags.forEach(offer);
     form.elements.tag.closest("label").hidden = !info.tags.length;
     picture.allow(info.uploads);
-    language.setUp(info.languages);
-    language.show(similarTo || asked ? "" : field.value.trim());
   } catch {
     say("The service cannot be reached. Is it still running?", true);
   }

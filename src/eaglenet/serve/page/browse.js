@@ -107,7 +107,7 @@ export const showNamed = async (query, signal) => {
   const body = await answer.json();
   if (signal.aborted || !body.files.length) return;
   const found = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));
-  const count = body.total === 1 ? "1 file has this name" : `${body.total} files have this name`;
+  const count = `${body.total} ${body.total === 1 ? "file has" : "files have"} these words in the name or folder`;
   named.querySelector("h2").textContent = body.total > found.length ? `${count}; the newest:` : count;
   named.querySelector("ul").replaceChildren(...found.map((file) => fileCard(file, found)));
   named.hidden = false;

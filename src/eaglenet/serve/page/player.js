@@ -3,7 +3,7 @@
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, day, element, folderOf, frameOf, isMeasured, isPicture, span, streamOf } from "./view.js";
+import { clock, day, element, folderOf, frameOf, isMeasured, isPicture, scoreOf, span, streamOf } from "./view.js";
 import * as words from "./words.js";
 
 const dialog = document.querySelector("#player");
@@ -52,14 +52,15 @@ const playFrom = (seconds) => {
   start();
 };
 
-const sureness = (hit) => (isMeasured(hit) ? `${hit.match} (${Math.round(100 * hit.confidence)}%)` : `score ${hit.score.toFixed(3)}`);
+const sureness = (hit) => (isMeasured(hit)
+  ? `${hit.match} (${Math.round(100 * hit.confidence)}%)` : scoreOf(hit) && `score ${scoreOf(hit)}`);
 
 const describe = (hit) => {
   const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, sureness(hit)];
-  const recording = [day(hit), hit.camera, hit.damage].filter(Boolean);
-  if (isPicture(hit)) return ["picture", ...score.slice(1), ...recording].join(" \u00b7 ");
+  const recording = [day(hit), hit.camera, hit.damage];
+  if (isPicture(hit)) return ["picture", ...score.slice(1), ...recording].filter(Boolean).join(" \u00b7 ");
   const where = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
-  return [where, ...score, ...recording].join(" \u00b7 ");
+  return [where, ...score, ...recording].filter(Boolean).join(" \u00b7 ");
 };
 
 // The folder is enough to recognise a file; the whole path unfolds.
@@ -85,7 +86,7 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   title.textContent = hit.name;
   detail.textContent = describe(hit);
   showPath(hit);
-  lines.replaceChildren(...words.list(hit.transcript ?? [], moveTo));
+  lines.replaceChildren(...words.steps(hit.steps ?? [], moveTo), ...words.list(hit.transcript ?? [], moveTo));
   lines.hidden = !lines.children.length;
   const place = hits.indexOf(hit);
   previous.disabled = place <= 0;

@@ -69,9 +69,11 @@ const sharpen = (made) => {
   if (sharpening < MAX_SHARPENING) sharpenNext();
 };
 
-// How sure the model is where that was measured, else the bare score.
+// How sure the model is where that was measured, else the bare score; that of words or of a sequence
+// says nothing, nor does one below 0.
 export const isMeasured = (hit) => typeof hit.confidence === "number";
-const strength = (hit) => (isMeasured(hit) ? hit.match : hit.score?.toFixed(3) ?? "");
+export const scoreOf = (hit) => (hit.steps?.length || hit.transcript?.length || hit.score < 0 ? "" : hit.score?.toFixed(3) ?? "");
+const strength = (hit) => (isMeasured(hit) ? hit.match : scoreOf(hit));
 
 // Day of the recording as people write it here; empty where the file does not say.
 export const day = (hit) => (typeof hit.recorded === "number"
@@ -116,7 +118,7 @@ export const card = (hit, open, words = null) => {
   text.append(element("span", "name", hit.name));
   if (words) text.append(words);
   text.append(facts);
-  button.append(frame, where(hit), text);
+  button.append(frame, ...(isPicture(hit) ? [] : [where(hit)]), text);
   button.addEventListener("click", () => open(hit));
   if (!isPicture(hit)) preview(button, frame, hit);
   item.append(button);

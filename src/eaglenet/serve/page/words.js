@@ -26,12 +26,21 @@ export const lineOf = (line) => {
   return made;
 };
 
-export const list = (lines, play) => lines.map((line) => {
+const timed = (start, content, play) => {
   const item = element("li");
   const button = element("button", "said");
   button.type = "button";
-  button.append(element("span", "time", clock(line.start)), " ", lineOf(line));
-  button.addEventListener("click", () => play(line.start));
+  button.append(element("span", "time", clock(start)), " ", content);
+  button.addEventListener("click", () => play(start));
   item.append(button);
   return item;
+};
+
+export const list = (lines, play) => lines.map((line) => timed(line.start, lineOf(line), play));
+
+// The steps of a query like "a" then "b", each with the time at which it begins.
+export const steps = (all, play) => all.map((step, place) => {
+  const made = element("span", "line");
+  made.append(element("span", "kind", `step ${place + 1}`), ` ${step.query}`);
+  return timed(step.start, made, play);
 });

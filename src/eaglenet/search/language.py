@@ -1,0 +1,97 @@
+"""Language of a query: tells people when their model was trained on another one."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
+from eaglenet.search.options import SearchOptions
+from eaglenet.search.query import Query
+
+ENGLISH = "the a an of with and are his her their at from by while into its"
+"""Words of English that none of the other languages has as often."""
+OWN_WORDS = {
+    "German": "der das dem und mit auf ein eine einen einem einer eines ist nicht von zu zum zur "
+    "im beim vom aus bei nach vor hinter neben unter zwei spielt spielen l\u00e4uft f\u00e4hrt "
+    "hund katze mann frau m\u00e4dchen junge kinder leute wasser schnee strand wald",
+    "French": "les une dans avec sur est sont qui aux sous chez deux homme femme enfant enfants "
+    "fille gar\u00e7on chien voiture plage neige maison joue",
+    "Spanish": "una unos unas con est\u00e1 est\u00e1n sobre desde hacia hombre mujer "
+    "ni\u00f1o ni\u00f1a ni\u00f1os perro gato coche playa nieve jugando juega corre",
+    "Italian": "gli della delle nel nella sul sulla che sono uomo donna bambino bambina "
+    "ragazzo ragazza gatto macchina spiaggia neve gioca corre",
+    "Portuguese": "uma est\u00e1 dois homem mulher menino menina crian\u00e7a cachorro "
+    "c\u00e3o carro praia neve jogando correndo n\u00e3o",
+    "Dutch": "het een naar zijn wordt twee vrouw jongen meisje kinderen hond kat speelt loopt",
+}
+"""Words that English does not have: one is enough in a text without English words."""
+SHARED_WORDS = {
+    "German": "die den des am sie",
+    "French": "le la un de du des et en au il elle",
+    "Spanish": "el la los las un de del en y que por para al dos",
+    "Italian": "il lo la un di con al del su da due",
+    "Portuguese": "os um de do da dos das em no na que com",
+    "Dutch": "de en met op van aan bij uit door",
+}
+"""Words of names and of English as well: they count beside another word of their language."""
+_WORDS = [
+    (name, set(OWN_WORDS[name].split()), set(shared.split()))
+    for name, shared in SHARED_WORDS.items()
+]
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+def language_hint(query: AnyQuery, model: str, options: SearchOptions) -> str:
+    """Say that a query is in another language than its model, and what to do; empty if not.
+
+    ``model``: its name in the store. Only frames are compared by meaning alone; transcripts are
+    found by their words, in any language.
+    """
+    language = language_of(" ".join(_texts(query)))
+    if not language or "visual" not in options.modalities:
+        return ""
+    # Imported here: most queries need no table of models, and start sooner without.
+    from eaglenet.encoders.catalogue import CARDS
+
+    card = CARDS.get(model)
+    if card is None or card.languages != "English":
+        return ""
+    return (
+        f"this looks like {language}, and {card.name} knows English only: describe the moment in "
+        "English, or index with a model of many languages (eaglenet models)"
+    )
+
+
+def language_of(text: str) -> str:
+    """Name the language of a text; empty if it may be English.
+
+    >>> language_of("Segelboot auf dem See"), language_of("a dog on the beach")
+    ('German', '')
+    """
+    words = {word.casefold() for word in _LETTERS.findall(text)}
+    letters = "".join(words)
+    is_latin = [
+        letter.isascii() or unicodedata.name(letter, "").startswith("LATIN") for letter in letters
+    ]
+    if len(letters) > 1 and 2 * sum(is_latin) < len(letters):
+        return "another language"
+    counts = {name: (len(words & own), len(words & shared)) for name, own, shared in _WORDS}
+    name, (num_own, num_shared) = max(counts.items(), key=lambda each: (sum(each[1]), each[1]))
+    is_english = bool(words.intersection(ENGLISH.split()))
+    is_other = num_own >= 2 or (not is_english and (num_own or num_shared >= 2))
+    return name if is_other else ""
+
+
+def _texts(query: AnyQuery) -> Iterator[str]:
+    """Texts of a query that frames are compared with."""
+    if isinstance(query, Query):
+        is_phrase = query.transcript is not None and query.transcript.has_only_phrases
+        if query.text is not None and not is_phrase:
+            yield query.text
+        return
+    steps = query.steps if isinstance(query, TemporalQuery) else (query,)
+    for step in steps:
+        assert isinstance(step, ComposedQuery)
+        yield from (part.query.text for part in step.parts if part.query.text is not None)
