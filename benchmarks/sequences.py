@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent))
 from calibration import calibration_error, roc_auc
 from common import save_result
+from eaglenet.core.hits import LIKELY, SURE
 from eaglenet.indexing.hubness import model_hubness_bank
 from eaglenet.models.files import model_folder
 from eaglenet.models.folder import load
-from eaglenet.search.confidence import LIKELY, NOTHING, SURE, Calibration, joint
+from eaglenet.search.confidence import NOTHING, Calibration, joint
 from eaglenet.search.sequences import rank_sequences
 from moments import Source, cut, encode_text, load_sources
 

@@ -111,6 +111,8 @@ def test_retries_failed_files_on_request_or_after_a_change(videos: Path, bag: Ba
     shutil.copy(videos / "second.mkv", videos / "broken.mp4")
     report = run(videos, bag)
     assert (report.problems, report.aliases) == ((), 1)
-    (videos / "broken.mp4").write_bytes(b"")
-    assert "0 bytes" in run(videos, bag).problems[0].reason
-    assert "0 bytes" in run(videos, bag, retry=True).problems[0].reason
+    for name in ("broken.mp4", "image.jpg", "image.heic"):
+        (videos / name).write_bytes(b"")
+    for retry in (False, True):
+        reasons = [problem.reason for problem in run(videos, bag, retry=retry).problems]
+        assert reasons == 3 * ["the file is empty (0 bytes)"]

@@ -39,9 +39,13 @@ def test_counts_other_files_and_inspects_them_once(
     sound = sound_file(videos / "memo.m4a")
     (videos / "notes.TXT").write_text("x")
     (videos / "first.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n")
+    for name in ("._first.mp4", ".DS_Store", ".trash/old.mp4"):
+        (videos / name).parent.mkdir(exist_ok=True)
+        (videos / name).write_bytes(b"x")
     caplog.set_level("INFO")
     report = run(videos, bag)
     assert report.other_files == {".txt": 2, ".m4a": 1}
+    assert report.hidden == 2  # The folder, and the file that would be a video.
     assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
     assert f"neither a video nor an image: {sound}" in caplog.messages
     monkeypatch.setattr("eaglenet.indexing.inspection.inspect", None)

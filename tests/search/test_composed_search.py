@@ -14,7 +14,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.search.confidence import Calibration, joint
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, Part
-from eaglenet.search.options import SearchOptions
+from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.store.hubness import HubnessBank
@@ -143,6 +143,7 @@ def measured(
     engine = Engine.open(location, bag)
     calibration = Calibration(engine.manifest.identity, str(bank), 30.0, CALIBRATION)
     monkeypatch.setattr(Engine, "_load_calibration", lambda self, view: calibration)
+    monkeypatch.setattr(Filters, "min_clips", 3)
     assert isinstance(engine.read(lambda view: view), StoreView)
     return engine
 
@@ -174,6 +175,15 @@ def test_low_confidences_can_be_left_out(measured: Engine) -> None:
 def test_queries_that_were_not_measured_have_no_confidence(measured: Engine) -> None:
     assert measured.search(Query("red car", negatives=("dog",)), k=1)[0].confidence is None
     assert measured.search('"red car" + "dog"', k=1)[0].confidence is None
+
+
+def test_so_few_clips_were_not_measured(measured: Engine) -> None:
+    (hit,) = hits = measured.search("dog runs", path="1.mp4")
+    assert (hit.confidence, hit.match) == (None, "not measured")
+    assert hits.notice == "confidence was not measured for so few clips (1; it needs 3)"
+    strict = measured.search("dog runs", path="1.mp4", min_confidence=0.1)
+    assert (list(strict), strict.notice) == ([], hits.notice)
+    assert measured.search("dog runs").notice == ""
 
 
 def test_a_sequence_is_as_likely_as_its_steps_together(measured: Engine) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from eaglenet.core.errors import CheckpointError
+from eaglenet.core.hits import label
 from eaglenet.search.confidence import (
     FEATURES,
     FILE,
@@ -16,7 +17,6 @@ from eaglenet.search.confidence import (
     Calibration,
     fits_nothing,
     joint,
-    label,
     make_evidence,
 )
 

@@ -20,10 +20,10 @@ from eaglenet.cli.terminal import (
     show_progress,
 )
 from eaglenet.core.errors import UsageError
+from eaglenet.core.hits import SURE
 from eaglenet.core.platform import keep_freed_memory
 from eaglenet.core.progress import Progress, ProgressUpdate
 from eaglenet.indexing.options import IndexOptions
-from eaglenet.search.confidence import SURE
 
 if TYPE_CHECKING:
     from eaglenet.indexing.alerts import Alerts
@@ -179,7 +179,7 @@ def _progress_callback(display: Progress | None) -> OnProgress:
 def format_progress(progress: IndexProgress) -> str:
     """One line: files, clips, hours, speed, time left, skipped files."""
     left = progress.seconds_left
-    pass_name = "exact clips: " if progress.is_completing else ""
+    pass_name = "second pass, exact frames: " if progress.is_completing else ""
     parts = [
         f"{pass_name}{progress.done + progress.skipped}/{progress.total} files",
         pluralize(progress.clips, "clip"),
@@ -228,6 +228,9 @@ def print_report(report: IndexReport, store: str) -> None:
         )
     if report.other_files:
         print_line(_other_files(report.other_files), is_error=True)
+    if report.hidden:
+        count = pluralize(report.hidden, "hidden file or folder is", "hidden files and folders are")
+        print_line(f"{count} left out: names that begin with a dot", is_error=True)
     _print_files("not indexed", report.problems)
     if report.problems:
         print_line("they are tried again when they change, or with --retry", is_error=True)

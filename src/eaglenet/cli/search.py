@@ -41,9 +41,9 @@ from eaglenet.core.errors import (
     shell_quote,
     store_option,
 )
+from eaglenet.core.hits import round_times
 from eaglenet.core.platform import data_folder
 from eaglenet.core.settings import option
-from eaglenet.search.confidence import label
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
@@ -423,8 +423,7 @@ def _print_json(results: list[SearchResult], saved: SavedMoments, *, is_list: bo
             "notice": getattr(result.hits, "notice", ""),
             "hits": [
                 {
-                    **asdict(hit),
-                    "match": label(hit.confidence),
+                    **hit.to_dict(),
                     "saved": saved.paths.get((number, hit.clip_id)),
                 }
                 for hit in result.hits
@@ -502,7 +501,7 @@ def _print_notice(query: AnyQuery, hits: HitList) -> None:
 
 def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
     if as_json:
-        print_json([asdict(hit) for hit in hits])
+        print_json(round_times([asdict(hit) for hit in hits]))
         return
     for hit in hits:
         time = format_time(hit.moment.best)
@@ -536,7 +535,7 @@ def highlights(
     engine = Engine.open(store)
     hits = find_highlights(engine, k, filters)
     if as_json:
-        print_json({"hits": [asdict(hit) for hit in hits]})
+        print_json({"hits": [hit.to_dict() for hit in hits]})
         return
     num_clips = len(engine.snapshot)
     if not num_clips:

@@ -12,6 +12,11 @@ Modality = Literal["visual", "speech", "screen-text", "descriptions"]
 """Searchable part of a video: frames, subtitles and speech, on-screen text, or descriptions."""
 TranscriptKind = Literal["subtitle", "speech", "text", "description"]
 """Origin of a transcript line: subtitles, speech recognition, on-screen text, or a description."""
+Label = Literal["sure", "likely", "unlikely", "not measured"]
+SURE, LIKELY = 0.7, 0.3
+"""Least confidences of the labels ``sure`` and ``likely``."""
+TIMES = frozenset({"start", "end", "best", "duration", "clip_start", "clip_end"})
+"""Names of values in seconds of a file."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,10 @@ class Moment:
     start: float
     end: float
     best: float
+
+    def __repr__(self) -> str:
+        times = (f"{name}={value}" for name, value in round_times(vars(self)).items())
+        return f"Moment({', '.join(times)})"
 
 
 @dataclass(frozen=True)
@@ -63,8 +72,42 @@ class Hit:
     transcript: tuple[TranscriptMatch, ...] = ()
     confidence: float | None = None
 
+    @property
+    def match(self) -> Label:
+        """The confidence in a word."""
+        return label(self.confidence)
+
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Plain values for JSON, with times in milliseconds and ``match``."""
+        values: dict[str, Any] = round_times(dataclasses.asdict(self))
+        return {**values, "match": self.match}
+
+
+def label(confidence: float | None) -> Label:
+    """Confidence in a word.
+
+    >>> [label(value) for value in (0.9, 0.5, 0.01, None)]
+    ['sure', 'likely', 'unlikely', 'not measured']
+    """
+    if confidence is None:
+        return "not measured"
+    return "sure" if confidence >= SURE else "likely" if confidence >= LIKELY else "unlikely"
+
+
+def round_times(value: Any) -> Any:
+    """Round the times in nested values to milliseconds: of frames, more is noise.
+
+    >>> round_times({"moment": {"best": 42.58333206176758}, "score": 0.12345})
+    {'moment': {'best': 42.583}, 'score': 0.12345}
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: round(item, 3) if name in TIMES and isinstance(item, float) else round_times(item)
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(map(round_times, value))
+    return value
 
 
 def file_url(path: str) -> str:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -336,6 +336,8 @@ class Sender(AbstractContextManager["Sender"]):
 class ContentFilter(Filters):
     """Files with some contents."""
 
+    min_clips: ClassVar[int] = 0
+    """The first file of a camera is checked too; the threshold of an alert is the user's."""
     contents: frozenset[str] = frozenset()
 
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:

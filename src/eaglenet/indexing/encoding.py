@@ -61,7 +61,11 @@ def prepare_for_precision(
         return method, precision
     if requested != AUTO:
         return to_int8(method), "int8"
-    if sum(file.size for file in files) < MIN_INT8_BYTES or not find_spec("onnxruntime"):
+    if sum(file.size for file in files) < MIN_INT8_BYTES:
+        logger.info("encoding in fp32: preparing int8 takes longer than so few files")
+        return method, "fp32"
+    if not find_spec("onnxruntime"):
+        logger.info("encoding in fp32: int8 needs onnxruntime: pip install onnxruntime")
         return method, "fp32"
     if not executor_supports_int8():
         logger.info("encoding in fp32: not all machines of the executor are fast in int8")

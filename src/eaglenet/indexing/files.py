@@ -52,6 +52,7 @@ def find_videos(
     exclude: Sequence[str] = (),
     follow_links: bool = False,
     on_other: Callable[[str], None] | None = None,
+    on_hidden: Callable[[str], None] = lambda path: None,
 ) -> Iterator[CandidateFile]:
     """Yield videos and images under ``paths``, each once, in a stable order.
 
@@ -60,7 +61,8 @@ def find_videos(
 
     ``exclude`` adds patterns to those of ignore files (:mod:`eaglenet.indexing.ignore`).
     ``follow_links`` accepts links to files outside of ``paths``, and links to folders.
-    ``on_other`` is called with the path of each file that does not count, except subtitles.
+    ``on_other`` is called with the path of each file that does not count, except subtitles;
+    ``on_hidden`` with that of each hidden video, image and folder.
     """
     folders = real_folders(paths)
     names_seen: set[str] = set()
@@ -70,7 +72,7 @@ def find_videos(
         is_named = root.is_file()
         unreadable: list[OSError] = []
         exclusions = Exclusions(root, exclude)
-        tree = _walk(root, skip_folder, unreadable, exclusions, follow_links)
+        tree = _walk(root, skip_folder, unreadable, exclusions, follow_links, on_hidden)
         for path in [root] if is_named else tree:
             name = os.path.abspath(path)
             if name in names_seen:
@@ -117,6 +119,7 @@ def _walk(
     unreadable: list[OSError],
     exclusions: Exclusions,
     follow_links: bool,
+    on_hidden: Callable[[str], None],
 ) -> Iterator[Path]:
     """Yield the files of a tree in order, without hidden and excluded ones."""
     skipped_path = os.path.realpath(skip_folder)
@@ -124,6 +127,11 @@ def _walk(
     for folder, folders, names in os.walk(
         root, onerror=unreadable.append, followlinks=follow_links
     ):
+        for name in (*folders, *names):
+            if name.startswith(".") and (
+                name in folders or Path(name).suffix.lower() in INDEXED_SUFFIXES
+            ):
+                on_hidden(os.path.join(folder, name))
         # Folders before links to them: a folder keeps its own name.
         paths = sorted(
             (os.path.join(folder, name) for name in folders if not name.startswith(".")),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 
 from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError, require_torch
@@ -60,6 +60,30 @@ EXACT_SECONDS = 60.0
 A first pass over the keyframes of what follows makes it searchable, and a second one exact."""
 
 
+Fields = ParamSpec("Fields")
+
+
+class IndexFunction(Protocol[Fields]):
+    """Type of :func:`index`, with the fields of its options as arguments by name."""
+
+    def __call__(
+        self,
+        videos: str | Path | Sequence[str | Path],
+        store: str | Path | None = None,
+        model: str | Path | None = None,
+        *args: Fields.args,
+        **options: Fields.kwargs,
+    ) -> IndexReport: ...
+
+
+def _with_fields_of(
+    options: Callable[Fields, IndexOptions],
+) -> Callable[[Callable[..., IndexReport]], IndexFunction[Fields]]:
+    """Tell type checkers which options a function has; changes nothing else."""
+    return lambda function: cast(IndexFunction[Fields], function)
+
+
+@_with_fields_of(IndexOptions)
 def index(
     videos: str | Path | Sequence[str | Path],
     store: str | Path | None = None,
@@ -104,7 +128,8 @@ def index_videos(
     make_executor = check_request(paths, store, options)
     roots = [absolute_location(path) for path in (*paths, *parents_of(files))]
     other_paths: list[str] = []
-    candidates = _find_files(paths, files, store, options, other_paths.append)
+    hidden_paths: set[str] = set()
+    candidates = _find_files(paths, files, store, options, other_paths.append, hidden_paths.add)
     source = source or ModelSource(store, model, options, method)
     manifest, bank = source.manifest(roots), source.hubness_bank()
     recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
@@ -166,6 +191,7 @@ def index_videos(
         report,
         problems=(*report.problems, *transcripts.all_problems()),
         transcript_lines=transcripts.num_added,
+        hidden=len(hidden_paths),
         device=str(source.method.device) if todo or inexact_files else report.device,
         precision=executors.precision,
     )
@@ -384,8 +410,9 @@ def _find_files(
     store: str | Path,
     options: IndexOptions,
     on_other: Callable[[str], None],
+    on_hidden: Callable[[str], None],
 ) -> list[CandidateFile]:
-    """Candidate files, each path once; ``on_other`` is called with the paths of other files."""
+    """Candidate files, each path once; see :func:`find_videos` for the callbacks."""
     roots = [absolute_location(path) for path in paths]
     files = list(
         find_videos(
@@ -395,6 +422,7 @@ def _find_files(
             exclude=options.exclude,
             follow_links=options.follow_links,
             on_other=on_other,
+            on_hidden=on_hidden,
         )
     )
     for root in roots:

@@ -81,6 +81,8 @@ class IndexReport:
     """Files that are in the store although parts of them do not decode."""
     other_files: Mapping[str, int] = field(default_factory=dict)
     """Number of files that are neither videos nor images, by extension."""
+    hidden: int = 0
+    """Number of hidden videos, images and folders, which are left out."""
     unused_tags: tuple[str, ...] = ()
     """Names in the table of tags that match none of the files."""
     transcript_lines: int = 0
@@ -90,7 +92,8 @@ class IndexReport:
     device: str = "cpu"
     """Device used for encoding."""
     precision: str = "fp32"
-    """Precision used for encoding."""
+    """Precision used for encoding. ``auto`` takes fp32 for less than 2 MiB, which is done before
+    int8 is prepared; the log says why."""
     new_files: tuple[str, ...] = ()
     """Paths of the files encoded in this run."""
     completed: int = 0

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +32,15 @@ from eaglenet.core.hits import Hit
 FILE = "confidence.json"
 MAX_RIVALS = 100
 """Files of the shortlist that a hit is compared with, as in the measurement."""
+MIN_CLIPS = 10
+"""Clips that a search compares, below which it gives no confidence: a tenth of the smallest
+measurement. Among 10 unrelated clips it would be 5%, but 34% if there is only one."""
 SAMPLE_SIZE = 1024
 """Clips from which the mean score of a query is estimated; its error is a thousandth."""
-SURE, LIKELY = 0.7, 0.3
-"""Least confidences of the labels ``sure`` and ``likely``."""
 NOTHING = 0.1
 """If the best hit has less, nothing fits."""
 MIN_CONFIDENCE = 1e-6
 """Least confidence of a step, so that its odds are finite."""
-Label = Literal["sure", "likely", "unlikely", "not measured"]
 FEATURES = ("bias", "share", "lead", "score", "mean", "size")
 
 
@@ -140,17 +140,6 @@ def make_evidence(
     return np.stack(columns, axis=1)
 
 
-def label(confidence: float | None) -> Label:
-    """Confidence in a word.
-
-    >>> [label(value) for value in (0.9, 0.5, 0.01, None)]
-    ['sure', 'likely', 'unlikely', 'not measured']
-    """
-    if confidence is None:
-        return "not measured"
-    return "sure" if confidence >= SURE else "likely" if confidence >= LIKELY else "unlikely"
-
-
 def joint(confidences: Sequence[float | None], *, num_files: int) -> float | None:
     r"""Confidence of a sequence in one of ``num_files`` files; None if a step has none.
 
@@ -175,7 +164,7 @@ def match_text(hit: Hit) -> str:
     anything to people.
     """
     if hit.confidence is not None:
-        return f"{label(hit.confidence)} {hit.confidence:.0%}"
+        return f"{hit.match} {hit.confidence:.0%}"
     if hit.transcript:
         return f"in {hit.matched_in[0]}"
     return "" if "steps" in hit.metadata or hit.score < 0 else f"score {hit.score:.3f}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
+from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import LightModel
@@ -289,11 +290,20 @@ class Engine:
 
             judge = Judge(judge)
         count = k if judge is None else max(k, judge.count)
-        lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
+
+        def search(view: StoreView) -> tuple[list[list[Hit]], list[str]]:
+            retriever = self._retriever(view)
+            lists = retriever.search(typed_queries, count, options)
+            return lists, [
+                retriever.few_clips_notice(query, hits, options)
+                for query, hits in zip(typed_queries, lists, strict=True)
+            ]
+
+        lists, few_clips_notices = self.read(search)
         results = []
-        for query, hits in zip(typed_queries, lists, strict=True):
+        for query, hits, few_clips in zip(typed_queries, lists, few_clips_notices, strict=True):
             notices = [query.dates.notice] if query.dates else []
-            notices.append(self.language_hint(query, options))
+            notices += [self.language_hint(query, options), few_clips]
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
                 hits, notices = judgement.hits[:k], [*notices, judgement.notice]

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, missing_extra, shell_quote
-from eaglenet.core.hits import Hit, Moment, file_url
-from eaglenet.search.confidence import label, match_text
+from eaglenet.core.hits import Hit, Moment, round_times
+from eaglenet.search.confidence import match_text
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions, path_matcher
@@ -304,13 +304,13 @@ class HitList(list[Hit]):
         return "\n".join(filter(None, ("\n".join(lines) or "no hits", note)))
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One flat dictionary per hit."""
-        return [
+        """One flat dictionary per hit; ``steps`` are those of a query such as ``"a" then "b"``."""
+        rows: list[dict[str, Any]] = [
             {
                 "rank": hit.rank,
                 "score": hit.score,
                 "confidence": hit.confidence,
-                "match": label(hit.confidence),
+                "match": hit.match,
                 "path": hit.path,
                 "start": hit.moment.start,
                 "end": hit.moment.end,
@@ -319,10 +319,12 @@ class HitList(list[Hit]):
                 "clip_id": hit.clip_id,
                 "matched_in": ",".join(hit.matched_in),
                 "text": " / ".join(line.text for line in hit.transcript),
+                "steps": list(hit.metadata.get("steps", ())),
                 **{name: hit.metadata.get(name) for name in RECORDING},
             }
             for hit in self
         ]
+        return [round_times(row) for row in rows]
 
     def to_pandas(self) -> pandas.DataFrame:
         """A data frame with the columns of :meth:`to_rows`."""
@@ -342,7 +344,10 @@ class HitList(list[Hit]):
         return pyarrow.table({name: [row[name] for row in rows] for name in COLUMNS})
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: thumbnail, time and a link that plays each moment."""
+        """HTML for notebooks: thumbnail, time and path of each moment.
+
+        No links: a page of Jupyter may not open local files.
+        """
         notice = f"<p>{html.escape(self.notice)}</p>" if self.notice else ""
         if not self:
             return f"{notice}<p>No moments found.</p>"
@@ -353,13 +358,12 @@ class HitList(list[Hit]):
         return f'{notice}<div style="display:flex;flex-wrap:wrap;gap:12px">{cards}</div>{note}'
 
     def _card(self, hit: Hit) -> str:
-        name = html.escape(Path(hit.path).name)
-        link = html.escape(f"{file_url(hit.path)}#t={hit.moment.start:.2f}", quote=True)
+        path = Path(hit.path)
         return (
-            f'<a href="{link}" title="{html.escape(hit.path, quote=True)}" target="_blank" '
-            'style="width:180px;text-decoration:none;color:inherit">'
-            f"{self._image(hit)}<div><b>{hit.rank}. {name}</b></div>"
-            f"<div>{' &middot; '.join(filter(None, (_span(hit), match_text(hit))))}</div></a>"
+            f'<div style="width:180px;overflow-wrap:anywhere">{self._image(hit)}'
+            f"<div><b>{hit.rank}. {html.escape(path.name)}</b></div>"
+            f"<div>{' &middot; '.join(filter(None, (_span(hit), match_text(hit))))}</div>"
+            f"<small>{html.escape(str(path.parent))}</small></div>"
         )
 
     def _image(self, hit: Hit) -> str:
@@ -386,7 +390,7 @@ COLUMNS = [
         "duration",
         "clip_id",
     ),
-    *("matched_in", "text"),
+    *("matched_in", "text", "steps"),
     *RECORDING,
 ]
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from numbers import Real
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
+from eaglenet.search.confidence import MIN_CLIPS
 from eaglenet.search.dates import DateRange
 from eaglenet.search.places import find_place, fold_accents
 from eaglenet.video.recording import Place, distances, parse_distance
@@ -71,6 +72,8 @@ class Filters:
     tags: tags that the file must have; case is ignored.
     """
 
+    min_clips: ClassVar[int] = MIN_CLIPS
+    """Clips that must be left for hits to have a confidence."""
     path: str | None = option(
         None,
         "Only paths that match: '*.mov', 'holidays/*', or part of a path.",

@@ -364,11 +364,9 @@ class Retriever:
         snapshot = self.view.snapshot
         if str(snapshot.hubness_bank) != self.calibration.hubness:
             return {}
-        num_clips = len(snapshot)
-        if options.filters:
-            files = self.view.files
-            allowed = files.ids[options.filters.allowed(files)]
-            num_clips = int(snapshot.rows_of_contents(allowed).sum())
+        num_clips = self.num_clips(options)
+        if num_clips < options.filters.min_clips:
+            return {}
         values = self.calibration.confidences(
             shortlist.cosines,
             mean=float((sample @ query.vector - offsets).mean()),
@@ -404,6 +402,24 @@ class Retriever:
             for hit, steps in zip(hits, zip(*confidences, strict=True), strict=True)
         ]
         return _confident(hits, options)
+
+    def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
+        """Say that hits have no confidence because few clips were searched; empty if they have."""
+        is_missing = any(hit.confidence is None for hit in hits) or bool(options.min_confidence)
+        if self.calibration is None or not is_missing:
+            return ""
+        count, limit = self.num_clips(options.within_dates(query.dates)), options.filters.min_clips
+        if not 0 < count < limit:
+            return ""
+        return f"confidence was not measured for so few clips ({count}; it needs {limit})"
+
+    def num_clips(self, options: SearchOptions) -> int:
+        """Number of clips that are searched."""
+        snapshot, files = self.view.snapshot, self.view.files
+        if not options.filters:
+            return len(snapshot)
+        allowed = files.ids[options.filters.allowed(files)]
+        return int(snapshot.rows_of_contents(allowed).sum())
 
     def _num_files(self, options: SearchOptions) -> int:
         """Number of files that are searched."""

@@ -15,9 +15,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit, Moment
+from eaglenet.core.hits import Hit, Moment, round_times
 from eaglenet.encoders.catalogue import CARDS
-from eaglenet.search.confidence import label
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.hits import recording_of
@@ -340,17 +339,17 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         coarse_score=hit.coarse_score if math.isfinite(hit.coarse_score) else 0.0,
         judge_score=hit.metadata.get("judge_score"),
         confidence=hit.confidence,
-        match=label(hit.confidence),
-        moment=MomentBody(start=hit.moment.start, end=hit.moment.end, best=hit.moment.best),
-        duration=hit.duration,
+        match=hit.match,
+        moment=MomentBody(**round_times(vars(hit.moment))),
+        duration=round(hit.duration, 3),
         **{name: hit.metadata[name] for name in RecordingBody.model_fields if name in hit.metadata},
         from_keyframes=bool(hit.metadata.get("from_keyframes")),
         tags=list(hit.metadata.get("tags", ())),
         more=list(hit.metadata.get("more", ())),
         copies=[shown_path(state, path) for path in hit.metadata.get("copies", ())],
         matched_in=list(hit.matched_in),
-        transcript=[TranscriptBody(**vars(line)) for line in hit.transcript],
-        steps=[StepBody(**step) for step in hit.metadata.get("steps", ())],
+        transcript=[TranscriptBody(**round_times(vars(line))) for line in hit.transcript],
+        steps=[StepBody(**round_times(step)) for step in hit.metadata.get("steps", ())],
         video=f"/api/clips/{hit.clip_id}/video",
         thumbnail=f"/api/clips/{hit.clip_id}/thumbnail",
     )

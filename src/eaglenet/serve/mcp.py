@@ -29,8 +29,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from eaglenet.core.errors import EagleNetError, UsageError, shell_quote
-from eaglenet.core.hits import Hit, Modality, TranscriptKind
-from eaglenet.search.confidence import Label, fits_nothing, label
+from eaglenet.core.hits import Hit, Label, Modality, TranscriptKind, round_times
+from eaglenet.search.confidence import fits_nothing
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
 from eaglenet.search.options import MODALITIES, SearchOptions
@@ -449,12 +449,10 @@ class Agents:
         return MomentBody(
             clip_id=hit.clip_id,
             path=visible_text(shown_path(self.state, hit.path)),
-            start=hit.moment.start,
-            end=hit.moment.end,
-            best=hit.moment.best,
-            duration=hit.duration,
+            **round_times(vars(hit.moment)),
+            duration=round(hit.duration, 3),
             score=hit.score if math.isfinite(hit.score) else 0.0,
-            match=label(hit.confidence),
+            match=hit.match,
             confidence=hit.confidence,
             matched_in=list(hit.matched_in),
             transcript=[visible_text(line.text) for line in hit.transcript[:5]],

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Modality, TranscriptKind
-from eaglenet.search.confidence import Label
+from eaglenet.core.hits import Label, Modality, TranscriptKind
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
 from eaglenet.search.places import find_place
 from eaglenet.serve.library import Order

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.video.input_file import file_status, open_input_file
+from eaglenet.video.input_file import EMPTY_FILE, file_status, open_input_file
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,mxf,nut,rm,"
@@ -100,7 +100,7 @@ def open_container(path: Path, hwaccel: Any = None) -> Container:
     if stat.S_ISDIR(status.st_mode):
         raise VideoDecodeError(path, "is a folder, not a video file")
     if status.st_size == 0:
-        raise VideoDecodeError(path, "the file is empty (0 bytes)")
+        raise VideoDecodeError(path, EMPTY_FILE)
     av = pyav()
     file = None
     try:

@@ -16,7 +16,7 @@ import numpy as np
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.containers import has_image_brand, is_raw
-from eaglenet.video.input_file import open_input_file
+from eaglenet.video.input_file import EMPTY_FILE, file_status, open_input_file
 from eaglenet.video.pixels import Pixels, scaled_size
 from eaglenet.video.sampling import Window
 from eaglenet.video.windows import DecodedVideo
@@ -159,6 +159,8 @@ def read_image(path: Path) -> Image:
         raise
     # Pillow's decoders raise any kind of exception for damaged files.
     except Exception as error:
+        if file_status(path).st_size == 0:
+            raise UnreadableImageError(EMPTY_FILE) from error
         if HEIF not in image_formats() and has_image_brand(path):
             raise UnreadableImageError(NEEDS_HEIF) from error
         raise UnreadableImageError(_cause(error)) from error
@@ -285,7 +287,9 @@ def open_image(path: str | Path) -> Image:
     except FileNotFoundError as error:
         raise VideoDecodeError(path, "no such file") from error
     except UnreadableImageError as error:
-        raise VideoDecodeError(path, f"not an image that can be read ({error})") from error
+        is_empty = str(error) == EMPTY_FILE
+        reason = EMPTY_FILE if is_empty else f"not an image that can be read ({error})"
+        raise VideoDecodeError(path, reason) from error
 
 
 def decode_image_windows(

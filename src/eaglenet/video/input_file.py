@@ -15,6 +15,7 @@ from pathlib import Path
 from eaglenet.core.platform import open_for_reading, read_at, read_into
 
 Version = tuple[int, int, int, int]
+EMPTY_FILE = "the file is empty (0 bytes)"
 
 
 @dataclass
