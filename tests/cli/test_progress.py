@@ -69,7 +69,7 @@ def test_log_says_now_and_then_that_work_goes_on(
         sleep(0.25)  # a step takes long
     text = capsys.readouterr().err
     assert text.startswith("still working after 0:00\n")
-    assert "still working after 0:00; last: run: step 3 of 6\n" in text
+    assert "still working after 0:00; last step: run: step 3 of 6\n" in text
     sleep(0.15)
     assert capsys.readouterr().err == ""
 

@@ -173,7 +173,7 @@ class Heartbeat:
             if now - self._last_line >= LINE_SECONDS:
                 minutes, seconds = divmod(round(now - self._start), 60)
                 line = f"still working after {minutes}:{seconds:02}"
-                self.print(_join("; ", line, self.last_update and f"last: {self.last_update}"))
+                self.print(_join("; ", line, self.last_update and f"last step: {self.last_update}"))
 
 
 class Lines:
