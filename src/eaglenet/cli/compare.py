@@ -78,16 +78,12 @@ def compare(
     says in what. The epoch is chosen on validation. A method that cannot run gets a row with the
     reason. Run the same command again to continue where it stopped.
     """
-    from eaglenet.research.evaluation.run_records import conditions_lines
     from eaglenet.research.experiments.campaign import (
-        approximate_lines,
-        budget_lines,
         campaign_table,
         check_trials,
-        left_out_lines,
         plain_rows,
         reasons,
-        row_conditions,
+        remarks,
     )
     from eaglenet.research.recipes import Recipe
     from eaglenet.research.recipes.comparison import compare as run_comparison
@@ -122,13 +118,7 @@ def compare(
         print(json.dumps({"title": title, "rows": plain_rows(rows)}, indent=2))
         return
     print_table(title, *campaign_table(rows))
-    for line in [
-        *budget_lines(rows),
-        *conditions_lines(row_conditions(rows)),
-        *approximate_lines(rows),
-        *reasons(rows),
-        *left_out_lines(output, rows),
-    ]:
+    for line in remarks(output, rows):
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
 
@@ -269,21 +259,20 @@ def beside_paper(
 
 
 MAX_METHODS = 4  # rows per query of the qualitative figure
+TOP_VIDEOS = 3
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
-    title: Annotated[str, typer.Option(help="Heading of the report.")] = "Report",
     examples: Annotated[
         int,
         typer.Option(min=0, help="Draw this many example queries; loads the models; default 0."),
     ] = 0,
     split: Annotated[str, typer.Option(help="Split of the example queries; default val.")] = "val",
-    top_k: Annotated[int, typer.Option(min=1, help="Videos per example query; default 3.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Write report.md and report.html: tables with mean and spread over seeds, curves, times.
+    """Write report.md: tables with mean and spread over seeds, curves, times.
 
     The table of the test split comes first. With --examples the report also shows what each run
     retrieves for some queries.
@@ -297,14 +286,13 @@ def report(
     notes: list[str] = []
     if examples:
         finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
-        qualitative = _examples(finished_runs, split, examples, top_k, notes)
-    report = write_report(runs, output, title=title, examples=qualitative, notes=notes)
+        qualitative = _examples(finished_runs, split, examples, notes)
+    report = write_report(runs, output, examples=qualitative, notes=notes)
     problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished]
     problems += [(str(entry.folder), entry.reason) for entry in report.broken]
     if as_json:
         record = {
             "markdown": str(report.markdown),
-            "html": str(report.html),
             "runs": report.num_runs,
             "unfinished_or_unreadable": [dict(zip(("folder", "why"), u, strict=True))
                                          for u in problems],
@@ -312,13 +300,13 @@ def report(
         }  # fmt: skip
         print(json.dumps(record, indent=2))
         return
-    print(f"{report.num_runs} runs: {report.markdown} and {report.html}")
+    print(f"{report.num_runs} runs: {report.markdown}")
     for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
         print(f"note: {line}", file=sys.stderr)
 
 
 def _examples(
-    runs: Sequence[RunRecord], split: str, count: int, top_k: int, notes: list[str]
+    runs: Sequence[RunRecord], split: str, count: int, notes: list[str]
 ) -> list[QualitativeExample]:
     """Query one run per recipe; runs on other data than the first are left out."""
     from eaglenet.research.evaluation.figures import best_videos, make_examples
@@ -340,7 +328,7 @@ def _examples(
             continue
         texts = (source.texts(rows) for rows in index_chunks(source.num_texts, 256))
         videos = (source.videos(rows) for rows in index_chunks(source.num_videos, 32))
-        best[group.label] = best_videos(method, texts, videos, top_k=top_k)
+        best[group.label] = best_videos(method, texts, videos, top_k=TOP_VIDEOS)
     return make_examples(best, gallery, count) if gallery is not None and best else []
 
 

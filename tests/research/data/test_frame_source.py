@@ -170,7 +170,7 @@ def test_methods_are_compared_on_it_and_the_report_draws_the_table(
         assert f"| {column} |" in table
     for row in ("clip4clip", "drl"):
         assert f"\n| {row} |" in table
-        assert row in (tmp_path / "out" / "report" / "report.html").read_text()
+        assert row in (tmp_path / "out" / "report" / "report.md").read_text()
     finished = tmp_path / "out" / "clip4clip" / "seed-0" / "result.json"
     before = finished.stat().st_mtime_ns
     assert CliRunner().invoke(app, words).exit_code == 0

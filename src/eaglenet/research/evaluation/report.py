@@ -15,14 +15,6 @@ import numpy as np
 
 from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.research.evaluation.bootstrap import RANKS, compare_ranks, read_ranks
-from eaglenet.research.evaluation.document import (
-    Block,
-    Figure,
-    Heading,
-    Paragraph,
-    Table,
-    write_document,
-)
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.figures import (
     Curve,
@@ -32,11 +24,15 @@ from eaglenet.research.evaluation.figures import (
     recall_against_time_figure,
 )
 from eaglenet.research.evaluation.paper import recall_against_time
-from eaglenet.research.evaluation.paper_blocks import (
+from eaglenet.research.evaluation.report_blocks import (
+    Block,
+    Figure,
     evaluation_seconds,
+    make_table,
     over_datasets,
     paper_blocks,
     seconds_blocks,
+    write_document,
 )
 from eaglenet.research.evaluation.run_records import (
     TITLES,
@@ -77,13 +73,13 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
             continue
         best = max(ranks, key=lambda label: _recall(ranks[label]))
         split = split_title(name.removeprefix(RANKS).lstrip("-"))
-        blocks.append(Heading(f"Differences on the {split}"))
+        blocks.append(f"## Differences on the {split}")
         for base in dict.fromkeys((best, next(iter(ranks)))):
             rows = difference_rows(ranks, base)
             if rows:
                 blocks += [
-                    Paragraph(DIFFERENCES.format(name=base)),
-                    Table(["recipe", "t2v", "v2t"], rows),
+                    DIFFERENCES.format(name=base),
+                    make_table(["recipe", "t2v", "v2t"], rows),
                 ]
     return blocks
 
@@ -119,10 +115,9 @@ METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
 
 @dataclass(frozen=True)
 class Report:
-    """Files of a report, and the runs that it could not show in full."""
+    """The file of a report, and the runs that it could not show in full."""
 
     markdown: Path
-    html: Path
     num_runs: int
     broken: tuple[BrokenRun, ...]
     unfinished: tuple[RunRecord, ...]
@@ -138,10 +133,7 @@ def write_report(
     examples: Sequence[QualitativeExample] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Read the runs and write ``report.md`` and ``report.html`` into ``output``.
-
-    The table of ``first_split`` comes first.
-    """
+    """Read the runs and write ``report.md`` into ``output``; ``first_split`` comes first."""
     runs, broken = read_runs(folders)
     if not runs:
         reasons = "; ".join(f"{entry.folder}: {entry.reason}" for entry in broken)
@@ -153,9 +145,9 @@ def write_report(
     blocks += difference_blocks(groups)
     blocks += [*over_datasets(groups), *seconds_blocks(groups), *paper_blocks(groups)]
     blocks += _figures(runs, groups, examples, notes)
-    blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in notes)]
-    markdown, page = write_document(output, title, blocks)
-    return Report(markdown, page, len(runs), tuple(broken), tuple(unfinished), tuple(notes))
+    blocks += [*_provenance(runs), *_problems(runs, broken), *notes]
+    path = write_document(output, title, blocks)
+    return Report(path, len(runs), tuple(broken), tuple(unfinished), tuple(notes))
 
 
 SPLITS = {"test": "test split", "val": "validation split", "train": "training split"}
@@ -168,7 +160,7 @@ def split_title(split: str) -> str:
 def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
     """One section per split: evaluations of the selected models, then the scores of selection."""
     if not groups:
-        return [Heading("Results"), Paragraph("No run has finished yet.")]
+        return ["## Results", "No run has finished yet."]
     sections: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
     for name in sorted(
         {name for group in groups for run in group.runs for name in run.evaluations}
@@ -181,16 +173,16 @@ def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
     order = sorted(sections, key=lambda title: title != split_title(first_split))
     blocks: list[Block] = []
     for title in order:
-        blocks += [Heading(f"Results on the {title}"), Paragraph(OURS), *_tables(sections[title])]
+        blocks += [f"## Results on the {title}", OURS, *_tables(sections[title])]
     selected: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
     for group in groups:
         records = [run.metrics for run in group.runs if run.metrics]
         selected.setdefault(group.runs[0].selection, []).append((group, records))
     for selection, entries in selected.items():
         split = "test" if "TEST" in selection else "val"
-        heading = Heading(f"Selected epoch, on the {split_title(split)}")
+        heading = f"## Selected epoch, on the {split_title(split)}"
         # A run without evaluations has no other results.
-        blocks += [heading, Paragraph(f"{OURS} {selection.capitalize()}."), *_tables(entries)]
+        blocks += [heading, f"{OURS} {selection.capitalize()}.", *_tables(entries)]
     return blocks
 
 
@@ -213,7 +205,7 @@ def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) 
     header += [*(f"v2t {name}" for name in METRICS), "Rsum"]
     blocks: list[Block] = []
     for protocol, rows in by_protocol.items():
-        blocks += [Paragraph(f"Protocol: {protocol}"), Table(header, rows)]
+        blocks += [f"Protocol: {protocol}", make_table(header, rows)]
     return blocks
 
 
@@ -258,8 +250,8 @@ def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
     rows = [
         [group.label, *as_cells(entry)] for group, entry in zip(groups, conditions, strict=True)
     ]
-    lines = [Paragraph(line) for line in conditions_lines(conditions)]
-    return [Heading("Conditions"), Table(["recipe", *TITLES.values()], rows), *lines]
+    lines = conditions_lines(conditions)
+    return ["## Conditions", make_table(["recipe", *TITLES.values()], rows), *lines]
 
 
 def _figures(
@@ -292,7 +284,7 @@ def _figures(
     if examples:
         caption = "Queries on which the runs disagree, with the best videos of each: right green, "
         add("examples", f"{caption}wrong red", lambda: qualitative_figure(examples))
-    return [Heading("Figures"), *blocks] if blocks else []
+    return ["## Figures", *blocks] if blocks else []
 
 
 def _loss_curves(runs: Sequence[RunRecord]) -> list[Curve]:
@@ -368,8 +360,8 @@ def _provenance(runs: Sequence[RunRecord]) -> list[Block]:
         rows.append([short_folder, str(run.seed), commit, str(versions.get("torch", "?")),
                      str(device), videos or "?"])  # fmt: skip
     return [
-        Heading("Software and hardware"),
-        Table(["run", "seed", "commit", "torch", "hardware", "videos"], rows),
+        "## Software and hardware",
+        make_table(["run", "seed", "commit", "torch", "hardware", "videos"], rows),
     ]
 
 
@@ -382,4 +374,4 @@ def _problems(runs: Sequence[RunRecord], broken: Sequence[BrokenRun]) -> list[Bl
     rows += [[str(entry.folder), entry.reason] for entry in broken]
     if not rows:
         return []
-    return [Heading("Unfinished or unreadable runs"), Table(["folder", "problem"], rows)]
+    return ["## Unfinished or unreadable runs", make_table(["folder", "problem"], rows)]

@@ -19,8 +19,8 @@ from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
 from eaglenet.research.environment import describe_environment
 from eaglenet.research.evaluation import report
-from eaglenet.research.evaluation.document import Block, Heading, Paragraph, Table, to_markdown
 from eaglenet.research.evaluation.evaluate import mean_and_spread
+from eaglenet.research.evaluation.report_blocks import make_table, to_markdown
 from eaglenet.research.evaluation.run_records import (
     TITLES,
     Conditions,
@@ -285,9 +285,15 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(numbers) if numbers else None
 
 
-def row_conditions(rows: Sequence[CampaignRow]) -> list[Conditions]:
-    """Conditions of each row that ran."""
-    return [row.conditions for row in finished_rows(rows)]
+def remarks(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
+    """Lines on differences between the rows, on rows that could not run, and on other runs."""
+    return [
+        *budget_lines(rows),
+        *conditions_lines([row.conditions for row in finished_rows(rows)]),
+        *approximate_lines(rows),
+        *reasons(rows),
+        *left_out_lines(folder, rows),
+    ]
 
 
 def approximate_lines(rows: Sequence[CampaignRow]) -> list[str]:
@@ -331,7 +337,7 @@ def write_report(
         {"title": title, "split": split, **describe_environment(), "rows": plain_rows(rows, paper)},
     )
     ran = finished_rows(rows)
-    blocks: list[Block] = [Table(*(table or campaign_table(rows)))]
+    blocks = [make_table(*(table or campaign_table(rows)))]
     if ran:
         points = [
             [
@@ -342,19 +348,21 @@ def write_report(
             ]
             for row in sorted(ran, key=lambda row: float(row.test_seconds))
         ]
-        conditions = row_conditions(ran)
+        budgets = [[row.label, *_budget_cells(row.budget)] for row in ran]
+        conditions = [[row.label, *as_cells(row.conditions)] for row in ran]
         blocks += [
-            Heading("Recall against test time"),
-            Table(["", "whole test s", "of it scoring s", "t2v R@1"], points),
-            Paragraph(f"Split: {split}. Protocol: {ran[0].protocol}; {ran[0].selection}."),
-            Heading("Budget"),
-            Table(["", *BUDGET.values()], [[row.label, *_budget_cells(row.budget)] for row in ran]),
-            *(Paragraph(line) for line in (*budget_lines(rows), *approximate_lines(rows))),
-            Heading("Conditions"),
-            Table(["", *TITLES.values()], [[row.label, *as_cells(row.conditions)] for row in ran]),
-            *(Paragraph(line) for line in conditions_lines(conditions)),
+            "## Recall against test time",
+            make_table(["", "whole test s", "of it scoring s", "t2v R@1"], points),
+            f"Split: {split}. Protocol: {ran[0].protocol}; {ran[0].selection}.",
+            "## Budget",
+            make_table(["", *BUDGET.values()], budgets),
+            *budget_lines(rows),
+            *approximate_lines(rows),
+            "## Conditions",
+            make_table(["", *TITLES.values()], conditions),
+            *conditions_lines([row.conditions for row in ran]),
         ]
-    blocks += [Paragraph(line) for line in (*reasons(rows), *left_out_lines(folder, rows))]
+    blocks += [*reasons(rows), *left_out_lines(folder, rows)]
     write_text(folder / f"{name}.md", to_markdown(title, blocks))
     if ran:
         runs = [folder / slug(row.label) for row in ran]
