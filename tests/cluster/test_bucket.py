@@ -29,8 +29,9 @@ from made_store import (
     path_of,
 )
 
-from eaglenet.cluster import bucket, lease, mirror
+from eaglenet.cluster import bucket, mirror
 from eaglenet.cluster import log as chunks
+from eaglenet.cluster import log as lease
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.log import HEAD, Head
 from eaglenet.core.errors import StoreError, UnreachableError, UsageError

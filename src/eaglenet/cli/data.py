@@ -53,7 +53,6 @@ def check(
     decode: Annotated[
         bool, typer.Option("--decode", help="Take frames of every video, not only open it.")
     ] = False,
-    probe: Annotated[bool, typer.Option(help="Open every file that was found.")] = True,
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +79,6 @@ def check(
                 splits=splits,
                 video_folders=videos or (),
                 decode=decode,
-                probe_files=probe,
                 workers=workers,
                 progress=announce(""),
                 **options,

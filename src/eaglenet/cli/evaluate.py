@@ -191,7 +191,7 @@ def evaluate(
 def _evaluate_moments(
     store: str, annotations: Path, device: str, output: Path | None, *, as_json: bool
 ) -> None:
-    from eaglenet.research.data.moment_files import read_moments
+    from eaglenet.research.data.annotation_files import read_moments
     from eaglenet.research.evaluation.moments import evaluate_store
     from eaglenet.search.engine import Engine
 
@@ -249,9 +249,6 @@ def metrics(
             help="Also apply hubness offsets from these scores, bank texts x videos.",
         ),
     ] = None,
-    transpose: Annotated[
-        bool, typer.Option("--transpose", help="Read the file as videos x texts.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print R@1/5/10, MdR, MnR and Rsum in both directions. Ties count against the model.
@@ -276,7 +273,6 @@ def metrics(
         return bank
 
     scores = read_scores(scores_file)
-    scores = scores.T.contiguous() if transpose else scores
     owners = (
         read_video_of_text(video_of_text, len(scores))
         if video_of_text is not None

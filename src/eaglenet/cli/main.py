@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from eaglenet.cli.dataclass_options import make_command
+from eaglenet.cli.options import make_command
 from eaglenet.cli.terminal import (
     SafeFormatter,
     ShortCommand,

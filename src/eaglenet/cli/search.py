@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import CaptionHit, HitList, SearchResult
-    from eaglenet.search.judge import Judge
     from eaglenet.video.query_decoder import QueryDecoder
 
 PROMPT = "search> "
@@ -177,7 +175,11 @@ def search(
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import runs_through_numpy
 
-    opened_judge = _open_judge(judge)
+    opened_judge = None
+    if judge is not None:
+        from eaglenet.search.judge import Judge
+
+        opened_judge = Judge(judge)
     engine = Engine.open(store, model, device, decoder)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
@@ -307,8 +309,9 @@ def _play(hit: Hit) -> None:
 @contextmanager
 def history() -> Iterator[None]:
     """Keep a history of queries for the arrow keys, if the system has readline."""
-    readline = _import_readline()
-    if readline is None:
+    try:
+        import readline
+    except ImportError:
         yield
         return
     path = data_folder() / "history"
@@ -322,14 +325,6 @@ def history() -> Iterator[None]:
         with suppress(OSError):
             readline.write_history_file(path)
             path.chmod(0o600)
-
-
-def _import_readline() -> ModuleType | None:
-    try:
-        import readline
-    except ImportError:
-        return None
-    return readline
 
 
 def _require_images() -> DrawImage:
@@ -484,14 +479,6 @@ def _start_decoder() -> QueryDecoder:
     decoder = QueryDecoder()
     decoder.start()
     return decoder
-
-
-def _open_judge(address: str | None) -> Judge | None:
-    if address is None:
-        return None
-    from eaglenet.search.judge import Judge
-
-    return Judge(address)
 
 
 def _print_notice(query: AnyQuery, hits: HitList) -> None:

@@ -70,7 +70,7 @@ def train(
     """
     from eaglenet.research.experiments.runs import train as run_training
     from eaglenet.research.small.run import TOWER_RECIPES
-    from eaglenet.research.training.loggers import parse_boards
+    from eaglenet.research.training.checkpoint import parse_boards
 
     boards = parse_boards(log)
     if name in TOWER_RECIPES:
@@ -80,7 +80,7 @@ def train(
         return
     # A dry run reports a wrong root together with everything else that is missing.
     at_root = [f"data.root={root}"] if dry_run and root else root_setting(root)
-    experiment = find_experiment(name, data, tower, protocol, variants)
+    _, experiment = find_experiment(name, data, tower, protocol, variants)
     experiment = experiment.override([*at_root, *(settings or [])])
     if dry_run:
         dry_run_experiment(experiment, device, as_json)
@@ -223,24 +223,19 @@ def recipes(
         axes = list_axes()
         print(json.dumps(axes, indent=2) if as_json else "\n".join(axes_lines(axes)))
         return
-    rows = {row: recipe for row, recipe in _items(paper_recipes()) if row.startswith(f"{name}/")}
-    if rows:
-        commands = {row: recipe.command for row, recipe in rows.items()}
-        width = max(map(len, commands))
-        lines = [f"{row:<{width}}  {command}" for row, command in commands.items()]
-        print(json.dumps(commands, indent=2) if as_json else "\n".join(lines))
+    rows = paper_recipes()
+    commands = {row: rows[row].command for row in rows if row.startswith(f"{name}/")}
+    if commands:
+        print(json.dumps(commands, indent=2) if as_json else "\n".join(_columns(commands, "")))
         return
-    experiment = find_experiment(name, data, tower, protocol, variants).override(settings or [])
+    recipe, experiment = find_experiment(name, data, tower, protocol, variants)
+    experiment = experiment.override(settings or [])
     if as_json:
         print(json.dumps(experiment.to_plain(), indent=2))
         return
-    if not name.endswith(".json"):
-        print(find_recipe(name, data, tower, protocol, variants).command)
+    if recipe is not None:
+        print(recipe.command)
     print("\n".join(difference_lines(experiment)))
-
-
-def _items(registry: Any) -> Iterable[tuple[str, Any]]:
-    return ((name, registry[name]) for name in registry)
 
 
 def list_axes() -> dict[str, Any]:
@@ -250,12 +245,11 @@ def list_axes() -> dict[str, Any]:
     from eaglenet.research.recipes.benchmarks import TOWERS
     from eaglenet.research.recipes.recipe import OTHER_TOWERS
 
-    methods = {
-        name: spec.paper + (" (approximate)" if spec.is_approximate else "")
-        for name, spec in _items(METHODS)
-    }
     return {
-        "methods": methods,
+        "methods": {
+            name: METHODS[name].paper + (" (approximate)" if METHODS[name].is_approximate else "")
+            for name in METHODS
+        },
         "data": {
             name: {"title": axis.title, "towers": {t: list(p) for t, p in axis.towers.items()}}
             for name, axis in DATA.items()
@@ -274,26 +268,26 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
     """The axes in about forty lines."""
     lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
     lines += ["", "METHOD", *_wrapped(axes["methods"])]
-    lines += ["", "--data: towers, the default first"]
-    width = max(map(len, axes["data"]))
-    for name, entry in axes["data"].items():
-        lines.append(f"  {name:<{width}}  {entry['title']}: {_short(entry['towers'])}")
-    lines += ["", "--tower"]
-    width = max(map(len, axes["towers"]))
-    lines += [f"  {name:<{width}}  {title}" for name, title in axes["towers"].items()]
-    lines += ["", "--protocol"]
-    width = max(map(len, axes["protocols"]))
-    lines += [f"  {name:<{width}}  {title}" for name, title in axes["protocols"].items()]
+    data = {
+        name: f"{entry['title']}: {_short(entry['towers'])}" for name, entry in axes["data"].items()
+    }
+    lines += ["", "--data: towers, the default first", *_columns(data)]
+    lines += ["", "--tower", *_columns(axes["towers"])]
+    lines += ["", "--protocol", *_columns(axes["protocols"])]
     lines += ["", "--variant"]
     for method, variants in axes["variants"].items():
-        for name, values in variants.items():
-            lines.append(f"  {method}: {name}={'|'.join(values)}")
+        lines += [f"  {method}: {name}={'|'.join(values)}" for name, values in variants.items()]
     return [
         *lines,
         "",
         f"Rows of the paper: {', '.join(axes['tables'])}; `eaglenet recipes table1` lists them.",
         "`eaglenet recipes METHOD --data NAME ...` shows what a composition sets.",
     ]
+
+
+def _columns(texts: Mapping[str, str], indent: str = "  ") -> list[str]:
+    width = max(map(len, texts))
+    return [f"{indent}{name:<{width}}  {text}" for name, text in texts.items()]
 
 
 def _short(towers: Iterable[str]) -> str:
@@ -336,30 +330,23 @@ def difference_lines(experiment: Experiment) -> list[str]:
     return [*lines, f"notes: {experiment.notes}"]
 
 
-def find_recipe(
+def find_experiment(
     name: str, data: str, tower: str, protocol: str, variants: list[str] | None
-) -> Recipe:
-    """The recipe of a method, or of a row of the paper's tables, with the given axes."""
-    from eaglenet.research.recipes import Recipe, paper_recipe
+) -> tuple[Recipe | None, Experiment]:
+    """A recipe (of a method or of a row of the paper) and its experiment, or one saved as JSON."""
+    from eaglenet.research.experiments.experiment import Experiment
+    from eaglenet.research.recipes import Recipe, paper_recipes
     from eaglenet.research.recipes.recipe import ROW_NAME
 
     axes = {"data": data, "tower": tower, "protocol": protocol, "variants": tuple(variants or ())}
-    recipe = paper_recipe(name) if ROW_NAME.fullmatch(name) else Recipe(name)
     changes: dict[str, Any] = {axis: value for axis, value in axes.items() if value}
-    return dataclasses.replace(recipe, **changes)
-
-
-def find_experiment(
-    name: str, data: str, tower: str, protocol: str, variants: list[str] | None
-) -> Experiment:
-    """The experiment of a recipe, or one saved as JSON."""
-    from eaglenet.research.experiments.experiment import Experiment
-
-    if not name.endswith(".json"):
-        return find_recipe(name, data, tower, protocol, variants).build()
-    if data or tower or protocol or variants:
-        raise UsageError(
-            f"{name} is a whole experiment; change it with --set instead of --data, --tower, "
-            "--protocol and --variant"
-        )
-    return Experiment.load(Path(name))
+    if name.endswith(".json"):
+        if changes:
+            raise UsageError(
+                f"{name} is a whole experiment; change it with --set instead of --data, --tower, "
+                "--protocol and --variant"
+            )
+        return None, Experiment.load(Path(name))
+    recipe = paper_recipes()[name] if ROW_NAME.fullmatch(name) else Recipe(name)
+    recipe = dataclasses.replace(recipe, **changes)
+    return recipe, recipe.build()

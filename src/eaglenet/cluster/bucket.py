@@ -6,7 +6,7 @@
     log/...           changes to clips, files and transcripts, in order (see ``log``)
     features/...      features of the clips, one record each
     thumbnails/...    JPEG files end to end
-    writer.lease      renewed by the one writer (see ``lease``)
+    writer.lease      renewed by the one writer (see ``log``)
 
 All objects but two are written once and never changed. A commit uploads objects and then names them
 in ``store.json`` by a conditional write: it becomes visible as a whole, or not at all, and a writer
@@ -29,7 +29,6 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.cluster.lease import Lease, hold_lease
 from eaglenet.cluster.log import (
     HEAD,
     PARTS,
@@ -37,10 +36,12 @@ from eaglenet.cluster.log import (
     Chunk,
     Finish,
     Head,
+    Lease,
     Operation,
     SetHubness,
     append,
     encode,
+    hold_lease,
     length_of,
     new_id,
 )

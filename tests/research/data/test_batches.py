@@ -11,12 +11,12 @@ import torch
 
 from eaglenet.core.errors import DatasetError
 from eaglenet.core.types import FrameSpec, PairBatch, TextFeatures, Tokens, VideoFeatures
-from eaglenet.research.data.batches import prefetch
 from eaglenet.research.data.features import FeatureSplit, PackedTokens
 from eaglenet.research.data.frame_cache import FrameCache
 from eaglenet.research.data.records import RetrievalProtocol, Split, VideoRecord, make_split
 from eaglenet.research.data.sources import cached_source
 from eaglenet.research.experiments.stored_data import feature_source
+from eaglenet.research.training.epochs import prefetch
 from eaglenet.video.decoding import decode, write_video
 
 SPEC = FrameSpec(num_frames=3, size=32)

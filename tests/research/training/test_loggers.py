@@ -12,8 +12,13 @@ import pytest
 
 from eaglenet.core.errors import UsageError
 from eaglenet.research.experiments.runs import train
-from eaglenet.research.training.checkpoint import read_log
-from eaglenet.research.training.loggers import BOARDS, numbers, open_boards, parse_boards
+from eaglenet.research.training.checkpoint import (
+    BOARDS,
+    numbers,
+    open_boards,
+    parse_boards,
+    read_log,
+)
 from tiny import tiny_experiment
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.research.data.annotation_files import (
+    MomentText,
     VideoFinder,
     captions_by_video,
     captions_of_entries,
@@ -29,10 +30,10 @@ from eaglenet.research.data.annotation_files import (
     read_json,
     read_json_lines,
     read_list,
+    read_moments,
     refuse_duplicates,
     stem_of,
 )
-from eaglenet.research.data.moment_files import MomentText, read_moments
 from eaglenet.research.data.records import (
     DatasetSpec,
     RetrievalProtocol,

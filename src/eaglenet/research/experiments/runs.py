@@ -37,7 +37,7 @@ from eaglenet.research.experiments.build import (
 )
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.stored_data import save_with_towers
-from eaglenet.research.training.checkpoint import Position, read_log
+from eaglenet.research.training.checkpoint import Position, check_boards, read_log
 from eaglenet.research.training.distributed import (
     World,
     barrier,
@@ -47,7 +47,6 @@ from eaglenet.research.training.distributed import (
     wait_for_main,
 )
 from eaglenet.research.training.epochs import pair_samplers
-from eaglenet.research.training.loggers import check_boards
 from eaglenet.research.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)

@@ -37,8 +37,6 @@ from eaglenet.research.small.trainer import (
     BEST,
     PairTrainer,
     PairTrainingConfig,
-    Weights,
-    greedy_soup,
 )
 
 TEXT_BATCH = 100
@@ -96,7 +94,7 @@ class PairExperiment:
     beginning: first stage, common to all ingredients, with towers that do not pool patches.
     ingredients: runs that continue it, each ``beginning`` with these settings changed, separated
         by spaces ("lr_towers=5e-5 seed=1"). The teacher is the mean of the weights that improve
-        each other (:func:`eaglenet.research.small.trainer.greedy_soup`).
+        each other (:func:`greedy_soup`).
     further, agreeing, finishing: likewise, one stage after another, each from the mean of the
         previous one, which also enters the next mean. Settings of ``agreeing`` may add images of
         ``unlabelled`` to each batch.
@@ -188,6 +186,34 @@ def train_pairs(
     if sentences:
         save_hubness_head(output / MODEL, sentences, experiment.head_weight)
     return output / MODEL
+
+
+Weights = Mapping[str, Tensor]
+
+
+def mean_of_weights(parts: Sequence[Weights]) -> dict[str, Tensor]:
+    """The mean of each weight over all parts."""
+    names = parts[0].keys()
+    return {
+        name: sum((part[name] for part in parts[1:]), parts[0][name]) / len(parts) for name in names
+    }
+
+
+def greedy_soup(
+    parts: Sequence[Weights], score: Callable[[Weights], float]
+) -> tuple[dict[str, Tensor], list[int], float]:
+    """Average weights, best first; each next one is included if the score does not fall.
+
+    Returns the mean, the numbers of the weights in it, and its score.
+    """
+    scores = [score(part) for part in parts]
+    order = sorted(range(len(parts)), key=lambda number: -scores[number])
+    members, best = [order[0]], scores[order[0]]
+    for number in order[1:]:
+        candidate = score(mean_of_weights([parts[k] for k in [*members, number]]))
+        if candidate >= best:
+            members, best = [*members, number], candidate
+    return mean_of_weights([parts[k] for k in members]), members, best
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from eaglenet.core.types import PairBatch
 from eaglenet.encoders.low_rank import adapt_towers, merged_state
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import save
-from eaglenet.research.data.batches import PairSampler
 from eaglenet.research.data.sources import Source
 from eaglenet.research.environment import peak_memory
 from eaglenet.research.evaluation.evaluate import EvaluationResult
@@ -42,6 +41,7 @@ from eaglenet.research.training.checkpoint import (
     Position,
     cut_log,
     latest_checkpoint,
+    open_boards,
     write_checkpoint,
 )
 from eaglenet.research.training.config import TrainingConfig
@@ -57,8 +57,12 @@ from eaglenet.research.training.distributed import (
     whole_state,
     whole_weights,
 )
-from eaglenet.research.training.epochs import epoch_batches, evaluate_source, pair_samplers
-from eaglenet.research.training.loggers import open_boards
+from eaglenet.research.training.epochs import (
+    PairSampler,
+    epoch_batches,
+    evaluate_source,
+    pair_samplers,
+)
 from eaglenet.research.training.optimizer import (
     freeze_parameters,
     halve_towers,
@@ -157,7 +161,7 @@ class Trainer:
     """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``.
 
     ``experiment``, as plain values, is kept in every checkpoint for whoever opens one. ``boards``
-    are names of :data:`eaglenet.research.training.loggers.BOARDS`.
+    are names of :data:`eaglenet.research.training.checkpoint.BOARDS`.
     """
 
     def __init__(

@@ -21,15 +21,14 @@ from eaglenet.encoders.compact import (
     leave_out_patches,
 )
 from eaglenet.research.small.banks import PairBank, join_banks
-from eaglenet.research.small.losses import agreement_loss, distillation_loss
-from eaglenet.research.small.run import PairExperiment, Stages
+from eaglenet.research.small.run import PairExperiment, Stages, greedy_soup, mean_of_weights
 from eaglenet.research.small.trainer import (
     BEST,
     PairTrainer,
     PairTrainingConfig,
     Unlabelled,
-    greedy_soup,
-    mean_of_weights,
+    agreement_loss,
+    distillation_loss,
 )
 
 TINY = CompactConfig(
