@@ -34,6 +34,7 @@ from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import sample
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
 from eaglenet.research.experiments.runs import repeatable
+from eaglenet.research.training.config import Precision, TrainingConfig
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
     build_optimizer,
@@ -41,7 +42,7 @@ from eaglenet.research.training.optimizer import (
     halve_towers,
     parameter_groups,
 )
-from eaglenet.research.training.step import Precision, StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 from released_loop import ReleasedLoop
 
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}
@@ -98,7 +99,7 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
     optimizer = build_optimizer(groups, "adamw")
     batch = make_batch(config, options)
     world = World(device=torch.device(options.device))
-    settings = StepOptions(precision=options.precision)
+    settings = TrainingConfig(precision=options.precision)
 
     def step() -> Tensor:
         with repeatable(world.device, options.deterministic):
@@ -174,7 +175,7 @@ def plain_losses(config: ClipConfig, options: argparse.Namespace) -> tuple[dict[
         losses: list[Losses] = []
 
         def step(chosen: Precision = precision, model: EagleNet = method) -> None:
-            settings = StepOptions(precision=chosen)
+            settings = TrainingConfig(precision=chosen)
             losses.append(training_losses(model, batch, settings, world, seed=1))  # noqa: B023
 
         count = operations(step)

@@ -333,7 +333,6 @@ def _examples(
 
 
 def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
-    """Open the model, data and gallery of a run."""
     from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
     from eaglenet.research.evaluation.figures import Gallery

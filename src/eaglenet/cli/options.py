@@ -94,7 +94,6 @@ def root_setting(root: str) -> list[str]:
 
 
 def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
-    """Print a table to the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -238,7 +237,6 @@ def _field_type(cls: type, spec: dataclasses.Field[Any]) -> Any:
 
 
 def _nested(cls: type, spec: dataclasses.Field[Any]) -> type | None:
-    """Return the dataclass of a field that is expanded."""
     if spec.metadata or spec.default_factory is dataclasses.MISSING:
         return None
     return _dataclass_of(spec.default_factory)[0]
@@ -282,7 +280,6 @@ def _option_of(cls: type, spec: dataclasses.Field[Any]) -> inspect.Parameter:
 
 
 def _field_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the fields of a dataclass from those of the options."""
     result: dict[str, Any] = {}
     for spec in dataclasses.fields(cls):
         nested = _nested(cls, spec)

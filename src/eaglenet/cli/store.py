@@ -24,8 +24,6 @@ LABEL_WIDTH = 18
 
 
 class TableFormat(StrEnum):
-    """Formats of an export."""
-
     parquet = "parquet"
     lance = "lance"
     csv = "csv"

@@ -163,7 +163,6 @@ class Heartbeat:
         self._is_done.set()
 
     def print(self, line: str) -> None:
-        """Print a line of progress."""
         self._last_line = time.monotonic()
         print_line(line, is_error=True)
 

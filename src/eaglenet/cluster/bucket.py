@@ -300,7 +300,6 @@ class BucketWriter:
         return num_visible
 
     def _append(self, operation: Operation) -> None:
-        """Add an operation to the log."""
         with storage_errors():
             self.lease.require()
             head, operation = _append_operation(self.folder, self.head, operation)
@@ -533,7 +532,6 @@ def _operations_of(
 
 
 def _is_inside(starts: NDArray[np.int64], chunks: Sequence[Chunk]) -> NDArray[np.bool_]:
-    """Return a mask of the offsets that lie in one of the chunks."""
     is_inside = np.zeros(len(starts), bool)
     for chunk in chunks:
         is_inside |= (starts >= chunk.start) & (starts < chunk.end)

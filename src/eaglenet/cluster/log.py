@@ -236,7 +236,6 @@ Operation = Changes | SetHubness | Finish
 
 
 def encode(operation: Operation) -> bytes:
-    """Bytes of an operation in the log."""
     header: dict[str, Any] = {"kind": type(operation).__name__}
     arrays: dict[str, Any] = {}
     if isinstance(operation, SetHubness) and operation.bank is not None:
@@ -417,7 +416,6 @@ def _holder(content: bytes) -> str:
 
 @contextmanager
 def hold_lease(folder: ObjectFolder) -> Iterator[Lease]:
-    """Hold a store for writing."""
     lease = Lease(folder)
     lease.take()
     try:

@@ -203,7 +203,6 @@ class Mirror:
         return writer
 
     def _operations(self, head: Head, position: Position) -> Iterator[tuple[Position, Operation]]:
-        """Operations after a position."""
         for chunk in head.parts["log"]:
             if chunk.end <= position.end:
                 continue
@@ -251,7 +250,6 @@ class Mirror:
 
 
 def cache_bytes() -> int:
-    """Bytes that all copies may take together."""
     text = os.environ.get(BYTES_VARIABLE, "")
     if text and not text.isdigit():
         raise UsageError(f"{BYTES_VARIABLE} is a number of bytes, not {text!r:.60}")

@@ -122,7 +122,6 @@ class RemoteShard:
         self.reason = ""
 
     def submit(self, query: ShardQuery[Answer]) -> Future[list[Answer]]:
-        """Send a query in a thread."""
         return self._threads.submit(self.answer, query)
 
     def answer(self, query: ShardQuery[Answer]) -> list[Answer]:
@@ -150,7 +149,6 @@ class RemoteShard:
         return answers
 
     def record(self, failure: ShardFailureError | None) -> None:
-        """Record a failure, or that the shard answered."""
         if failure is None:
             if self.failed_at is not None:
                 logger.warning("%s answers again", self.name)
@@ -313,7 +311,6 @@ class ShardScan:
         filters: Filters | None = None,
         hubness_weights: Sequence[float] | None = None,
     ) -> ShardQuery[Shortlist]:
-        """Query for the best clips of each shard."""
         body = {
             **self._body(snapshot, filters),
             "k": k,
@@ -335,7 +332,6 @@ class ShardScan:
         count: int,
         filters: Filters | None = None,
     ) -> ShardQuery[Near]:
-        """Query for the best codes of each shard."""
         body = {**self._body(snapshot, filters), "count": count, "weights": pack(weights, "<i2")}
         is_half_code = is_halved(snapshot.num_rows, num_bits(snapshot.manifest.dim) // 64)
         return ShardQuery(
@@ -388,7 +384,6 @@ class ShardScan:
                     probes[shard] = shard.submit(self._probe_query(self._last))
 
     def close(self) -> None:
-        """Stop sending queries."""
         self._stop.set()
         for shard in self.shards:
             shard.close()

@@ -237,7 +237,6 @@ class Shard:
             snapshot.codes(*rows)
 
     def scan(self, request: ScanRequest) -> Lists:
-        """Best clips of this shard."""
         snapshot, row_mask = self._check(request)
         queries = _arrays("vectors", request.vectors, "<f4", request.dim).astype(np.float32)
         if not np.isfinite(queries).all():
@@ -306,7 +305,6 @@ def _other_version(text: str) -> Problem:
 
 
 def _arrays(name: str, text: str, dtype: str, size: int) -> NDArray[Any]:
-    """Decode a field of a request as ``[queries, size]``."""
     try:
         values = unpack(text, dtype)
     except ValueError as error:

@@ -36,7 +36,7 @@ from eaglenet.research.training.optimizer import (
     freeze_parameters,
     halve_towers,
 )
-from eaglenet.research.training.step import StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 
 DIM, FRAMES, WORDS, PAIRS = 8, 3, 7, 5
 DATASETS = ("msrvtt", "didemo", "msvd", "vatex")
@@ -219,10 +219,7 @@ def take_step(experiment: Experiment) -> None:
     if training.precision == "fp16_weights":
         halve_towers(method)
     optimizer = training.make_optimizer(method)
-    options = StepOptions(
-        training.precision, training.accumulate, training.accumulation, augment=training.augment
-    )
-    losses = training_losses(method, make_batch(small), options, World())
+    losses = training_losses(method, make_batch(small), training, World())
     optimizer.step()
     assert all(value.isfinite() for value in losses.terms.values())
 

@@ -19,6 +19,7 @@ from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import build_method, load_source
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.training import trainer as trainer_module
+from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import (
     World,
     average_gradients,
@@ -28,7 +29,7 @@ from eaglenet.research.training.distributed import (
     leave,
 )
 from eaglenet.research.training.epochs import evaluate_source
-from eaglenet.research.training.step import StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 from processes import free_port, run_ranks, start, wait
 from tiny import logged_losses, tiny_experiment
 
@@ -52,7 +53,7 @@ def gradients_of(
             batch.video_ids,
         )
         method.zero_grad()
-        losses = training_losses(method, batch, StepOptions(**options), world, seed=step)
+        losses = training_losses(method, batch, TrainingConfig(**options), world, seed=step)
         average_gradients(method.parameters(), world)
         totals.append(losses.total)
     gradients = {

@@ -133,7 +133,6 @@ class FeatureSplit:
         return self.video_batch(torch.arange(self.num_videos))
 
     def to(self, device: torch.device | str) -> FeatureSplit:
-        """The same split with its packed arrays on a device."""
         return _move_fields(self, device)
 
     def select(self, video_indices: Sequence[int] | Tensor) -> FeatureSplit:
@@ -224,7 +223,6 @@ def stored_widths(folder: Path) -> tuple[int, int] | None:
 
 
 def load_feature_folder(folder: Path | str) -> FeatureSplit:
-    """Read and check a feature folder."""
     folder = Path(folder)
     index = read_index(folder)
     frames = read_array(folder / FRAMES_FILE, (np.float16, np.float32))

@@ -428,7 +428,6 @@ class FrameCache:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the data file."""
         path = self.folder / DATA_FILE
         return path.stat().st_size if path.exists() else 0
 

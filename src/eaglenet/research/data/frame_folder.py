@@ -66,7 +66,6 @@ class FrameItem:
     captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        """The item as a line of the index."""
         return json.dumps(
             {
                 "id": self.id,
@@ -137,7 +136,6 @@ class FrameFolderWriter:
         self._lines.append(item.to_line())
 
     def close(self) -> None:
-        """Write the index."""
         if self._shard is not None:
             self._shard.close()
         (self.folder / INDEX_FILE).write_text("\n".join(self._lines) + "\n", "utf-8")
@@ -152,14 +150,11 @@ class FrameFolderWriter:
 
 @dataclass(frozen=True)
 class FrameFolder:
-    """The items of a folder of frames."""
-
     folder: Path
     items: tuple[FrameItem, ...]
 
     @classmethod
     def open(cls, folder: Path) -> FrameFolder:
-        """Read the index."""
         path = folder / INDEX_FILE
         if not path.is_file():
             raise DatasetError(
@@ -177,7 +172,6 @@ class FrameFolder:
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """Items of each split."""
         return Counter(item.split for item in self.items)
 
     def read_jpegs(self) -> Iterator[tuple[str, bytes]]:

@@ -128,7 +128,6 @@ def find_images(plan: FramePreparation) -> dict[str, list[Path]]:
 
 
 def read_captions(path: Path) -> Mapping[str, Sequence[str]]:
-    """Captions by item."""
     if path.suffix == ".gz":
         try:
             content = untrusted.parse_json(

@@ -46,8 +46,6 @@ OWN = RetrievalProtocol(
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a captions file."""
-
     where: str
     video: str
     captions: tuple[Any, ...]

@@ -195,8 +195,6 @@ FILE_OPTIONS = ("finder", "video_folders")
 
 
 def with_checked_options(name: str, load: Loader) -> Loader:
-    """Wrap ``load`` to refuse unknown options and values of another type."""
-
     @wraps(load)
     def checked(root: Path | str, split: str, **options: Any) -> Split:
         return load(root, split, **check_options(name, load, options))

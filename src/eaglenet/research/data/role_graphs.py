@@ -153,7 +153,6 @@ def role_graph(words: Sequence[str], length: int) -> TextGraph:
 
 
 def role_graphs(sentences: Sequence[Sequence[str]], length: int) -> TextGraph:
-    """Graphs of several sentences."""
     return TextGraph.concatenate([role_graph(words, length) for words in sentences])
 
 
@@ -174,7 +173,6 @@ def over_tokens(
 
 
 def stems(word: str) -> set[str]:
-    """Stems that a word may be a form of."""
     forms = {word}
     for ending, others in (
         ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ing", ("", "e")), ("ed", ("", "e")),

@@ -68,7 +68,6 @@ class DataChoice:
         return folder
 
     def refuse_options(self, known: set[str]) -> None:
-        """Refuse options that are not ``known``."""
         for name in self.options:
             if name not in known:
                 listed = ", ".join(sorted(known))
@@ -235,7 +234,6 @@ def open_videos(data: DataChoice, split: str, opening: Opening) -> Source:
 
 
 def look_at_videos(data: DataChoice, split: str) -> Findings:
-    """Count the videos that have a file."""
     records = load_records(data, split)
     return findings_of(records, records.present().video_of_text, len(records.missing))
 

@@ -104,8 +104,6 @@ class Timings:
 
 @dataclass(frozen=True)
 class NoiseSpread:
-    """Metrics over several seeds of the evaluation noise."""
-
     seeds: tuple[int, ...]
     metrics: tuple[Metrics, ...]
 
@@ -135,7 +133,6 @@ class EvaluationResult:
     notes: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         record: dict[str, Any] = {
             "method": self.method,
             "protocol": self.protocol,

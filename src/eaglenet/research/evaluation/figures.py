@@ -28,8 +28,6 @@ MIN_SPAN = 2.0
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot."""
-
     label: str
     x: Sequence[int | float]
     y: Sequence[int | float]
@@ -252,7 +250,6 @@ def _spread(queries: Sequence[int], count: int) -> Sequence[int]:
 def make_examples(
     best: Mapping[str, Int[Tensor, "texts best"]], gallery: Gallery, count: int
 ) -> list[QualitativeExample]:
-    """Build examples with the frames of every retrieved video."""
     examples = []
     for query in choose_queries(best, gallery.video_of_text, count):
         right = int(gallery.video_of_text[query])

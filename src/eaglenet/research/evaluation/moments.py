@@ -48,7 +48,6 @@ def span_ious(moments: NDArray[np.float64], spans: NDArray[np.float64]) -> NDArr
 
 
 def text_iou(moment: Span, text: MomentText) -> float:
-    """IoU of a moment with the annotation of a text."""
     ious = np.sort(span_ious(np.array([moment]), np.array(text.spans))[0])
     return float(ious[-text.num_annotators :].mean())
 

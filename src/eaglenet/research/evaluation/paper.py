@@ -23,8 +23,6 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table of the paper."""
-
     name: str
     title: str
     columns: tuple[str, ...]
@@ -215,7 +213,6 @@ def _rows(text: str, num_columns: int) -> tuple[PaperRow, ...]:
 
 @cache
 def paper_tables() -> Registry[PaperTable]:
-    """All tables by name."""
     tables: Registry[PaperTable] = Registry("table of the paper")
     on_average = (*ON_TWO, *(f"average {name}" for name in RECALLS))
     for name, title, columns, text in (

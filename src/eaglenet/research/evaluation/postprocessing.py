@@ -128,7 +128,6 @@ def querybank_norm(
 
 
 def read_scores(path: Path) -> Float[Tensor, "texts videos"]:
-    """Read a ``.npy`` of shape ``[texts, videos]``."""
     if not path.is_file():
         raise UsageError(f"{path} is not a file: expected a .npy of scores [texts, videos]")
     array = _load_array(path)

@@ -202,7 +202,6 @@ def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
 
 
 def evaluation_seconds(record: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Seconds of a whole evaluation, and of its scoring."""
     seconds = record.get("seconds")
     if not isinstance(seconds, Mapping) or "score" not in seconds:
         return None

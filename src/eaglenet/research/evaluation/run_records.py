@@ -296,7 +296,6 @@ SLIPS: Mapping[str, str] = {
 
 
 def paper_conditions(label: str) -> Conditions:
-    """The conditions of a row of the paper's tables."""
     return OLDER.get(label, CLIP)
 
 
@@ -335,7 +334,6 @@ def conditions_lines(conditions: Sequence[Conditions]) -> list[str]:
 
 
 def as_cells(conditions: Conditions) -> list[str]:
-    """Values in the order of :data:`TITLES`."""
     return list(asdict(conditions).values())
 
 

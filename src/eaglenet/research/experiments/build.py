@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ from eaglenet.research.training.optimizer import (
     freeze_parameters,
     halve_towers,
 )
-from eaglenet.research.training.step import StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 
 FIRST_PAIRS = 4
 """Pairs of the first step that is timed on a CPU, where a whole batch may take minutes."""
@@ -69,7 +70,6 @@ class Estimate:
 
 
 def count_steps(experiment: Experiment, video_of_text: torch.Tensor, world: World) -> int:
-    """Optimizer steps of the whole run."""
     coarse, usual = pair_samplers(experiment.training, video_of_text, world)
     training = experiment.training
     return training.coarse_epochs * len(coarse) + training.epochs * len(usual)
@@ -94,14 +94,12 @@ def estimate_run(
     if training.checkpointing:
         method.encoder.set_gradient_checkpointing(training.checkpointed_blocks or True)
     optimizer = training.make_optimizer(method)
-    options = StepOptions(
-        training.precision, positives=training.positives, num_frames=method.frame_spec.num_frames
-    )
+    plain = dataclasses.replace(training, accumulate=1, augment="none")
 
     def time_step(pairs: int) -> float:
         batch = make_batch(pairs).to(device)
         started = time.perf_counter()
-        training_losses(method, batch, options, World(device=device), seed=0)
+        training_losses(method, batch, plain, World(device=device), seed=0)
         optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -388,7 +386,6 @@ def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -
 
 
 def splits_of(experiment: Experiment) -> tuple[str, str]:
-    """The splits that training reads."""
     return "train", experiment.training.select
 
 

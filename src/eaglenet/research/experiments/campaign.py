@@ -163,8 +163,6 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class CannotRun:
-    """A trial that cannot run, with the reason."""
-
     label: str
     cannot_run: str
 
@@ -276,7 +274,6 @@ def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCh
 
 
 def finished_rows(rows: Sequence[CampaignRow]) -> list[TrialRow]:
-    """The rows that ran."""
     return [row for row in rows if isinstance(row, TrialRow)]
 
 
@@ -390,7 +387,6 @@ def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[st
 
 
 def reasons(rows: Sequence[CampaignRow]) -> list[str]:
-    """One line per row that could not run, with the reason."""
     return [f"{row.label}: {row.cannot_run}" for row in rows if isinstance(row, CannotRun)]
 
 

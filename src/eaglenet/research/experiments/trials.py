@@ -35,16 +35,12 @@ WORKER_LOG = ".worker.log"
 
 @dataclass(frozen=True)
 class Trial:
-    """One row of a campaign: its label and its experiment."""
-
     label: str
     experiment: Experiment
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One finished run of a trial: its result and its evaluation."""
-
     seed: int
     evaluation: Mapping[str, Any]
     result: Mapping[str, Any]
@@ -71,8 +67,6 @@ class Job:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed run, with the reason."""
-
     title: str
     reason: str
 
@@ -88,7 +82,6 @@ def make_job(
 
 
 def slug(label: str) -> str:
-    """A folder name for a label."""
     return "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in label)
 
 

@@ -38,8 +38,6 @@ from eaglenet.scoring import score_all
 
 @dataclass(frozen=True)
 class Comparison:
-    """Title and rows of a finished comparison."""
-
     title: str
     rows: list[CampaignRow]
 

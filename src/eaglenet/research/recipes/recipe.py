@@ -299,7 +299,6 @@ class Recipe:
 
     @property
     def command(self) -> str:
-        """The command that trains it."""
         recipe = self.resolve()
         words = ["eaglenet", "train", recipe.method, "--data", recipe.data]
         for axis, value in recipe._chosen_axes():

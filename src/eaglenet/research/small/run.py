@@ -123,7 +123,6 @@ class PairExperiment:
     head_weight: float = 0.75
 
     def changed(self, settings: Sequence[str]) -> PairExperiment:
-        """Apply `section.field=value` settings."""
         experiment = self
         for setting in settings:
             path, text = split_assignment(setting, "beginning.steps=4000")
@@ -192,7 +191,6 @@ Weights = Mapping[str, Tensor]
 
 
 def mean_of_weights(parts: Sequence[Weights]) -> dict[str, Tensor]:
-    """The mean of each weight over all parts."""
     names = parts[0].keys()
     return {
         name: sum((part[name] for part in parts[1:]), parts[0][name]) / len(parts) for name in names
@@ -269,7 +267,6 @@ class Stages:
         return names
 
     def runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
-        """Run from ``start`` with each list of settings."""
         results = []
         for number, changes in enumerate(settings):
             config = self.experiment.beginning
@@ -347,7 +344,6 @@ class Stages:
 
 
 def _paths(names: str) -> list[Path]:
-    """Paths in a list separated by commas."""
     return [Path(name.strip()).expanduser() for name in names.split(",") if name.strip()]
 
 

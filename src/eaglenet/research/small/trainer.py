@@ -226,7 +226,6 @@ class Unlabelled:
         return cls(frames, _unit(images), _unit(texts), scale)
 
     def draw(self, number: int, generator: torch.Generator) -> Int[Tensor, "drawn"]:
-        """Rows of random images."""
         return torch.randint(
             len(self.frames), (number,), generator=generator, device=self.frames.device
         )

@@ -229,7 +229,6 @@ def jittered_indices(
 
 
 def take_frames(clips: Clips, indices: Int[Tensor, "videos frames"]) -> Clips:
-    """The frames at ``indices`` of each video."""
     rows = torch.arange(len(clips))[:, None]
     return Clips(
         *(value[rows.to(value.device), indices.to(value.device)]

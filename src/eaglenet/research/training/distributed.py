@@ -79,7 +79,6 @@ def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World
 
 
 def leave(world: World) -> None:
-    """Leave the process group, if there is one."""
     if world.size > 1 and dist.is_initialized():
         dist.destroy_process_group()
 

@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -34,7 +33,6 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import save
 from eaglenet.research.data.sources import Source
 from eaglenet.research.environment import peak_memory
-from eaglenet.research.evaluation.evaluate import EvaluationResult
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.training.checkpoint import (
     Logbook,
@@ -68,7 +66,7 @@ from eaglenet.research.training.optimizer import (
     halve_towers,
     rate_factor,
 )
-from eaglenet.research.training.step import FiniteWatch, StepOptions, training_losses
+from eaglenet.research.training.step import FiniteWatch, training_losses
 
 # Signals that ask a run to stop: it finishes its step and writes a checkpoint first.
 
@@ -185,15 +183,6 @@ class Trainer:
         self.coarse_sampler, self.sampler = pair_samplers(self.config, train.video_of_text, world)
         self.coarse_steps = self.config.coarse_epochs * len(self.coarse_sampler)
         self.num_steps = self.coarse_steps + self.config.epochs * len(self.sampler)
-        self.options = StepOptions(
-            self.config.precision,
-            self.config.accumulate,
-            self.config.accumulation,
-            self.config.positives,
-            gradients=self.config.gradients,
-            augment=self.config.augment,
-            num_frames=method.frame_spec.num_frames,
-        )
         self.optimizer = self._prepare_method()
         self.position = Position()
         self.watch = FiniteWatch(world.device)
@@ -274,10 +263,10 @@ class Trainer:
         step = self.position.step
         self.optimizer.zero_grad(set_to_none=True)
         seed = self.config.seed * SEED_STRIDE + step * self.config.accumulate
-        options = self.options
-        if step < self.coarse_steps:
-            options = replace(options, objective="coarse")
-        losses = training_losses(self.method, batch, options, self.world, seed=seed)
+        is_coarse = step < self.coarse_steps
+        losses = training_losses(
+            self.method, batch, self.config, self.world, seed=seed, is_coarse=is_coarse
+        )
         average_gradients(self.method.parameters(), self.world)
         clip_norm = self.config.clip_norm or float("inf")
         norm = clip_gradients(self.method.parameters(), clip_norm, self.world)
@@ -377,17 +366,15 @@ class Trainer:
             result = evaluate_source(
                 evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
             )
-        record = {"epoch": epoch, **summary(result)}
+        record = {"epoch": epoch, "protocol": result.protocol, **result.metrics.to_dict()}
         self._log("evaluation", record)
         score = result.metrics.t2v.recall_at_1
-        if self.config.select_by == "Rsum":
-            score = result.metrics.rsum
-        headline = f"epoch {epoch}: t2v R@1 {result.metrics.t2v.recall_at_1:.1f}"
+        headline = f"epoch {epoch}: t2v R@1 {score:.1f}"
         self._last_score = f", {headline}"
         report_progress(
             self.progress, "step", self.position.step, self.num_steps, headline, is_notable=True
         )
-        self.position.history.append({"epoch": epoch, **summary(result)})
+        self.position.history.append(record)
         self.position.evaluations_since_best += 1
         if score > self.position.best_score:
             self.position.best_score, self.position.best_epoch = score, epoch
@@ -446,11 +433,6 @@ class Trainer:
         if self.logbook is not None:
             at = self.position.step if step is None else step
             self.logbook.write(LogEvent(event, at, values))
-
-
-def summary(result: EvaluationResult) -> dict[str, Any]:
-    """The metrics of an evaluation and the protocol they were taken under."""
-    return {"protocol": result.protocol, **result.metrics.to_dict()}
 
 
 def save_model(method: Method, folder: Path, weights: Mapping[str, Tensor]) -> None:

@@ -231,8 +231,6 @@ RENDER_CHUNK = 64  # clips drawn at once
 
 @dataclass(frozen=True)
 class DemoSplit(Split):
-    """A split of the demo world with its scenes."""
-
     scenes: tuple[Scene, ...] = ()
 
 
