@@ -123,33 +123,14 @@ def estimate_run(
     return Estimate(num_steps, seconds * scale * num_steps, memory)
 
 
-def blank_batch(experiment: Experiment, method: Method, pairs: int) -> PairBatch:
+def blank_batch(data: DataChoice, method: Method, pairs: int) -> PairBatch:
     """Blank frames and one-word texts of the sizes that training shows."""
-    spec = experiment.data.frames
+    spec = data.frames
     frames = torch.zeros(pairs, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
     mask = torch.ones(pairs, spec.num_frames, dtype=torch.bool)
     seconds = torch.arange(spec.num_frames, dtype=torch.float32).expand(pairs, -1)
-    tokens = method.tokenize(["a"] * pairs, experiment.data.max_words)
+    tokens = method.tokenize(["a"] * pairs, data.max_words)
     return PairBatch(tokens, Clips(frames, mask, seconds), torch.arange(pairs))
-
-
-def try_estimate(
-    experiment: Experiment,
-    method: Method,
-    make_batch: MakeBatch,
-    num_steps: int,
-    device: torch.device,
-) -> Estimate | str:
-    """:func:`estimate_run`, or why it was not possible."""
-    try:
-        return estimate_run(experiment, method, make_batch, num_steps, device)
-    except torch.OutOfMemoryError:
-        return (
-            f"a step of {experiment.training.batch_size} pairs does not fit into the memory of "
-            f"{device}: lower it with --set training.batch_size=N, or --set training.accumulate=N"
-        )
-    except EagleNetError as error:
-        return f"no estimate: {error}"
 
 
 def build_method(experiment: Experiment) -> Method:
@@ -262,16 +243,10 @@ def check_fit(method: Method, data: DataChoice) -> None:
         )
     if method.tokenizer is None or SOURCES[data.dataset].is_features:
         return
-    clip = Clips(
-        torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8),
-        torch.ones(1, spec.num_frames, dtype=torch.bool),
-        torch.arange(spec.num_frames, dtype=torch.float32)[None],
-    )
     try:
         with evaluating(method), torch.no_grad(), torch.random.fork_rng():
-            tokens = method.tokenize(["a"], data.max_words)
-            text = method.encode_text(tokens.to(method.device))
-            method.score(text, method.encode_video(clip.to(method.device)))
+            pair = blank_batch(data, method, 1).to(method.device)
+            method.score(method.encode_text(pair.texts), method.encode_video(pair.videos))
     except (UsageError, ValueError) as error:
         raise ConfigError(
             f"data.frames ({spec.num_frames} frames of {spec.size} pixels) and data.max_words "
@@ -371,14 +346,23 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
     estimate: Estimate | str = "no estimate: features are computed when training starts"
     make_batch = _batch_maker(experiment, method, world.device)
     if make_batch is not None:
-        estimate = try_estimate(experiment, method, make_batch, num_steps, world.device)
+        try:
+            estimate = estimate_run(experiment, method, make_batch, num_steps, world.device)
+        except torch.OutOfMemoryError:
+            estimate = (
+                f"a step of {experiment.training.batch_size} pairs does not fit into the memory of "
+                f"{world.device}: lower it with --set training.batch_size=N, or --set "
+                "training.accumulate=N"
+            )
+        except EagleNetError as error:
+            estimate = f"no estimate: {error}"
     return ExperimentCheck(experiment, parameters, described, estimate)
 
 
 def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -> MakeBatch | None:
     """Batches to time steps with; None where features would have to be computed first."""
     if method.tokenizer is not None:
-        return partial(blank_batch, experiment, method)
+        return partial(blank_batch, experiment.data, method)
     if not SOURCES[experiment.data.dataset].is_features:
         return None
     source = load_source(experiment.data, "train", method, cache=Path(), device=device)

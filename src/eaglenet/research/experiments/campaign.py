@@ -121,16 +121,7 @@ BUDGET = {
     "frames": "frames per video",
     "words": "words at most",
 }
-
-
-@dataclass(frozen=True)
-class RunBudget:
-    """Training budget of a run. Authors' settings differ in it."""
-
-    pairs: int | None
-    batch: int
-    frames: int
-    words: int
+"""Training budget of a run, in which authors' settings differ."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +139,7 @@ class TrialRow:
     epoch_seconds: float | None
     train_seconds: float
     parameters: Mapping[str, int]
-    budget: RunBudget
+    budget: Mapping[str, int | None]
     conditions: Conditions
     peak_memory_bytes: int | None
     selection: str
@@ -230,6 +221,7 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
     spread = mean_and_spread(metrics)
     experiment, protocol = trial.experiment, str(evaluations[0]["protocol"])
     peaks = [one["peak_memory_bytes"] for one in results if one["peak_memory_bytes"] is not None]
+    epochs = [one["epoch_seconds"] for one in results if one.get("epoch_seconds") is not None]
     return TrialRow(
         label=trial.label,
         method=experiment.method,
@@ -239,15 +231,15 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
         std=spread["std"],
         score_seconds=statistics.median(one["seconds"]["score"] for one in evaluations),
         test_seconds=statistics.median(sum(one["seconds"].values()) for one in evaluations),
-        epoch_seconds=_median([one.get("epoch_seconds") for one in results]),
+        epoch_seconds=statistics.median(epochs) if epochs else None,
         train_seconds=statistics.median(one["seconds"] for one in results),
         parameters=results[0]["parameters"],
-        budget=RunBudget(
-            results[0].get("pairs"),
-            experiment.training.batch_size,
-            experiment.data.frames.num_frames,
-            experiment.data.max_words,
-        ),
+        budget={
+            "pairs": results[0].get("pairs"),
+            "batch": experiment.training.batch_size,
+            "frames": experiment.data.frames.num_frames,
+            "words": experiment.data.max_words,
+        },
         conditions=run_conditions(experiment.to_plain(), protocol),
         peak_memory_bytes=max(peaks) if peaks else None,
         selection=results[0]["selection"],
@@ -277,11 +269,6 @@ def finished_rows(rows: Sequence[CampaignRow]) -> list[TrialRow]:
     return [row for row in rows if isinstance(row, TrialRow)]
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None
-
-
 def remarks(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
     """Lines on differences between the rows, on rows that could not run, and on other runs."""
     return [
@@ -304,7 +291,7 @@ def approximate_lines(rows: Sequence[CampaignRow]) -> list[str]:
 def budget_lines(rows: Sequence[CampaignRow]) -> list[str]:
     """A sentence on whether all rows had the same budget, and in what they differ."""
     budgets = [row.budget for row in finished_rows(rows)]
-    differing = [name for name in BUDGET if len({getattr(entry, name) for entry in budgets}) > 1]
+    differing = [name for name in BUDGET if len({budget[name] for budget in budgets}) > 1]
     if not budgets:
         return []
     if not differing:
@@ -345,7 +332,10 @@ def write_report(
             ]
             for row in sorted(ran, key=lambda row: float(row.test_seconds))
         ]
-        budgets = [[row.label, *_budget_cells(row.budget)] for row in ran]
+        budgets = [
+            [row.label, *("-" if n is None else f"{n:,}" for n in row.budget.values())]
+            for row in ran
+        ]
         conditions = [[row.label, *as_cells(row.conditions)] for row in ran]
         blocks += [
             "## Recall against test time",
@@ -421,8 +411,3 @@ def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
         f"{peak / 2**20:.0f}" if peak is not None else "-",
         *(f"{row.pair_seconds[size]:.3f}" if size in row.pair_seconds else "-" for size in sizes),
     ]
-
-
-def _budget_cells(budget: RunBudget) -> list[str]:
-    amounts = (getattr(budget, name) for name in BUDGET)
-    return ["-" if amount is None else f"{amount:,}" for amount in amounts]
