@@ -314,28 +314,27 @@ def _examples(
     from eaglenet.research.training.epochs import index_chunks
 
     best: dict[str, Any] = {}
-    gallery = None
+    first = None
     for group in group_runs(runs)[:MAX_METHODS]:
         try:
-            method, source, candidate = _open(group.runs[0].folder, split)
+            method, source = _open(group.runs[0].folder, split)
         except EagleNetError as error:
             notes.append(f"No examples of {group.label}: {error}")
             continue
-        if gallery is None:
-            gallery = candidate
-        elif list(gallery.sentences) != list(candidate.sentences):
+        first = first or source
+        if list(first.sentences) != list(source.sentences):
             notes.append(f"No examples of {group.label}: it was trained on other data")
             continue
         texts = (source.texts(rows) for rows in index_chunks(source.num_texts, 256))
         videos = (source.videos(rows) for rows in index_chunks(source.num_videos, 32))
         best[group.label] = best_videos(method, texts, videos, top_k=TOP_VIDEOS)
-    return make_examples(best, gallery, count) if gallery is not None and best else []
+    return make_examples(best, first, count) if first is not None else []
 
 
-def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
+def _open(folder: Path, split: str) -> tuple[Any, Any]:
+    """Open the model and the data of a run."""
     from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
-    from eaglenet.research.evaluation.figures import Gallery
     from eaglenet.research.experiments.build import load_source
     from eaglenet.research.experiments.runs import frames_folder, load_run
 
@@ -344,7 +343,4 @@ def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
     if SOURCES[data.dataset].is_features:
         raise UsageError("stored features have no frames to show")
     cache = frames_folder(folder)
-    source = load_source(data, split, method, cache=cache, device=method.device)
-    clips: Any = source.videos
-    gallery = Gallery(source.sentences, source.video_ids, source.video_of_text.cpu(), clips)
-    return method, source, gallery
+    return method, load_source(data, split, method, cache=cache, device=method.device)

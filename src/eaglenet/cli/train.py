@@ -145,13 +145,10 @@ def print_result(run: Run, output: Path) -> None:
 def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> None:
     """Build the method and count the data without decoding or training; report every problem."""
     from eaglenet.research.experiments.build import check_experiment
-    from eaglenet.research.training.distributed import join, leave
+    from eaglenet.research.training.distributed import join
 
-    world = join(device)
-    try:
+    with join(device) as world:
         check = check_experiment(experiment, world)
-    finally:
-        leave(world)
     if not world.is_main:
         return
     if as_json:

@@ -50,7 +50,6 @@ def test_the_interval_is_that_of_a_plain_loop() -> None:
     assert found.mean == pytest.approx(first.mean() - second.mean())
     assert found.low == pytest.approx(np.quantile(values, 0.025))
     assert found.high == pytest.approx(np.quantile(values, 0.975))
-    assert found.fraction_above == pytest.approx(np.mean(np.array(values) > 0))
 
 
 def test_pairing_finds_what_the_spread_of_recalls_hides() -> None:

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Clips
+from eaglenet.core.types import Clips, Tokens
+from eaglenet.research.data.sources import Source
 from eaglenet.research.evaluation.figures import (
     Curve,
-    Gallery,
     QualitativeExample,
     Retrieved,
     bars_figure,
@@ -218,7 +218,14 @@ def test_examples_are_queries_on_which_the_runs_disagree() -> None:
     assert sorted(choose_queries(best, video_of_text, 2)) == [2, 4]
     assert len(choose_queries(best, video_of_text, 4)) == 4
     sentences, ids = [f"sentence {i}" for i in range(6)], [f"video{i}" for i in range(5)]
-    gallery = Gallery(sentences, ids, video_of_text, lambda rows: clips_of(5)[rows])
+    gallery = Source(
+        lambda rows: Tokens(rows[:, None], rows[:, None] >= 0),
+        lambda rows: clips_of(5)[rows],
+        video_of_text,
+        sentences,
+        ids,
+        "toy",
+    )
     examples = make_examples(best, gallery, 2)
     first = next(example for example in examples if example.query == "sentence 2")
     assert [video.is_right for video in first.videos["first"]] == [True, False]

@@ -26,7 +26,6 @@ from eaglenet.research.training.distributed import (
     gather_tensor,
     gather_uneven_tensor,
     join,
-    leave,
 )
 from eaglenet.research.training.epochs import evaluate_source
 from eaglenet.research.training.step import training_losses
@@ -76,7 +75,7 @@ def test_two_processes_equal_one_with_the_joined_batch(
         world = join("cpu")
         found = gradients_of(features, world, **options)
         torch.save(found, tmp_path / f"{world.rank}.pt")
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
     for index in range(2):
@@ -103,7 +102,7 @@ def test_a_gathered_tensor_has_the_summed_gradient(tmp_path: Path) -> None:
         whole = torch.arange(5.0)[:, None]
         uneven = gather_uneven_tensor(whole[world.rank :: 2], 5, world)
         assert uneven.tolist() == whole.tolist()
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
 
@@ -117,7 +116,7 @@ def test_local_gradients_are_those_of_the_released_code(tmp_path: Path) -> None:
         joined = gather_tensor(value, world, "local")
         (joined * (world.rank + 1)).sum().backward()
         assert value.grad.tolist() == [[world.rank + 1.0] * 2] * 3
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
 
@@ -131,7 +130,7 @@ def test_local_gradients_halve_the_encoder_and_keep_the_head(
         world = join("cpu")
         found = gradients_of(features, world, gradients="local")
         torch.save(found, tmp_path / f"{world.rank}.pt")
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
     found = torch.load(tmp_path / "1.pt")["gradients"]
@@ -200,7 +199,7 @@ def test_shared_evaluation_equals_evaluation_by_one(features: Path, tmp_path: Pa
     def rank() -> None:
         world = join("cpu")
         assert [evaluated(world, **choice) for choice in choices] == expected
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
 
@@ -219,7 +218,7 @@ def test_features_that_are_not_finite_stop_every_process(features: Path) -> None
                 torch.nn.init.constant_(parameter, float("nan"))
         with pytest.raises(NonFiniteError, match="NaN or infinite"):
             evaluate_source(method, source, world)
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
 

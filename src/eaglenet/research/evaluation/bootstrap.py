@@ -26,14 +26,12 @@ RANKS = "ranks"
 class Difference:
     """A recall of one model minus that of another, in points.
 
-    low, high: limits of the middle 95% of the draws. fraction_above: draws in which the first model
-    was better.
+    low, high: limits of the middle 95% of the draws.
     """
 
     mean: float
     low: float
     high: float
-    fraction_above: float
 
     @property
     def is_clear(self) -> bool:
@@ -77,7 +75,7 @@ def paired_bootstrap(
     values = np.concatenate(differences)
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     mean = float(sums.sum() / sizes.sum())
-    return Difference(mean, float(low), float(high), float(np.mean(values > 0)))
+    return Difference(mean, float(low), float(high))
 
 
 def read_ranks(path: Path) -> dict[str, NDArray[np.int64]]:
@@ -95,9 +93,8 @@ def compare_ranks(
     first: Sequence[Mapping[str, Any]],
     second: Sequence[Mapping[str, Any]],
     direction: str = "t2v",
-    cutoff: int = 1,
 ) -> Difference:
-    """Compare R@cutoff of two models; each query counts with its mean over the seeds."""
+    """Compare R@1 of two models; each query counts with its mean over the seeds."""
     queries = {len(record[direction]) for record in (*first, *second)}
     owners = first[0]["video_of_text"]
     same = all(np.array_equal(record["video_of_text"], owners) for record in (*first, *second))
@@ -105,7 +102,7 @@ def compare_ranks(
         raise UsageError("the two models answered different queries: no paired comparison")
     groups = owners if direction == "t2v" else np.arange(queries.pop())
     sides = [
-        100.0 * np.mean([record[direction] <= cutoff for record in records], axis=0)
+        100.0 * np.mean([record[direction] <= 1 for record in records], axis=0)
         for records in (first, second)
     ]
     return paired_bootstrap(sides[0], sides[1], groups)

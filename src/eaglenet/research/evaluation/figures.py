@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips
 from eaglenet.methods.base import Method, evaluating
+from eaglenet.research.data.sources import Source
 from eaglenet.scoring import score_all
 
 # Okabe and Ito: distinguishable with any colour vision.
@@ -196,17 +197,6 @@ def _png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-@dataclass(frozen=True)
-class Gallery:
-    """Texts and videos of a figure like 3 to 5 of the paper."""
-
-    sentences: Sequence[str]
-    video_ids: Sequence[str]
-    video_of_text: Int[Tensor, "texts"]
-    clips: Callable[[Tensor], Clips]
-    """Frames of the videos with these indices."""
-
-
 def best_videos(
     method: Method, texts: Iterable[Any], videos: Iterable[Any], *, top_k: int
 ) -> Int[Tensor, "texts best"]:
@@ -248,17 +238,20 @@ def _spread(queries: Sequence[int], count: int) -> Sequence[int]:
 
 
 def make_examples(
-    best: Mapping[str, Int[Tensor, "texts best"]], gallery: Gallery, count: int
+    best: Mapping[str, Int[Tensor, "texts best"]], source: Source, count: int
 ) -> list[QualitativeExample]:
     examples = []
-    for query in choose_queries(best, gallery.video_of_text, count):
-        right = int(gallery.video_of_text[query])
+    video_of_text = source.video_of_text.cpu()
+    for query in choose_queries(best, video_of_text, count):
+        right = int(video_of_text[query])
         videos = {}
         for method, ranked in best.items():
-            frames = gallery.clips(ranked[query]).frames.cpu()
+            clips = source.videos(ranked[query])
+            assert isinstance(clips, Clips), "stored features have no frames to show"
+            frames = clips.frames.cpu()
             videos[method] = [
-                Retrieved(gallery.video_ids[video], frames[rank], video == right)
+                Retrieved(source.video_ids[video], frames[rank], video == right)
                 for rank, video in enumerate(ranked[query].tolist())
             ]
-        examples.append(QualitativeExample(gallery.sentences[query], videos))
+        examples.append(QualitativeExample(source.sentences[query], videos))
     return examples

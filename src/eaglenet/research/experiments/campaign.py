@@ -38,7 +38,7 @@ from eaglenet.research.experiments.trials import (
     run_jobs,
     slug,
 )
-from eaglenet.research.training.distributed import join, leave
+from eaglenet.research.training.distributed import join
 
 SEARCH_FOLDER = "search"
 
@@ -252,16 +252,13 @@ def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCh
     Raises:
         EagleNetError: missing data or weights, which concern all trials.
     """
-    world = join(device)
     checks: dict[str, ExperimentCheck | str] = {}
-    try:
+    with join(device) as world:
         for trial in trials:
             try:
                 checks[trial.label] = check_experiment(trial.experiment, world)
             except ConfigError as error:
                 checks[trial.label] = str(error)
-    finally:
-        leave(world)
     return checks
 
 

@@ -28,7 +28,7 @@ from eaglenet.research.experiments.stored_data import (
     read_features,
     refuse_selection_videos,
 )
-from eaglenet.research.training.distributed import World, join, leave
+from eaglenet.research.training.distributed import World, join
 from eaglenet.research.training.epochs import evaluate_source
 
 
@@ -62,8 +62,7 @@ def evaluate_run(
         )
     name = "" if features is not None else evaluated_split(experiment, split)
     training = None
-    world = join(device)
-    try:
+    with join(device) as world:
         method = method.to(world.device)
         if features is not None:
             stored = read_features(Path(features).expanduser(), method)
@@ -89,8 +88,6 @@ def evaluate_run(
         result = evaluate_source(
             method, source, world, options, training=training, progress=progress
         )
-    finally:
-        leave(world)
     return dataclasses.replace(result, split=name, notes=(*result.notes, *notes))
 
 
@@ -140,8 +137,7 @@ def evaluate_model(
     """
     method = load(name_or_folder)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
-    world = join(device)
-    try:
+    with join(device) as world:
         source = dataset_source(method, dataset, root, split, data_options, world, progress)
         training = None
         if options is not None and options.sinkhorn:
@@ -149,8 +145,6 @@ def evaluate_model(
         result = evaluate_source(
             method.to(world.device), source, world, options, training=training, progress=progress
         )
-    finally:
-        leave(world)
     return dataclasses.replace(result, notes=(*result.notes, *notes))
 
 

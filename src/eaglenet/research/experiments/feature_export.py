@@ -17,7 +17,7 @@ from eaglenet.research.data.experts import save_teacher
 from eaglenet.research.data.sources import Source
 from eaglenet.research.experiments.evaluation import dataset_source
 from eaglenet.research.experiments.stored_data import encode_batches, read_features, write_features
-from eaglenet.research.training.distributed import World, join, leave
+from eaglenet.research.training.distributed import World, join
 from eaglenet.research.training.epochs import fetched, index_chunks
 
 
@@ -45,8 +45,7 @@ def export_features(
     if output.exists():
         raise UsageError(f"{output} exists and is never overwritten; choose another --output")
     method = load(name_or_folder)
-    world = join(device)
-    try:
+    with join(device) as world:
         if world.size > 1:
             raise UsageError("features are written by one process: run this without torchrun")
         source = dataset_source(method, dataset, root, split, options, world, progress)
@@ -64,8 +63,6 @@ def export_features(
             words=words,
             progress=progress,
         )
-    finally:
-        leave(world)
     return source
 
 

@@ -42,7 +42,6 @@ from eaglenet.research.training.distributed import (
     World,
     barrier,
     join,
-    leave,
     sum_over_ranks,
     wait_for_main,
 )
@@ -83,8 +82,7 @@ def train(
     """
     folder = Path(folder).expanduser()
     check_boards(boards)
-    world = join(device)
-    try:
+    with join(device) as world:
         result = find_result(experiment, folder)
         if result is not None:
             return Run(folder, experiment, result, was_finished=True)
@@ -92,8 +90,6 @@ def train(
             begin_run(experiment, folder, world)
             result = _train(experiment, folder, world, progress, boards)
         return Run(folder, experiment, result)
-    finally:
-        leave(world)
 
 
 def _train(

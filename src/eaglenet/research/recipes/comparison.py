@@ -32,7 +32,7 @@ from eaglenet.research.experiments.campaign import (
 from eaglenet.research.experiments.runs import SELECTION_NOTES, frames_folder, load_run
 from eaglenet.research.experiments.trials import Trial, slug
 from eaglenet.research.recipes.recipe import Recipe
-from eaglenet.research.training.distributed import join, leave
+from eaglenet.research.training.distributed import join
 from eaglenet.scoring import score_all
 
 
@@ -172,8 +172,7 @@ def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
     A split with fewer texts or videos is repeated.
     """
     path = run / f"scoring-{pairs}.json"
-    world = join(device)
-    try:
+    with join(device) as world:
         earlier = read_json(path) if path.exists() else {}
         if earlier.get("device") == str(world.device):
             return float(earlier["seconds"])
@@ -192,8 +191,6 @@ def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
             ]
             video = type(batches[0]).concatenate(batches)
             times = [_seconds(lambda: score_all(method, text, video)) for _ in range(REPEATS + 1)]
-    finally:
-        leave(world)
     seconds = statistics.median(times[1:])
     write_json(path, {"pairs": pairs, "seconds": seconds, "device": str(world.device)})
     return seconds

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -43,7 +43,7 @@ TIMEOUT_VARIABLE = "EAGLENET_TIMEOUT_SECONDS"
 
 @dataclass(frozen=True)
 class World:
-    """Rank of this process among all, and its device."""
+    """Rank of this process among all, and its device; leaves the others after a ``with`` block."""
 
     rank: int = 0
     size: int = 1
@@ -52,6 +52,13 @@ class World:
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World:
@@ -76,11 +83,6 @@ def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World
                 f"with torchrun, or raise {TIMEOUT_VARIABLE}"
             ) from error
     return World(rank, size, target)
-
-
-def leave(world: World) -> None:
-    if world.size > 1 and dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def gather(record: Record, world: World, gradients: GatherGradients = "sum") -> Record:
