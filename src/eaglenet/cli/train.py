@@ -239,8 +239,8 @@ def list_axes() -> dict[str, Any]:
     """Every axis with its values, as plain data."""
     from eaglenet.methods import METHODS
     from eaglenet.research.recipes import DATA, PROTOCOLS, VARIANTS, paper_recipes
-    from eaglenet.research.recipes.benchmarks import TOWERS
     from eaglenet.research.recipes.recipe import OTHER_TOWERS
+    from eaglenet.research.recipes.setups import TOWERS
 
     return {
         "methods": {

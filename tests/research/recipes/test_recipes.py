@@ -29,8 +29,8 @@ from eaglenet.research.experiments.build import build_method, default_split
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.recipes import DATA, TABLES, VARIANTS, Recipe
 from eaglenet.research.recipes.authors import MASKS_FRAMES, ORIGINALS
-from eaglenet.research.recipes.benchmarks import METHOD_TRAINING
 from eaglenet.research.recipes.recipe import INSIDE_CLIP, INSIDE_TOWERS
+from eaglenet.research.recipes.setups import METHOD_TRAINING
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
     freeze_parameters,

@@ -21,9 +21,9 @@ from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
 from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.research.experiments.experiment import Experiment, Settings, Setup
-from eaglenet.research.recipes import benchmarks, small_data
+from eaglenet.research.recipes import setups
 from eaglenet.research.recipes.authors import EXPERT_ROWS, ORIGINALS
-from eaglenet.research.recipes.benchmarks import TOWERS
+from eaglenet.research.recipes.setups import TOWERS
 
 
 def _components() -> dict[str, Settings]:
@@ -153,61 +153,52 @@ class DataAxis:
     is_default_named: bool = True
 
 
-def _videos(title: str, *published: str) -> DataAxis:
+def _videos(dataset: str, *published: str) -> DataAxis:
     """A dataset with the paper's protocol on every tower, and ``published`` ones on CLIP's."""
-    setups: Mapping[str, MakeSetup] = {
-        "paper": benchmarks.paper_setup,
-        "released": benchmarks.released_setup,
-        "original": benchmarks.original_setup,
-    }
-    clip = {name: setups[name] for name in ("paper", *published)}
+    clip = {name: getattr(setups, f"{name}_setup") for name in ("paper", *published)}
     towers = {"clip-b16": clip, **dict.fromkeys(CLIP_TOWERS, clip)}
-    towers |= {name: {"paper": benchmarks.paper_setup} for name in TOWERS if name not in towers}
+    towers |= {name: {"paper": setups.paper_setup} for name in TOWERS if name not in towers}
     if "released" in published:
-        towers["experts"] = {"original": benchmarks.original_setup}
-    return DataAxis(title, towers)
+        towers["experts"] = {"original": setups.original_setup}
+    return DataAxis(SOURCES[dataset].title, towers)
 
 
 DATA: Mapping[str, DataAxis] = {
     "demo": DataAxis(
-        "the demo world that the package renders", {"random": {"equal": small_data.demo_setup}}
+        "the demo world that the package renders", {"random": {"equal": setups.demo_setup}}
     ),
     "folder": DataAxis(
         "your own videos and captions",
         {
-            **{name: {"paper": benchmarks.paper_setup} for name in TOWERS},
-            "small": {"equal": small_data.small_folder_setup},
-            "small-frozen": {"equal": small_data.small_folder_setup},
+            **{name: {"paper": setups.paper_setup} for name in TOWERS},
+            "small": {"equal": setups.small_folder_setup},
+            "small-frozen": {"equal": setups.small_folder_setup},
         },
     ),
     "frames": DataAxis(
         "folders of frames with captions",
         {
-            "small-frozen": {"equal": small_data.frames_setup},
-            "small": {"equal": small_data.frames_setup},
+            "small-frozen": {"equal": setups.frames_setup},
+            "small": {"equal": setups.frames_setup},
         },
     ),
     "features": DataAxis(
         "stored features",
         {
-            "adapters": {"equal": small_data.feature_setup},
-            "shared": {"equal": small_data.shared_setup},
+            "adapters": {"equal": setups.feature_setup},
+            "shared": {"equal": setups.shared_setup},
         },
         is_default_named=False,  # runs were made when there was no other
     ),
     "experts": DataAxis(
-        "stored features of several experts", {"experts": {"equal": small_data.expert_setup}}
+        "stored features of several experts", {"experts": {"equal": setups.expert_setup}}
     ),
-    "msrvtt": _videos("MSR-VTT", "released", "original"),
-    "didemo": _videos("DiDeMo", "released", "original"),
-    "msvd": _videos("MSVD", "released", "original"),
-    "vatex": _videos("VATEX", "released", "original"),
-    "activitynet": _videos("ActivityNet Captions", "original"),
-    "lsmdc": _videos("LSMDC", "original"),
-    "youcook2": _videos("YouCook2"),
-    "qvhighlights": _videos("QVHighlights"),
-    "charades-sta": _videos("Charades-STA"),
-    "tgif": _videos("TGIF"),
+    **{
+        name: _videos(name, "released", "original")
+        for name in ("msrvtt", "didemo", "msvd", "vatex")
+    },
+    **{name: _videos(name, "original") for name in ("activitynet", "lsmdc")},
+    **{name: _videos(name) for name in ("youcook2", "qvhighlights", "charades-sta", "tgif")},
 }
 
 INSIDE_CLIP = frozenset(
