@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from eaglenet.cli.demo import demo_world
-from eaglenet.cli.options import AsJson, Device
+from eaglenet.cli.options import AsJson, Device, print_table
 from eaglenet.cli.terminal import escape_lines, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, read_assignments, split_assignment
@@ -210,35 +210,25 @@ def cache_split(
 
 def show(report: CheckReport) -> None:
     """Print the report as a table, with the first few reasons of each kind."""
-    from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from eaglenet.research.data.checks import count_reasons
     from eaglenet.research.data.records import VideoProblem
 
-    console = Console()
-    table = Table(title=escape(printable(f"{report.dataset} in {report.root}")))
-    for column in ("split", "captions", "listed", "found", "missing", "undecodable", "left out"):
-        table.add_column(column, justify="left" if column == "split" else "right")
+    header = ["split", "captions", "listed", "found", "missing", "undecodable", "left out"]
+    cells = []
     for split in report.splits:
-        counts = (
-            split.num_captions,
-            split.num_videos,
-            split.num_found,
-            len(split.missing),
-            len(split.undecodable),
-            len(split.left_out),
-        )
-        table.add_row(split.name, *(f"{count:,}" for count in counts))
-    console.print(table)
+        problems = (split.missing, split.undecodable, split.left_out)
+        counts = (split.num_captions, split.num_videos, split.num_found, *map(len, problems))
+        cells.append([split.name, *(f"{count:,}" for count in counts)])
+    print_table(escape(printable(f"{report.dataset} in {report.root}")), header, cells)
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")
         missing = [VideoProblem(video_id, "no file found") for video_id in split.missing]
-        for problems in (missing, split.undecodable, split.left_out):
-            for reason, count in count_reasons(problems)[:MAX_REASONS]:
-                first = next(entry.video_id for entry in problems if entry.reason == reason)
+        for listed in (missing, split.undecodable, split.left_out):
+            for reason, count in count_reasons(listed)[:MAX_REASONS]:
+                first = next(entry.video_id for entry in listed if entry.reason == reason)
                 lines.append(f"  {count:,} x {reason}, first {first}")
         if split.ambiguous:
             lines.append(

@@ -163,6 +163,7 @@ def _videos(dataset: str, *published: str) -> DataAxis:
     return DataAxis(SOURCES[dataset].title, towers)
 
 
+PAPER_DATASETS = ("msrvtt", "didemo", "msvd", "vatex")
 DATA: Mapping[str, DataAxis] = {
     "demo": DataAxis(
         "the demo world that the package renders", {"random": {"equal": setups.demo_setup}}
