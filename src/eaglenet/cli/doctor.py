@@ -19,13 +19,16 @@ def doctor(as_json: AsJson = False) -> None:
 
     The exit code is 1 if something is missing.
     """
+    from eaglenet.core.confinement import landlock_version
+
     problems: list[str] = []
+    is_linux = sys.platform == "linux"
     facts: dict[str, Any] = {
         "eaglenet": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "ffmpeg": _ffmpeg(problems),
-        "landlock": _landlock(),
+        "landlock": f"version {landlock_version()}" if is_linux else "Linux only",
     }
     missing = _missing_confinement()
     facts["confinement"] = "complete" if not missing else "incomplete"
@@ -54,12 +57,6 @@ def _ffmpeg(problems: list[str]) -> str:
             f"FFmpeg {name} has known holes ({floor} or newer is needed): pip install -U av"
         )
     return name
-
-
-def _landlock() -> str:
-    from eaglenet.core.confinement import landlock_version
-
-    return f"version {landlock_version()}" if sys.platform == "linux" else "Linux only"
 
 
 def _missing_confinement() -> tuple[str, ...]:

@@ -99,10 +99,6 @@ def unpack(text: str, dtype: str) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text, validate=True), dtype)
 
 
-def pack_shortlist(shortlist: Shortlist) -> dict[str, str]:
-    return {"rows": pack(shortlist.rows, "<i8"), "cosines": pack(shortlist.cosines, "<f4")}
-
-
 def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortlist:
     """Decode the best clips of a shard; raises ``ValueError`` for what no scan of it returns."""
     rows, cosines = unpack(body["rows"], "<i8"), unpack(body["cosines"], "<f4")
@@ -248,7 +244,11 @@ class Shard:
             shortlists = exact_shortlists(
                 snapshot, queries, request.k, row_mask, self.shard, hubness_weights=weights
             )
-        return {"lists": [pack_shortlist(shortlist) for shortlist in shortlists]}
+        lists = [
+            {"rows": pack(shortlist.rows, "<i8"), "cosines": pack(shortlist.cosines, "<f4")}
+            for shortlist in shortlists
+        ]
+        return {"lists": lists}
 
     def near(self, request: NearRequest) -> Lists:
         """Clips of this shard that may be among those with the nearest codes of the store."""

@@ -165,7 +165,8 @@ class VideoFinder:
             if not folder.is_dir():
                 raise DatasetError(f"{folder} is not a folder; give one that holds video files")
             # A GIF is often the preview of a video of the same name.
-            for path in sorted(self._walk(folder, seen), key=lambda file: (is_gif(file), file)):
+            paths = self._walk(folder, seen)
+            for path in sorted(paths, key=lambda file: (file.suffix.lower() == ".gif", file)):
                 self.by_stem.setdefault(stem_of(path.name), []).append(path)
 
     @staticmethod
@@ -201,10 +202,6 @@ def stem_of(name: str) -> str:
     stem, dot, suffix = name.rpartition(".")
     is_extension = dot and stem and (not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES)
     return stem if is_extension else name
-
-
-def is_gif(path: Path) -> bool:
-    return path.suffix.lower() == ".gif"
 
 
 def is_video_name(name: str) -> bool:

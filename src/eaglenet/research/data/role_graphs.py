@@ -102,7 +102,8 @@ def parse(words: Sequence[str]) -> Parse:
         while (
             end < len(tags)
             and tags[end] == "noun"
-            and (end == position or not _opens(cleaned[end]))
+            # A determiner or pronoun begins a new phrase.
+            and (end == position or cleaned[end] not in DETERMINERS | PRONOUNS)
         ):
             end += 1
         if end == position:
@@ -219,11 +220,6 @@ def _tag(word: str, before: str, tag_before: str, after: Sequence[str]) -> str:
     if is_participle and not is_phrase_open and (before in AUXILIARIES or tag_before == "noun"):
         return "verb"
     return "noun"
-
-
-def _opens(word: str) -> bool:
-    """A determiner or pronoun begins a new phrase."""
-    return word in DETERMINERS or word in PRONOUNS
 
 
 def _prefix_role(words: Sequence[str], position: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -261,7 +261,7 @@ def cached_source(
     split: Split, cache: FrameCache, tokenize: Callable[..., Tokens], max_words: int = 32
 ) -> Source:
     """Source over cached frames; videos that the cache had to skip leave the split."""
-    is_cached = cache.bound_to(split).available
+    is_cached = replace(cache, split=split).available
     if not is_cached.any():
         raise DatasetError(
             f"{cache.folder}: none of the {len(split)} videos of {split.dataset} {split.name} "
@@ -280,4 +280,4 @@ def cached_source(
         )
         split = split.only(usable, "not in the frame cache")
     tokens = tokenize(split.texts, max_length=max_words)
-    return clip_source(split, tokens, cache.bound_to(split).clips)
+    return clip_source(split, tokens, replace(cache, split=split).clips)

@@ -204,7 +204,12 @@ def evaluate(
         video_batches = _batches(method, videos, options.video_batch)
         video = _encode(method, video_batches, target_device, options.precision, process)
         videos_done = _now(target_device)
-        _check_encoded(text, video, video_of_text)
+        if len(text) != len(video_of_text):
+            raise UsageError(
+                f"{len(text)} texts were encoded but video_of_text has {len(video_of_text)} "
+                "entries: it needs one entry per text, in the same order"
+            )
+        check_video_of_text(video_of_text, len(video))
         settings: dict[str, Any] = {
             "backend": options.backend,
             "precision": options.scoring_precision,
@@ -248,6 +253,11 @@ def evaluate(
             bank_text = _encode(method, iter(bank.texts), target_device, options.precision, None)
             bank_video = _encode(method, iter(bank.videos), target_device, options.precision, None)
             sinkhorn = sinkhorn_metrics(method, text, video, video_of_text, bank_text, bank_video)
+    device_name = str(target_device)
+    if process is not None:
+        device_name = f"{process.size} x {target_device.type}"
+    elif target_device.type == "cuda":
+        device_name = torch.cuda.get_device_name(target_device)
     return EvaluationResult(
         method=getattr(method, "name", type(method).__name__),
         protocol=str(getattr(protocol, "name", protocol)),
@@ -257,9 +267,7 @@ def evaluate(
         num_videos=len(video),
         num_missing_videos=len(missing_videos),
         missing_videos=tuple(missing_videos[:MAX_NAMES]),
-        device=_device_name(target_device)
-        if process is None
-        else f"{process.size} x {target_device.type}",
+        device=device_name,
         backend=options.backend,
         precision=options.precision,
         noise=noise,
@@ -394,17 +402,6 @@ def _encode(
     return features
 
 
-def _check_encoded(
-    text: TextFeatures, video: VideoFeatures, video_of_text: Int[Tensor, "texts"]
-) -> None:
-    if len(text) != len(video_of_text):
-        raise UsageError(
-            f"{len(text)} texts were encoded but video_of_text has {len(video_of_text)} entries: "
-            "it needs one entry per text, in the same order"
-        )
-    check_video_of_text(video_of_text, len(video))
-
-
 def _check_finite(features: TextFeatures | VideoFeatures) -> None:
     if isinstance(features, TextFeatures):
         name, values = "sentence", features.sentence
@@ -422,7 +419,3 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

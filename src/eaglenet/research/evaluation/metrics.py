@@ -243,15 +243,12 @@ def retrieval_metrics(
     raise_if_not_finite(scores)
     check_video_of_text(video_of_text, scores.shape[1])
     order = video_of_text.argsort(stable=True)
-    sorted_scores = scores if _is_sorted(order) else scores[order.to(scores.device)]
+    is_sorted = torch.equal(order, torch.arange(len(order), device=order.device))
+    sorted_scores = scores if is_sorted else scores[order.to(scores.device)]
     ranks = StreamingRanks(video_of_text[order], scores.shape[1], ties)
     ranks.add_targets(sorted_scores)
     ranks.add(sorted_scores)
     return ranks.metrics()
-
-
-def _is_sorted(order: Int[Tensor, "texts"]) -> bool:
-    return torch.equal(order, torch.arange(len(order), device=order.device))
 
 
 def raise_if_not_finite(

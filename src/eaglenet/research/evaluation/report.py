@@ -56,10 +56,8 @@ DIFFERENCES = (
 def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
     """For every split with ranks: all recipes against the best, and against the first."""
     blocks: list[Block] = []
-    names = sorted(
-        {path.stem for group in groups for run in group.runs for path in _files(run.folder)}
-    )
-    for name in names:
+    folders = [run.folder for group in groups for run in group.runs]
+    for name in sorted({path.stem for each in folders for path in each.glob(f"{RANKS}-*.npz")}):
         all_ranks = {
             group.label: [
                 read_ranks(run.folder / f"{name}.npz")
@@ -71,7 +69,11 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         ranks = {label: records for label, records in all_ranks.items() if records}
         if len(ranks) < 2:
             continue
-        best = max(ranks, key=lambda label: _recall(ranks[label]))
+        recalls = {
+            label: np.mean([np.mean(record["t2v"] <= 1) for record in records])
+            for label, records in ranks.items()
+        }
+        best = max(recalls, key=lambda label: recalls[label])
         split = split_title(name.removeprefix(RANKS).lstrip("-"))
         blocks.append(f"## Differences on the {split}")
         for base in dict.fromkeys((best, next(iter(ranks)))):
@@ -100,14 +102,6 @@ def difference_rows(ranks: Mapping[str, Sequence[Mapping[str, Any]]], base: str)
             cells.append(f"{difference}{' *' if difference.is_clear else ''}")
         rows.append([label, *cells])
     return rows
-
-
-def _recall(records: Sequence[Mapping[str, Any]]) -> float:
-    return float(np.mean([np.mean(record["t2v"] <= 1) for record in records]))
-
-
-def _files(folder: Any) -> list[Any]:
-    return sorted(folder.glob(f"{RANKS}-*.npz"))
 
 
 METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
@@ -168,7 +162,8 @@ def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
         for group in groups:
             records = [run.evaluations[name] for run in group.runs if name in run.evaluations]
             if records:
-                split = str(records[0].get("split") or _split_of_file(name))
+                of_file = name.removeprefix("evaluation").strip("-_") or "other data"
+                split = str(records[0].get("split") or of_file)
                 sections.setdefault(split_title(split), []).append((group, records))
     order = sorted(sections, key=lambda title: title != split_title(first_split))
     blocks: list[Block] = []
@@ -187,11 +182,6 @@ def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
 
 
 OURS = "Ours. Mean +- sample standard deviation where several seeds ran."
-
-
-def _split_of_file(name: str) -> str:
-    """The split of ``evaluation-SPLIT``, for records that do not name it."""
-    return name.removeprefix("evaluation").strip("-_") or "other data"
 
 
 def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) -> list[Block]:

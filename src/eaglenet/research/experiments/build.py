@@ -69,12 +69,6 @@ class Estimate:
         return f"estimate: {self.num_steps:,} steps in about {length}{memory}, without evaluation"
 
 
-def count_steps(experiment: Experiment, video_of_text: torch.Tensor, world: World) -> int:
-    coarse, usual = pair_samplers(experiment.training, video_of_text, world)
-    training = experiment.training
-    return training.coarse_epochs * len(coarse) + training.epochs * len(usual)
-
-
 def estimate_run(
     experiment: Experiment,
     method: Method,
@@ -342,7 +336,9 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
         raise problems[0]
     described = {split: dict(entry.description) for split, entry in findings.items()}
     parameters = count_parameters(method)
-    num_steps = count_steps(experiment, findings["train"].video_of_text, world)
+    training = experiment.training
+    coarse, usual = pair_samplers(training, findings["train"].video_of_text, world)
+    num_steps = training.coarse_epochs * len(coarse) + training.epochs * len(usual)
     estimate: Estimate | str = "no estimate: features are computed when training starts"
     make_batch = _batch_maker(experiment, method, world.device)
     if make_batch is not None:
@@ -350,7 +346,7 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
             estimate = estimate_run(experiment, method, make_batch, num_steps, world.device)
         except torch.OutOfMemoryError:
             estimate = (
-                f"a step of {experiment.training.batch_size} pairs does not fit into the memory of "
+                f"a step of {training.batch_size} pairs does not fit into the memory of "
                 f"{world.device}: lower it with --set training.batch_size=N, or --set "
                 "training.accumulate=N"
             )

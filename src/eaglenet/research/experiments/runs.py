@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import DATASETS
-from eaglenet.research.data.sources import DataChoice, Source, few_videos
+from eaglenet.research.data.sources import Source, few_videos
 from eaglenet.research.environment import describe_environment, reset_peak_memory
 from eaglenet.research.experiments.build import (
     build_method,
@@ -155,12 +154,6 @@ def frames_folder(folder: Path) -> Path:
     return next((candidate for candidate in shared if candidate.is_dir()), folder / "frames")
 
 
-def with_jitter(data: DataChoice) -> DataChoice:
-    """The data of training, with ``data.jitter`` times the frames that a step shows."""
-    num_frames = data.jitter * data.frames.num_frames
-    return dataclasses.replace(data, frames=dataclasses.replace(data.frames, num_frames=num_frames))
-
-
 def prepare(
     experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
 ) -> tuple[Method, dict[str, Source]]:
@@ -173,13 +166,15 @@ def prepare(
         findings = inspect_split(experiment.data, "train", None)
         pair_samplers(experiment.training, findings.video_of_text, world)
     names = splits_of(experiment)
+    data = experiment.data
+    num_frames = data.jitter * data.frames.num_frames
+    jittered = replace(data, frames=replace(data.frames, num_frames=num_frames))
     sources: dict[str, Source] = {}
     for is_main in (True, False):
         if world.is_main == is_main:
             for name in names:
-                data = experiment.data
                 sources[name] = load_source(
-                    with_jitter(data) if name == "train" else data,
+                    jittered if name == "train" else data,
                     name,
                     method,
                     cache=frames_folder(folder),
@@ -228,8 +223,8 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
 def is_extension(saved: Experiment, experiment: Experiment) -> bool:
     """Tell whether ``experiment`` is ``saved`` with more epochs."""
     epochs = experiment.training.epochs
-    longer = dataclasses.replace(saved.training, epochs=epochs)
-    same = dataclasses.replace(saved, training=longer).to_plain() == experiment.to_plain()
+    longer = replace(saved.training, epochs=epochs)
+    same = replace(saved, training=longer).to_plain() == experiment.to_plain()
     return same and epochs > saved.training.epochs
 
 

@@ -216,17 +216,13 @@ def read_features(folder: Path, reader: Reader) -> FeatureSplit:
     config = reader.encoder.config
     if isinstance(config, ExpertConfig):
         return check_experts(load_expert_folder(folder, words=config.words), config)
-    words = words_of_towers(read_index(folder))
+    # Words made by the same towers as the sentences.
+    index = read_index(folder)
+    kinds, model = index.get("words") or {}, index.get("model")
+    words = next((name for name, entry in kinds.items() if model and entry["model"] == model), "")
     if words:
         return check_features(load_expert_folder(folder, words=words), reader)
     return check_features(load_feature_folder(folder), reader)
-
-
-def words_of_towers(index: Mapping[str, Any]) -> str:
-    """Name of the word features made by the same towers as the sentences; empty if none."""
-    kinds = index.get("words") or {}
-    model = index.get("model")
-    return next((name for name, entry in kinds.items() if model and entry["model"] == model), "")
 
 
 def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:

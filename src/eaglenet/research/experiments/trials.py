@@ -21,7 +21,6 @@ from eaglenet.core.process import ChildProcess, start_child
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import import_plugin, imported_modules
 from eaglenet.research.data import SOURCES
-from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.evaluation.bootstrap import RANKS
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.evaluation import evaluate_run
@@ -109,21 +108,17 @@ def run_jobs(
     With one process errors are raised. With several, failed jobs are run again at the end, one at a
     time, in case memory was short.
     """
-    if processes == 1:
+    if processes == 1 or not jobs:
         return {job.output: run_job(job, announce(job.title)) for job in jobs}
-    first = [job for job in jobs[:1] if _fills_a_cache(job.experiment.data)]
+    # The first run may decode frames that the others read, without a lock.
+    spec = SOURCES[jobs[0].experiment.data.dataset]
+    first = jobs[:1] if spec.keeps_frames and not spec.gives_features else []
     failed = _run_in_processes(first, 1, say) if first else []
     failed += _run_in_processes(jobs[len(first) :], processes, say)
     if failed:
         say(f"{len(failed)} runs failed; trying again, one at a time")
         _run_in_processes(failed, 1, say)
     return {job.output: _outcome(job) for job in jobs}
-
-
-def _fills_a_cache(data: DataChoice) -> bool:
-    """Tell whether the first run decodes frames that the others read, without a lock."""
-    spec = SOURCES[data.dataset]
-    return spec.keeps_frames and not spec.gives_features
 
 
 def _run_in_processes(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> list[Job]:

@@ -243,7 +243,7 @@ class Stages:
 
     def round(self, stage: str, settings: Sequence[str], mean: CompactEncoder) -> CompactEncoder:
         """Mean of ``mean`` and of runs that start from it."""
-        start = _copy_weights(mean)
+        start = {name: value.detach().cpu().clone() for name, value in mean.state_dict().items()}
         runs = self.runs(stage, settings, start)
         return self.mean([start, *runs]) if runs else mean
 
@@ -345,10 +345,6 @@ class Stages:
 
 def _paths(names: str) -> list[Path]:
     return [Path(name.strip()).expanduser() for name in names.split(",") if name.strip()]
-
-
-def _copy_weights(encoder: CompactEncoder) -> Weights:
-    return {name: value.detach().cpu().clone() for name, value in encoder.state_dict().items()}
 
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:

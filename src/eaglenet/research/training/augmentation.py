@@ -209,7 +209,13 @@ def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None
         return batch
     if num_frames is not None and videos.mask.shape[1] > num_frames:
         num_videos, num_decoded = videos.mask.shape
-        videos = take_frames(videos, jittered_indices(num_videos, num_decoded, num_frames))
+        indices = jittered_indices(num_videos, num_decoded, num_frames)
+        rows = torch.arange(num_videos)[:, None]
+        frames, mask, seconds = (
+            value[rows.to(value.device), indices.to(value.device)]
+            for value in (videos.frames, videos.mask, videos.seconds)
+        )
+        videos = Clips(frames, mask, seconds)
     if augmentation == "crop_flip":
         videos = dataclasses.replace(videos, frames=crop_and_flip(videos.frames))
     elif augmentation == "rand_augment":
@@ -226,14 +232,6 @@ def jittered_indices(
     last = num_decoded - 1 - torch.randint(0, interval, (num_videos, 1))
     steps = torch.linspace(0, 1, num_frames)
     return (first + steps * (last - first)).round().long()
-
-
-def take_frames(clips: Clips, indices: Int[Tensor, "videos frames"]) -> Clips:
-    rows = torch.arange(len(clips))[:, None]
-    return Clips(
-        *(value[rows.to(value.device), indices.to(value.device)]
-          for value in (clips.frames, clips.mask, clips.seconds))
-    )  # fmt: skip
 
 
 def crop_and_flip(

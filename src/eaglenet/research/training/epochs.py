@@ -8,7 +8,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -292,7 +291,8 @@ def evaluate_source(
         progress=progress,
     )
     if options.scores_file is not None:
-        np.save(video_file(options.scores_file), source.video_of_text.cpu().numpy())
+        owners = source.video_of_text.cpu().numpy()
+        np.save(options.scores_file.with_suffix(".videos.npy"), owners)
     return dataclasses.replace(result, notes=(*result.notes, *few_videos(source.num_videos)))
 
 
@@ -327,8 +327,3 @@ def fetched(
         yield fetch(rows)
         done += len(rows)
         report_progress(progress, title, done, total)
-
-
-def video_file(scores_file: Path) -> Path:
-    """File with the video of each text, for `eaglenet metrics --video-of-text`."""
-    return scores_file.with_suffix(".videos.npy")
