@@ -55,13 +55,24 @@ def convert(
     """
     from eaglenet.core.settings import read_assignments
     from eaglenet.encoders.tokenizers import ClipTokenizer
+    from eaglenet.methods.official import checkpoint as official
     from eaglenet.models.folder import save
+    from eaglenet.research.recipes.authors import ORIGINALS
 
     settings = read_assignments(changes, EXAMPLE)
     if source == "eaglenet":
-        method, unused = _convert_eaglenet(checkpoint, dataset, energy_pooling, settings)
+        settings = _eaglenet_settings(dataset, energy_pooling, settings)
+        conversion = official.convert_eaglenet(official.read_released(checkpoint), **settings)
     else:
-        method, unused = _convert_peer(source, checkpoint, settings)
+        original = ORIGINALS.get(source)
+        conversion = official.convert_official(
+            source,
+            official.read_released(checkpoint),
+            settings,
+            frames=original.frames if original else None,
+            max_words=original.max_words if original else None,
+        )
+    method, unused = conversion.method, conversion.unused
     if tokenizer is not None:
         method.tokenizer = (
             ClipTokenizer.from_table(tokenizer)
@@ -109,9 +120,10 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
     return lines
 
 
-def _convert_eaglenet(
-    checkpoint: Path, dataset: str | None, energy_pooling: str, settings: dict[str, Any]
-) -> tuple[Method, dict[str, str]]:
+def _eaglenet_settings(
+    dataset: str | None, energy_pooling: str, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Settings that the checkpoint does not determine."""
     from eaglenet.core.errors import UsageError
     from eaglenet.methods.eaglenet import EagleNetConfig
     from eaglenet.methods.official import checkpoint as official
@@ -129,26 +141,7 @@ def _convert_eaglenet(
     if dataset is not None:
         weight = EagleNetConfig.released(dataset).energy_support_weight
         settings = {**scripts, "energy_support_weight": weight, **settings}
-    settings = {**settings, "energy_pooling": energy_pooling}
-    conversion = official.convert_eaglenet(official.read_released(checkpoint), **settings)
-    return conversion.method, conversion.unused
-
-
-def _convert_peer(
-    name: str, checkpoint: Path, settings: dict[str, Any]
-) -> tuple[Method, dict[str, str]]:
-    from eaglenet.methods.official.checkpoint import convert_official, read_released
-    from eaglenet.research.recipes.authors import ORIGINALS
-
-    original = ORIGINALS.get(name)
-    conversion = convert_official(
-        name,
-        read_released(checkpoint),
-        settings,
-        frames=original.frames if original else None,
-        max_words=original.max_words if original else None,
-    )
-    return conversion.method, conversion.unused
+    return {**settings, "energy_pooling": energy_pooling}
 
 
 def push(

@@ -256,43 +256,39 @@ def metrics(
     Where it makes a difference, the same metrics with ties counted for the model follow: many
     published numbers count them so, and identical captions tie in every model.
     """
+    from eaglenet.research.evaluation import postprocessing as post
     from eaglenet.research.evaluation.metrics import Metrics, raise_if_not_finite, retrieval_metrics
-    from eaglenet.research.evaluation.postprocessing import (
-        default_video_of_text,
-        dual_softmax_both,
-        querybank_norm,
-        read_scores,
-        read_video_of_text,
-        sinkhorn_norm,
-    )
     from eaglenet.scoring.hubness import hub_bias
 
     def read_bank(path: Path) -> Tensor:
-        bank = read_scores(path)
+        bank = post.read_scores(path)
         raise_if_not_finite(bank)
         return bank
 
-    scores = read_scores(scores_file)
+    scores = post.read_scores(scores_file)
     owners = (
-        read_video_of_text(video_of_text, len(scores))
+        post.read_video_of_text(video_of_text, len(scores))
         if video_of_text is not None
-        else default_video_of_text(scores)
+        else post.default_video_of_text(scores)
     )
     plain = retrieval_metrics(scores, owners)
     record = {"texts": scores.shape[0], "videos": scores.shape[1], **plain.to_dict()}
     lenient = retrieval_metrics(scores, owners, ties="for")
     if lenient != plain:
         record["ties_for_the_model"] = lenient.to_dict()
+    scores = scores.double()
     if dual_softmax:
-        t2v, v2t = dual_softmax_both(scores.double())
-        both = Metrics(retrieval_metrics(t2v, owners).t2v, retrieval_metrics(v2t, owners).v2t)
-        record["dual_softmax"] = both.to_dict()
-    if qb_norm is not None:
-        rows = querybank_norm(scores.double(), read_bank(qb_norm).double())
-        record["qb_norm"] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
-    if sinkhorn is not None:
-        rows = sinkhorn_norm(scores.double(), read_bank(sinkhorn).double())
-        record["sinkhorn"] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
+        # Each direction has its own prior.
+        t2v = retrieval_metrics(post.dual_softmax(scores), owners).t2v
+        v2t = retrieval_metrics(post.dual_softmax(scores.T).T, owners).v2t
+        record["dual_softmax"] = Metrics(t2v, v2t).to_dict()
+    for name, path, normalise in (
+        ("qb_norm", qb_norm, post.querybank_norm),
+        ("sinkhorn", sinkhorn, post.sinkhorn_norm),
+    ):
+        if path is not None:
+            rows = normalise(scores, read_bank(path).double())
+            record[name] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
     if hubness is not None:
         bank = read_bank(hubness)
         if bank.shape[1] != scores.shape[1]:
@@ -300,7 +296,7 @@ def metrics(
                 f"{hubness} scores {bank.shape[1]} videos, {scores_file} {scores.shape[1]}; "
                 "expected the same videos in the same order"
             )
-        record["hubness"] = retrieval_metrics(scores.double() + hub_bias(bank), owners).to_dict()
+        record["hubness"] = retrieval_metrics(scores + hub_bias(bank), owners).to_dict()
     if as_json:
         print(json.dumps(record, indent=2))
     else:

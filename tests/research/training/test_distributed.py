@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eaglenet.core.errors import DistributedError, NonFiniteError, StoppedError, UsageError
 from eaglenet.core.files import hold_lock
-from eaglenet.core.types import PairBatch
+from eaglenet.core.types import PairBatch, TextFeatures
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import build_method, load_source
 from eaglenet.research.experiments.runs import train
@@ -24,7 +24,7 @@ from eaglenet.research.training.distributed import (
     World,
     average_gradients,
     gather_tensor,
-    gather_uneven_tensor,
+    gather_uneven,
     join,
 )
 from eaglenet.research.training.epochs import evaluate_source
@@ -100,8 +100,8 @@ def test_a_gathered_tensor_has_the_summed_gradient(tmp_path: Path) -> None:
         mask = gather_tensor(torch.tensor([world.rank == 0]), world)
         assert mask.tolist() == [True, False]
         whole = torch.arange(5.0)[:, None]
-        uneven = gather_uneven_tensor(whole[world.rank :: 2], 5, world)
-        assert uneven.tolist() == whole.tolist()
+        uneven = gather_uneven(TextFeatures(whole[world.rank :: 2]), 5, world)
+        assert uneven.sentence.tolist() == whole.tolist()
         world.__exit__()
 
     run_ranks(rank)

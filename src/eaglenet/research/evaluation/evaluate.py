@@ -332,24 +332,21 @@ def _noise_spread(
     settings: dict[str, Any],
     seeds: Sequence[int],
 ) -> NoiseSpread:
-    if "pair_noise" in settings:
-        results = [
-            rank_pairs(method, text, video, video_of_text, **{**settings, "pair_noise": int(seed)})
-            for seed in seeds
-        ]
-        return NoiseSpread(tuple(int(seed) for seed in seeds), tuple(results))
     reseed = getattr(method, "reseed", None)
-    if reseed is None:
+    if reseed is None and "pair_noise" not in settings:
         raise UsageError(
             f"{getattr(method, 'name', type(method).__name__)} has no evaluation noise to reseed; "
             "leave out --noise-seeds"
         )
+    results = []
     with _restored_buffers(method):
-        results = []
         for seed in seeds:
-            reseed(int(seed))
+            if "pair_noise" in settings:
+                settings = {**settings, "pair_noise": seed}
+            elif reseed is not None:
+                reseed(seed)
             results.append(rank_pairs(method, text, video, video_of_text, **settings))
-    return NoiseSpread(tuple(int(seed) for seed in seeds), tuple(results))
+    return NoiseSpread(tuple(seeds), tuple(results))
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from eaglenet.scoring import score_all
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 RIGHT, WRONG = "#1a9641", "#d7191c"
 DOTS_PER_INCH = 120
+FRAMES_SHOWN = 3
 MIN_SPAN = 2.0
 """Smallest span of an axis of recall, in points."""
 
@@ -137,20 +138,20 @@ def percent_range(low: float, high: float) -> tuple[float, float]:
     return low, max(high, low + MIN_SPAN)
 
 
-def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: int = 3) -> bytes:
+def qualitative_figure(examples: Sequence[QualitativeExample]) -> bytes:
     """Draw queries with the top videos of each method: right ones framed green, wrong ones red."""
     if not examples:
         raise UsageError("no example to draw: give at least one query with its videos")
     num_methods = max(len(example.videos) for example in examples)
     top_k = max(len(videos) for example in examples for videos in example.videos.values())
     rows = len(examples) * num_methods
-    figure = _figure(1.5 + 1.05 * num_frames * top_k, 0.45 + 1.3 * rows)
+    figure = _figure(1.5 + 1.05 * FRAMES_SHOWN * top_k, 0.45 + 1.3 * rows)
     grid = figure.add_gridspec(rows, top_k)
     for number, example in enumerate(examples):
         for line, (method, videos) in enumerate(example.videos.items()):
             for rank, video in enumerate(videos):
                 axes = figure.add_subplot(grid[number * num_methods + line, rank])
-                _draw_video(axes, video, num_frames)
+                _draw_video(axes, video)
                 if rank == 0:
                     axes.set_ylabel(method, fontsize=8)
                 if line == 0 and rank == 0:
@@ -159,9 +160,9 @@ def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: in
     return _png(figure)
 
 
-def _draw_video(axes: Any, video: Retrieved, num_frames: int) -> None:
-    total = len(video.frames)
-    indices = np.floor((np.arange(num_frames) + 0.5) * total / num_frames).astype(int)
+def _draw_video(axes: Any, video: Retrieved) -> None:
+    middles = (np.arange(FRAMES_SHOWN) + 0.5) * len(video.frames) / FRAMES_SHOWN
+    indices = np.floor(middles).astype(int)
     frames = [video.frames[index].movedim(0, -1).numpy() for index in indices]
     gap = np.full((frames[0].shape[0], max(1, frames[0].shape[1] // 48), 3), 255, dtype=np.uint8)
     spaced = [image for frame in frames for image in (gap, frame)][1:]

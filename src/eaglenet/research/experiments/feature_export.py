@@ -11,13 +11,14 @@ import torch
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress
 from eaglenet.core.types import Expert
+from eaglenet.methods.base import Method
 from eaglenet.methods.early.teachtext import teaching_vectors
 from eaglenet.models.folder import load
 from eaglenet.research.data.experts import save_teacher
 from eaglenet.research.data.sources import Source
 from eaglenet.research.experiments.evaluation import dataset_source
 from eaglenet.research.experiments.stored_data import encode_batches, read_features, write_features
-from eaglenet.research.training.distributed import World, join
+from eaglenet.research.training.distributed import join
 from eaglenet.research.training.epochs import fetched, index_chunks
 
 
@@ -44,54 +45,42 @@ def export_features(
     output = Path(output).expanduser()
     if output.exists():
         raise UsageError(f"{output} exists and is never overwritten; choose another --output")
-    method = load(name_or_folder)
     with join(device) as world:
         if world.size > 1:
             raise UsageError("features are written by one process: run this without torchrun")
-        source = dataset_source(method, dataset, root, split, options, world, progress)
+
+        def open_with(model: str) -> tuple[Method, Source]:
+            method = load(model)
+            source = dataset_source(method, dataset, root, split, options, world, progress)
+            return method.to(world.device).eval(), source
+
+        @torch.inference_mode()
+        def encode_expert(model: str) -> Expert:
+            """Encode the same videos with another model."""
+            method, others = open_with(model)
+            if list(others.video_ids) != list(source.video_ids):
+                raise UsageError(
+                    f"{model} could read other videos of {dataset} {split} than the first model; "
+                    "decode all of them first with `eaglenet data cache`"
+                )
+            chunks, title = index_chunks(others.num_videos, 32), f"encoding videos with {model}"
+            batches = fetched(others.videos, chunks, title, progress)
+            videos = encode_batches(method.encode_video, batches, world.device)
+            return Expert(videos.frames, videos.mask)
+
+        method, source = open_with(name_or_folder)
         write_features(
-            method.to(world.device).eval(),
+            method,
             source,
             output,
             model=name_or_folder,
             dataset=dataset,
             split=split,
-            experts={
-                name: (of, _expert(of, dataset, root, split, options, world, progress, source))
-                for name, of in (experts or {}).items()
-            },
+            experts={name: (of, encode_expert(of)) for name, of in (experts or {}).items()},
             words=words,
             progress=progress,
         )
     return source
-
-
-@torch.inference_mode()
-def _expert(
-    name_or_folder: str,
-    dataset: str,
-    root: str | Path,
-    split: str,
-    options: Mapping[str, Any] | None,
-    world: World,
-    progress: Progress | None,
-    first: Source,
-) -> Expert:
-    """Encode the same videos with another model, as an expert."""
-    method = load(name_or_folder).to(world.device).eval()
-    source = dataset_source(method, dataset, root, split, options, world, progress)
-    if list(source.video_ids) != list(first.video_ids):
-        raise UsageError(
-            f"{name_or_folder} could read other videos of {dataset} {split} than the first model; "
-            "decode all of them first with `eaglenet data cache`"
-        )
-    chunks = index_chunks(source.num_videos, 32)
-    videos = encode_batches(
-        method.encode_video,
-        fetched(source.videos, chunks, f"encoding videos with {name_or_folder}", progress),
-        world.device,
-    )
-    return Expert(videos.frames, videos.mask)
 
 
 def write_teacher(name_or_folder: str, folder: Path, name: str) -> tuple[int, int]:

@@ -32,7 +32,7 @@ from eaglenet.research.small.banks import (
     open_pictures,
     recall_sum,
 )
-from eaglenet.research.small.start import keep_pieces, start_from
+from eaglenet.research.small.start import keep_latin_pieces, start_from
 from eaglenet.research.small.trainer import (
     BEST,
     PairTrainer,
@@ -349,7 +349,7 @@ def _paths(names: str) -> list[Path]:
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:
     """Save a zero-shot model of these towers: int8 weights, and Latin word pieces only."""
-    smaller, ids = keep_pieces(backend)
+    smaller, ids = keep_latin_pieces(backend)
     config = encoder.config
     shrunk = CompactEncoder(replace(config, text=replace(config.text, vocabulary_size=len(ids))))
     weights = dict(encoder.state_dict())

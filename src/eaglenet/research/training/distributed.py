@@ -105,16 +105,15 @@ def gather_uneven(record: Record, num_total: int, world: World) -> Record:
     """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
     if world.size == 1:
         return record
-    return record.map_tensors(lambda value: gather_uneven_tensor(value, num_total, world))
-
-
-def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:
-    """One tensor of :func:`gather_uneven`: padded to equal shares, joined, put in order."""
     each = -(-num_total // world.size)
-    filler = value.new_zeros(each - len(value), *value.shape[1:])
-    parts = _all_gather(torch.cat([value, filler]), world)
-    by_rank = parts.view(world.size, each, *value.shape[1:])
-    return by_rank.transpose(0, 1).flatten(0, 1)[:num_total]
+
+    def gather_rows(value: Tensor) -> Tensor:
+        filler = value.new_zeros(each - len(value), *value.shape[1:])
+        parts = _all_gather(torch.cat([value, filler]), world)
+        by_rank = parts.view(world.size, each, *value.shape[1:])
+        return by_rank.transpose(0, 1).flatten(0, 1)[:num_total]
+
+    return record.map_tensors(gather_rows)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,11 @@ from eaglenet.research.training.distributed import is_sharded
 
 class GroupOptimizer(torch.optim.Optimizer):
     """An optimizer whose step is a step of each group."""
+
+    defaults_of_groups: ClassVar[dict[str, Any]]
+
+    def __init__(self, params: Iterable[Any], **settings: Any) -> None:
+        super().__init__(params, {**self.defaults_of_groups, **settings})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -42,28 +47,10 @@ class Ranger(GroupOptimizer):
     with the rectification r of Liu et al. (2020), bias corrections in it.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        *,
-        betas: tuple[float, float] = (0.95, 0.999),
-        eps: float = 1e-5,
-        weight_decay: float = 0.0,
-        every: int = 6,
-        share: float = 0.5,
-        threshold: float = 5.0,
-    ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "every": every,
-            "share": share,
-            "threshold": threshold,
-        }
-        super().__init__(params, defaults)
+    defaults_of_groups: ClassVar = {
+        "lr": 1e-3, "betas": (0.95, 0.999), "eps": 1e-5, "weight_decay": 0.0, "every": 6,
+        "share": 0.5, "threshold": 5.0,
+    }  # fmt: skip
 
     def step_group(self, group: dict[str, Any]) -> None:
         for weight in group["params"]:
@@ -254,24 +241,9 @@ class BertAdam(GroupOptimizer):
     CLIP practically frozen.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-4,
-        *,
-        betas: tuple[float, float] = (0.9, 0.98),
-        eps: float = 1e-6,
-        weight_decay: float = 0.2,
-        clip_norm: float = 1.0,
-    ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "clip_norm": clip_norm,
-        }
-        super().__init__(params, defaults)
+    defaults_of_groups: ClassVar = {
+        "lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.2, "clip_norm": 1.0,
+    }  # fmt: skip
 
     def step_group(self, group: dict[str, Any]) -> None:
         weights = [weight for weight in group["params"] if weight.grad is not None]
