@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -212,7 +213,6 @@ def show(report: CheckReport) -> None:
     """Print the report as a table, with the first few reasons of each kind."""
     from rich.markup import escape
 
-    from eaglenet.research.data.checks import count_reasons
     from eaglenet.research.data.records import VideoProblem
 
     header = ["split", "captions", "listed", "found", "missing", "undecodable", "left out"]
@@ -227,7 +227,8 @@ def show(report: CheckReport) -> None:
         lines.append(f"{split.summary}; {split.protocol}")
         missing = [VideoProblem(video_id, "no file found") for video_id in split.missing]
         for listed in (missing, split.undecodable, split.left_out):
-            for reason, count in count_reasons(listed)[:MAX_REASONS]:
+            reasons = Counter(problem.reason for problem in listed)
+            for reason, count in reasons.most_common(MAX_REASONS):
                 first = next(entry.video_id for entry in listed if entry.reason == reason)
                 lines.append(f"  {count:,} x {reason}, first {first}")
         if split.ambiguous:

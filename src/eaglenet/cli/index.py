@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -92,12 +92,14 @@ def index(
     """
     keep_freed_memory()
     from eaglenet.indexing.fetching import read_list
+    from eaglenet.indexing.files import read_tags
     from eaglenet.indexing.index import check_request, index_videos
     from eaglenet.indexing.maintenance import (
         options_like,
         require_complete,
         require_distinct_stores,
         swap_stores,
+        tags_like,
     )
 
     if swap and like is None:
@@ -110,7 +112,10 @@ def index(
     if not paths and not listed_files:
         raise UsageError("nothing to index; name folders or files: eaglenet index FOLDER")
     check_request(paths or (), store, options)
-    all_tags = _read_tags(tags, like)
+    all_tags = read_tags(tags) if tags is not None else {}
+    if like is not None:
+        # For files that the CSV file does not list.
+        all_tags = {**all_tags, **tags_like(like, all_tags)}
     with show_progress(quiet=as_json) as announce:
         if not as_json:
             _announce(store, model)
@@ -143,15 +148,6 @@ def index(
         print_line(f"{like} is now the new store; {store} is the old one", is_error=True)
     if any(not problem.is_known for problem in report.problems):
         raise typer.Exit(INCOMPLETE)
-
-
-def _read_tags(file: Path | None, like: str | None) -> Mapping[str, tuple[str, ...]]:
-    """Tags of a CSV file, and those of the store of ``--like`` for files that it does not list."""
-    from eaglenet.indexing.files import read_tags
-    from eaglenet.indexing.maintenance import tags_like
-
-    tags = read_tags(file) if file is not None else {}
-    return {**tags, **tags_like(like, tags)} if like is not None else tags
 
 
 def _announce(store: str, model: str | None) -> None:
@@ -335,7 +331,9 @@ def watch(
                     print_line(f"indexed {name}")
                 print_report(report, store)
                 for moment in alerts.check() if alerts is not None else ():
-                    _print_moment(moment)
+                    span = f"{format_time(moment['start'])}-{format_time(moment['end'])}"
+                    confidence = f"{moment['confidence']:.0%}"
+                    print_line(f"alert: {moment['alert']}  {confidence}  {span}  {moment['path']}")
                 if number == rounds:
                     if alerts is not None:
                         alerts.finish()
@@ -366,9 +364,3 @@ def _make_alerts(
     elif webhook is not None:
         act = make_webhook(webhook)
     return Alerts(store, queries, min_confidence=min_confidence, act=act)
-
-
-def _print_moment(moment: Mapping[str, Any]) -> None:
-    span = f"{format_time(moment['start'])}-{format_time(moment['end'])}"
-    confidence = f"{moment['confidence']:.0%}"
-    print_line(f"alert: {moment['alert']}  {confidence}  {span}  {moment['path']}")

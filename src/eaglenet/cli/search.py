@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import CaptionHit, HitList, SearchResult
-    from eaglenet.video.query_decoder import QueryDecoder
 
 PROMPT = "search> "
 HISTORY_LENGTH = 1000
@@ -170,7 +169,12 @@ def search(
         raise UsageError("--captions ranks captions for a video; add --video FILE or --similar ID")
     draw = _require_images() if output.thumbnails else None
     begin_short_command()
-    decoder = _start_decoder() if source.keys() & {"image", "video"} else None
+    decoder = None
+    if source.keys() & {"image", "video"}:
+        from eaglenet.video.query_decoder import QueryDecoder
+
+        decoder = QueryDecoder()
+        decoder.start()  # Its process takes as long as opening the store.
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import runs_through_numpy
@@ -470,15 +474,6 @@ def _print_notes(
             f"FOLDER{store_option(store)} --drop-missing",
             is_error=True,
         )
-
-
-def _start_decoder() -> QueryDecoder:
-    """Start the process that decodes the query, which takes as long as opening the store."""
-    from eaglenet.video.query_decoder import QueryDecoder
-
-    decoder = QueryDecoder()
-    decoder.start()
-    return decoder
 
 
 def _print_notice(query: AnyQuery, hits: HitList) -> None:

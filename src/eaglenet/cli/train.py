@@ -69,14 +69,18 @@ def train(
     command is repeated with a larger --set training.epochs=N.
     """
     from eaglenet.research.experiments.runs import train as run_training
-    from eaglenet.research.small.run import TOWER_RECIPES
+    from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
     from eaglenet.research.training.checkpoint import parse_boards
 
     boards = parse_boards(log)
     if name in TOWER_RECIPES:
         if data or tower or protocol or variants or root:
             raise UsageError(f"{name} trains towers, with only --set (docs/how-to/make_small.md)")
-        train_towers(name, output, settings, device)
+        model = train_pairs(TOWER_RECIPES[name].changed(settings or []), output, device=device)
+        print(
+            f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
+            f"--model {shell_quote(model)}"
+        )
         return
     # A dry run reports a wrong root together with everything else that is missing.
     at_root = [f"data.root={root}"] if dry_run and root else root_setting(root)
@@ -106,18 +110,6 @@ def train(
             "to train on, or give another --output"
         )
     print_result(run, output)
-
-
-def train_towers(name: str, output: Path, settings: list[str] | None, device: str) -> None:
-    """Train towers: `--set folders=A,B`, `start.vision=...`, `start.text=...`."""
-    from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
-
-    experiment = TOWER_RECIPES[name].changed(settings or [])
-    model = train_pairs(experiment, output, device=device)
-    print(
-        f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
-        f"--model {shell_quote(model)}"
-    )
 
 
 def print_result(run: Run, output: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -198,8 +197,3 @@ def decode_files(
     for outcome in decode_many(items, FrameSpec(), workers=workers):
         reason = outcome.reason if isinstance(outcome, Failure) else None
         yield Path(outcome.request.video_id), reason
-
-
-def count_reasons(problems: Sequence[VideoProblem]) -> list[tuple[str, int]]:
-    """Reasons with their counts, most frequent first."""
-    return Counter(problem.reason for problem in problems).most_common()

@@ -367,16 +367,8 @@ def rank_pairs(
 ) -> Metrics:
     """Score all pairs and rank both directions; memory grows with texts + videos.
 
-    Blocks are whole columns where they fit, so that video-side work is done once.
-
-    Args:
-        max_scores: scores held at once.
-        process: this process, where several evaluate together; each gets the metrics of all.
-        scores_file: also write the matrix, ``[texts, videos]`` in the given order (one process).
-        ranks_file: also write the rank of every query.
-        bias: added to all scores of a video.
-        progress: receives the number of scores computed by this process.
-        settings: passed to :func:`score_all`.
+    Blocks are whole columns where they fit, so that video-side work is done once. ``bias`` is added
+    to all scores of a video; ``settings`` are passed to :func:`score_all`.
     """
     order = video_of_text.argsort(stable=True)
     text = text[order.to(text.sentence.device)]

@@ -202,7 +202,7 @@ def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) 
 def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
     numbers = [
         {direction: {name: float(record[direction][name]) for name in METRICS}
-         for direction in ("t2v", "v2t")} | {"Rsum": _recall_sum(record)}
+         for direction in ("t2v", "v2t")} | {"Rsum": float(record["Rsum"])}
         for record in records
     ]  # fmt: skip
     summary = mean_and_spread(numbers)
@@ -214,12 +214,6 @@ def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     total = format_spread(mean["Rsum"], spread["Rsum"], len(records))
     return [group.label, group.method_title, str(len(records)), *cells, total]
-
-
-def _recall_sum(record: Mapping[str, Any]) -> float:
-    if "Rsum" in record:
-        return float(record["Rsum"])
-    return sum(float(record[side][name]) for side in ("t2v", "v2t") for name in METRICS[:3])
 
 
 def format_spread(mean: float, spread: float, count: int) -> str:

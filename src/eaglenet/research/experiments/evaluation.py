@@ -69,7 +69,10 @@ def evaluate_run(
             source = feature_source(stored)
             notes += feature_notes(data, stored)
         else:
-            notes += split_notes(experiment, name)
+            if name == "train":
+                notes.append("the run was trained on this split: not a score on unseen videos")
+            elif name == experiment.training.select == "val":
+                notes.append("this split chose the epoch: somewhat high for unseen videos")
             cache = frames_folder(Path(folder).expanduser())
             source = load_source(
                 data,
@@ -107,15 +110,6 @@ def evaluated_split(experiment: Experiment, split: str | None) -> str:
             "--features FOLDER, or the videos that chose the epoch with --split val"
         )
     return name
-
-
-def split_notes(experiment: Experiment, split: str) -> list[str]:
-    """Notes on a split that the run has seen, whose score is therefore too high."""
-    if split == "train":
-        return ["the run was trained on this split: not a score on unseen videos"]
-    if split == experiment.training.select == "val":
-        return ["this split chose the epoch: somewhat high for unseen videos"]
-    return []
 
 
 def evaluate_model(
@@ -176,12 +170,7 @@ def dataset_source(
     if spec.whole is not None:
         return spec.whole(data.folder(), method)
     split = split or spec.default_split(data)
-    cache = user_cache(data)
-    return load_source(data, split, method, cache=cache, device=world.device, progress=progress)
-
-
-def user_cache(data: DataChoice) -> Path:
-    """Cache folder for frames of a dataset that no run folder owns."""
     base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     key = f"{Path(data.root).resolve()} {data.frames}".encode()
-    return base / "eaglenet" / "frames" / hashlib.sha256(key).hexdigest()[:16]
+    cache = base / "eaglenet" / "frames" / hashlib.sha256(key).hexdigest()[:16]
+    return load_source(data, split, method, cache=cache, device=world.device, progress=progress)

@@ -37,10 +37,8 @@ def export_features(
 ) -> Source:
     """Encode a split with a model's towers into a features folder ``output``.
 
-    Train on it with ``--data features``, evaluate on it with ``eaglenet evaluate --features``. With
-    ``experts`` (name -> model) the folder also holds the frames of those models and the words,
-    token ids and graphs of the first, for ``--data experts``; ``words`` adds these without another
-    model.
+    With ``experts`` (name -> model) the folder also holds the frames of those models and the words,
+    token ids and graphs of the first; ``words`` adds these without another model.
     """
     output = Path(output).expanduser()
     if output.exists():

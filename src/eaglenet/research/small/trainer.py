@@ -309,7 +309,8 @@ class PairTrainer:
         best, recent = -1.0, torch.zeros((), device=self.device)
         share = 0.0
         while share < 1.0:
-            loss = self._train_step(self._rate(share))
+            warm = min(1.0, (self.step + 1) / max(self.config.warmup_steps, 1))
+            loss = self._train_step(warm * (0.5 + 0.5 * math.cos(math.pi * min(share, 1.0))))
             recent = loss if self.step == 1 else 0.98 * recent + 0.02 * loss
             seconds = time.monotonic() - started
             share = self.step / self.config.steps
@@ -399,10 +400,6 @@ class PairTrainer:
         inner[:, 0] = False
         inner[:, :-1] &= tokens.mask[:, 1:]
         return Tokens(tokens.ids, tokens.mask & ~(inner & (draws < self.config.word_dropout)))
-
-    def _rate(self, share: float) -> float:
-        warm = min(1.0, (self.step + 1) / max(self.config.warmup_steps, 1))
-        return warm * (0.5 + 0.5 * math.cos(math.pi * min(share, 1.0)))
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         config = self.config

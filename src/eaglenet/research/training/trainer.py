@@ -250,7 +250,9 @@ class Trainer:
                 self._finish_epoch(epoch)
                 if self._on_any_rank(self.stop.signal is not None):
                     self._stop()
-            if self.position.step >= self.num_steps or self._lost_patience():
+            patience = self.config.patience or math.inf
+            is_over = self.position.evaluations_since_best >= patience
+            if self.position.step >= self.num_steps or is_over:
                 break
             self._log_started = time.perf_counter()
             for batch in epoch_batches(self.train, sampler, epoch, start, self.world):
@@ -294,7 +296,8 @@ class Trainer:
         every = self.config.checkpoint_every
         is_checkpoint_due = bool(every) and self.position.step % every == 0
         if is_log_due or self.world.size == 1:
-            is_checkpoint_due = is_checkpoint_due or self._is_checkpoint_overdue()
+            is_old = time.perf_counter() - self._saved > CHECKPOINT_SECONDS
+            is_checkpoint_due = is_checkpoint_due or self._on_any_rank(is_old)
         # Ranks agree by a message that waits for the device, as the log does.
         is_stopping = (is_log_due or self.world.size == 1) and self._on_any_rank(
             self.stop.signal is not None
@@ -303,10 +306,6 @@ class Trainer:
             self._checkpoint()
         if is_stopping:
             self._stop()
-
-    def _is_checkpoint_overdue(self) -> bool:
-        """Tell whether the last checkpoint is older than :data:`CHECKPOINT_SECONDS` on any rank."""
-        return self._on_any_rank(time.perf_counter() - self._saved > CHECKPOINT_SECONDS)
 
     def _on_any_rank(self, flag: bool) -> bool:
         return bool(sum_over_ranks(torch.tensor(int(flag)), self.world))
@@ -383,10 +382,6 @@ class Trainer:
             if self.world.is_main:
                 save_model(evaluated, self.folder / MODEL, weights)
         barrier(self.world, "waiting for rank 0 to save the model")
-
-    def _lost_patience(self) -> bool:
-        patience = self.config.patience
-        return bool(patience) and self.position.evaluations_since_best >= patience
 
     def _count(self) -> None:
         """Add the time since the last count, and what memory it took at most."""
