@@ -543,13 +543,6 @@ def test_a_search_reads_features_with_few_requests(location: str, storage: Gate)
     assert sum(storage.seen.values()) - before <= 3
 
 
-def test_a_store_of_an_earlier_version_is_recognised(location: str) -> None:
-    ObjectFolder(location).write("manifest.json", b"{}")
-    for use in (BucketStore.exists, open_store, BucketStore.repair):
-        with pytest.raises(StoreError, match="made by an earlier eaglenet"):
-            use(location)
-
-
 def test_other_settings_are_refused_before_anything_is_written(location: str) -> None:
     fill(location)
     before = Head.read(ObjectFolder(location))

@@ -81,8 +81,6 @@ from eaglenet.store.segments import checksums_of
 
 logger = logging.getLogger(__name__)
 
-OLD_FORMAT = "manifest.json"
-"""Object of stores that eaglenet made before it kept a log."""
 FRESH_SECONDS = 2.0
 """Seconds for which a read of ``store.json`` is reused: each costs a request."""
 ATTEMPTS = 5
@@ -200,11 +198,10 @@ class BucketStore:
         return look[1], self.mirror.file_id
 
     def usage(self) -> dict[str, int]:
-        parts = dict.fromkeys(PARTS, 0)
         with storage_errors():
-            for part in PARTS:
-                parts[part] = sum(entry.size for entry in self.folder.list(f"{part}/"))
-        return parts
+            return {
+                part: sum(entry.size for entry in self.folder.list(f"{part}/")) for part in PARTS
+            }
 
     def verify(self) -> Verified:
         """Compare every object with its hash, and the local copy with its checksums."""
@@ -403,15 +400,7 @@ def read_head(folder: ObjectFolder) -> Head | None:
         try:
             return Head.read(folder)
         except MissingObjectError:
-            pass
-        try:
-            folder.tag(OLD_FORMAT)
-        except MissingObjectError:
             return None
-    raise StoreError(
-        f"{folder.url} was made by an earlier eaglenet, in a format that is no longer read. Index "
-        f"again into another location: eaglenet index PATH --store {shell_quote(folder.url)}-2"
-    )
 
 
 @contextmanager

@@ -300,13 +300,11 @@ def _operation(body: bytes) -> Operation:
             keys = [(content, number) for content, number in header["keys"]]
             names = ("starts", "ends", "vectors", "pointers")
             starts, ends, vectors, pointers = (arrays[name] for name in names)
-            # Logs of earlier versions have no clips from keyframes.
-            keyframe_keys = frozenset((key[0], key[1]) for key in header.get("keyframe_keys", ()))
+            keyframe_keys = frozenset((key[0], key[1]) for key in header["keyframe_keys"])
             thumbnails = [b""] * len(keys)
             clips = [ClipBatch(keys, starts, ends, vectors, pointers, thumbnails, keyframe_keys)]
         windows = []
-        # Logs of earlier versions have none.
-        for number, ((content, kind, path), encoder) in enumerate(header.get("windows", ())):
+        for number, ((content, kind, path), encoder) in enumerate(header["windows"]):
             lines, meanings = arrays[f"windows_{number}"], arrays[f"meanings_{number}"]
             key = content, kind, path
             windows.append(SourceWindows(key, encoder, lines[0], lines[1], meanings))
