@@ -26,6 +26,7 @@ from eaglenet.cli.options import (
 )
 from eaglenet.cli.terminal import show_progress
 from eaglenet.core.errors import EagleNetError, UnknownNameError
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.research.evaluation.figures import QualitativeExample
@@ -47,24 +48,17 @@ def compare(
     tower: Tower = "",
     protocol: Protocol = "",
     root: Root = "",
-    split: Annotated[
-        str | None,
-        typer.Option(help="Split to report: test unless the data has none; val on frames."),
-    ] = None,
+    split: str | None = option(
+        None, "Split to report: test unless the data has none; val on frames."
+    ),
     seeds: Seeds = 3,
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Runs at a time, each in its own process.")
-    ] = 1,
-    search: Annotated[
-        str,
-        typer.Option(
-            metavar="SETTING=A,B", help="Values that every method tries on validation first."
-        ),
-    ] = "",
-    time_pairs: Annotated[
-        int,
-        typer.Option("--time", min=0, help="Also time the scores of N texts with N videos."),
-    ] = 0,
+    jobs: int = option(1, "Runs at a time, each in its own process.", min=1),
+    search: str = option(
+        "", "Values that every method tries on validation first.", metavar="SETTING=A,B"
+    ),
+    time_pairs: int = option(
+        0, "Also time the scores of N texts with N videos.", name="--time", min=0
+    ),
     settings: Settings = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -169,9 +163,7 @@ def ablate(
     protocol: Protocol = "",
     root: Root = "",
     seeds: Seeds = 1,
-    split: Annotated[
-        str | None, typer.Option(help="Split to report: test unless the data has none.")
-    ] = None,
+    split: str | None = option(None, "Split to report: test unless the data has none."),
     settings: Settings = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -264,12 +256,11 @@ TOP_VIDEOS = 3
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain them.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
-    examples: Annotated[
-        int,
-        typer.Option(min=0, help="Draw this many example queries; loads the models; default 0."),
-    ] = 0,
-    split: Annotated[str, typer.Option(help="Split of the example queries; default val.")] = "val",
+    output: Path = option(..., "Folder to write into.", name="--output/-o"),
+    examples: int = option(
+        0, "Draw this many example queries; loads the models; default 0.", min=0
+    ),
+    split: str = option("val", "Split of the example queries; default val."),
     as_json: AsJson = False,
 ) -> None:
     """Write report.md: tables with mean and spread over seeds, curves, times.

@@ -10,6 +10,7 @@ import typer
 
 from eaglenet.cli.options import AsJson
 from eaglenet.cli.terminal import print_line
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
@@ -21,31 +22,23 @@ EXAMPLE = "num_frames=12"
 def convert(
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint (a state_dict).")],
     out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
-    source: Annotated[
-        str,
-        typer.Option("--from", metavar="METHOD", help="Method whose official code wrote it."),
-    ] = "eaglenet",
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="EagleNet script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or "
-            "vatex. Sets what leaves no trace in the weights."
-        ),
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help=f"Setting that leaves no trace in the weights, e.g. {EXAMPLE}; repeatable.",
-        ),
-    ] = None,
-    energy_pooling: Annotated[
-        str, typer.Option(help="Pooling of energies over frames in EagleNet: mean, max or min.")
-    ] = "mean",
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="Copy CLIP's vocabulary from this folder or BPE table."),
-    ] = None,
+    source: str = option(
+        "eaglenet", "Method whose official code wrote it.", name="--from", metavar="METHOD"
+    ),
+    dataset: str | None = option(
+        None,
+        "EagleNet script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or "
+        "vatex. Sets what leaves no trace in the weights.",
+    ),
+    changes: list[str] | None = option(
+        None,
+        f"Setting that leaves no trace in the weights, e.g. {EXAMPLE}; repeatable.",
+        name="--set",
+    ),
+    energy_pooling: str = option(
+        "mean", "Pooling of energies over frames in EagleNet: mean, max or min."
+    ),
+    tokenizer: Path | None = option(None, "Copy CLIP's vocabulary from this folder or BPE table."),
     as_json: AsJson = False,
 ) -> None:
     """Turn a checkpoint of a method's official code into a model folder.
@@ -60,6 +53,7 @@ def convert(
     from eaglenet.research.recipes.authors import ORIGINALS
 
     settings = read_assignments(changes, EXAMPLE)
+    conversion: Any
     if source == "eaglenet":
         settings = _eaglenet_settings(dataset, energy_pooling, settings)
         conversion = official.convert_eaglenet(official.read_released(checkpoint), **settings)
@@ -147,13 +141,9 @@ def _eaglenet_settings(
 def push(
     folder: Annotated[Path, typer.Argument(help="Run or model folder.")],
     repository: Annotated[str, typer.Argument(help="Repository of the hub, OWNER/NAME.")],
-    licence: Annotated[
-        str, typer.Option("--license", help="Licence of the weights, such as apache-2.0.")
-    ] = "",
-    private: Annotated[bool, typer.Option("--private", help="Create it private.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the model card; upload nothing.")
-    ] = False,
+    licence: str = option("", "Licence of the weights, such as apache-2.0.", name="--license"),
+    private: bool = option(False, "Create it private."),
+    dry_run: bool = option(False, "Print the model card; upload nothing."),
     as_json: AsJson = False,
 ) -> None:
     """Upload a model to a repository of the hub, with a model card.

@@ -13,7 +13,7 @@ from eaglenet.cli.demo import demo_world
 from eaglenet.cli.options import AsJson, Device, print_table
 from eaglenet.cli.terminal import escape_lines, show_progress
 from eaglenet.core.errors import UsageError
-from eaglenet.core.settings import check_choices, read_assignments, split_assignment
+from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
 
 if TYPE_CHECKING:
     from eaglenet.core.types import FrameSpec
@@ -47,13 +47,9 @@ def check(
     dataset: Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}; features or frames.")],
     root: Root,
     videos: VideoFolders = None,
-    splits: Annotated[
-        list[str] | None, typer.Option("--split", help="Only this split; repeatable.")
-    ] = None,
+    splits: list[str] | None = option(None, "Only this split; repeatable.", name="--split"),
     settings: Settings = None,
-    decode: Annotated[
-        bool, typer.Option("--decode", help="Take frames of every video, not only open it.")
-    ] = False,
+    decode: bool = option(False, "Take frames of every video, not only open it."),
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -95,29 +91,21 @@ def check(
 def cache(
     dataset: Dataset,
     root: Root,
-    output: Annotated[
-        Path, typer.Option("--output", help="Folder of caches; train with --set data.cache=it.")
-    ],
-    splits: Annotated[
-        list[str] | None, typer.Option("--split", help="Splits to cache; train if none is given.")
-    ] = None,
+    output: Path = option(..., "Folder of caches; train with --set data.cache=it."),
+    splits: list[str] | None = option(
+        None, "Splits to cache; train if none is given.", name="--split"
+    ),
     videos: VideoFolders = None,
     settings: Settings = None,
-    num_frames: Annotated[int, typer.Option("--frames", help="Frames per video.")] = 12,
-    size: Annotated[int, typer.Option("--size", help="Side of a frame in pixels.")] = 224,
-    sampling: Annotated[str, typer.Option(help="uniform, per_second or whole_rate.")] = "uniform",
-    resize: Annotated[str, typer.Option(help="crop or stretch.")] = "crop",
-    short: Annotated[
-        str, typer.Option(help="For videos with too few frames: repeat, mask or zeros.")
-    ] = "repeat",
-    square_pixels: Annotated[
-        bool, typer.Option("--square-pixels", help="Ignore the pixel aspect, as OpenCV does.")
-    ] = False,
-    encoding: Annotated[str, typer.Option(help="raw (fast) or jpeg (small).")] = "raw",
-    estimate_only: Annotated[
-        bool, typer.Option("--estimate", help="Show the size and stop.")
-    ] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Try skipped videos again.")] = False,
+    num_frames: int = option(12, "Frames per video.", name="--frames"),
+    size: int = option(224, "Side of a frame in pixels."),
+    sampling: str = option("uniform", "uniform, per_second or whole_rate."),
+    resize: str = option("crop", "crop or stretch."),
+    short: str = option("repeat", "For videos with too few frames: repeat, mask or zeros."),
+    square_pixels: bool = option(False, "Ignore the pixel aspect, as OpenCV does."),
+    encoding: str = option("raw", "raw (fast) or jpeg (small)."),
+    estimate_only: bool = option(False, "Show the size and stop.", name="--estimate"),
+    retry: bool = option(False, "Try skipped videos again."),
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -257,18 +245,15 @@ def features(
         str, typer.Argument(help="Whose towers to use: a CLIP folder or hub id, a model or a run.")
     ],
     dataset: Dataset,
-    output: Annotated[Path, typer.Option("--output", help="The features folder to write.")],
-    root: Annotated[str, typer.Option("--root", help="Folder (or file) of the dataset.")] = "",
-    split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
+    output: Path = option(..., "The features folder to write."),
+    root: str = option("", "Folder (or file) of the dataset."),
+    split: str = option("train", "train, val or test."),
     videos: VideoFolders = None,
     settings: Settings = None,
-    experts: Annotated[
-        list[str] | None,
-        typer.Option("--expert", help="Another model as NAME=MODEL; repeatable."),
-    ] = None,
-    words: Annotated[
-        bool, typer.Option("--words", help="Also every word, as the text tower sees it.")
-    ] = False,
+    experts: list[str] | None = option(
+        None, "Another model as NAME=MODEL; repeatable.", name="--expert"
+    ),
+    words: bool = option(False, "Also every word, as the text tower sees it."),
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -306,13 +291,11 @@ def features(
 
 @data.command()
 def demo_experts(
-    output: Annotated[Path, typer.Option("--output", help="The experts folder to write.")],
-    split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
-    count: Annotated[int, typer.Option("--count", min=2, help="Clips of the split.")] = 600,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed is another world.")] = 0,
-    missing: Annotated[
-        float, typer.Option(help="Fraction of videos without an expert, 0 to 0.5.")
-    ] = 0.3,
+    output: Path = option(..., "The experts folder to write."),
+    split: str = option("train", "train, val or test."),
+    count: int = option(600, "Clips of the split.", min=2),
+    seed: int = option(0, "Another seed is another world."),
+    missing: float = option(0.3, "Fraction of videos without an expert, 0 to 0.5."),
     as_json: AsJson = False,
 ) -> None:
     """Write the demo world as five experts see it, each blind in part and often missing.
@@ -332,8 +315,8 @@ def demo_experts(
 @data.command()
 def teach(
     model: Annotated[str, typer.Argument(help="The teacher: a run or a model folder.")],
-    root: Annotated[Path, typer.Option("--root", help="The features folder it teaches on.")],
-    name: Annotated[str, typer.Option("--name", help="Name of the teacher in that folder.")],
+    root: Path = option(..., "The features folder it teaches on."),
+    name: str = option(..., "Name of the teacher in that folder."),
     as_json: AsJson = False,
 ) -> None:
     """Write a trained model's vectors into a features folder, for students to learn from.
@@ -400,30 +383,17 @@ def check_features(root: Path, as_json: bool) -> None:
 
 @data.command()
 def frames(
-    images: Annotated[Path, typer.Option(help="Folder of images, with its subfolders.")],
-    captions: Annotated[
-        list[str],
-        typer.Option(help="KIND=FILE with KIND people, machine or labels; repeatable."),
-    ],
-    source: Annotated[str, typer.Option(help="Short name of their source, e.g. coco.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
-    size: Annotated[int, typer.Option(help="Side of a frame in pixels.")] = 192,
-    item: Annotated[
-        str, typer.Option(help="Pattern whose group finds an image's item in its path.")
-    ] = "",
-    halves: Annotated[
-        bool, typer.Option("--halves", help="Every image is two frames side by side.")
-    ] = False,
-    only: Annotated[Path | None, typer.Option(help="File with the ids to take.")] = None,
-    without: Annotated[
-        list[Path] | None, typer.Option(help="File with ids to leave out (a test split).")
-    ] = None,
-    validation: Annotated[
-        float, typer.Option(help="Fraction or number of items held out for validation.")
-    ] = 0.0,
-    test: Annotated[
-        bool, typer.Option("--test", help="All items are the test split, in a folder of its own.")
-    ] = False,
+    images: Path = option(..., "Folder of images, with its subfolders."),
+    captions: list[str] = option(..., "KIND=FILE with KIND people, machine or labels; repeatable."),
+    source: str = option(..., "Short name of their source, e.g. coco."),
+    output: Path = option(..., "Folder to write.", name="--output/-o"),
+    size: int = option(192, "Side of a frame in pixels."),
+    item: str = option("", "Pattern whose group finds an image's item in its path."),
+    halves: bool = option(False, "Every image is two frames side by side."),
+    only: Path | None = option(None, "File with the ids to take."),
+    without: list[Path] | None = option(None, "File with ids to leave out (a test split)."),
+    validation: float = option(0.0, "Fraction or number of items held out for validation."),
+    test: bool = option(False, "All items are the test split, in a folder of its own."),
 ) -> None:
     """Pack images with captions into a folder of frames.
 

@@ -16,6 +16,7 @@ from eaglenet.cli.options import AsJson
 from eaglenet.cli.terminal import show_progress
 from eaglenet.core.errors import UsageError, program_command, shell_quote
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.core.types import Hit
@@ -88,8 +89,8 @@ The clips of the demo:
 
 def demo_world(
     output: Output = Path("demo-world"),
-    clips: Annotated[int, typer.Option(min=8, help="Clips of the test world to render.")] = 240,
-    model: Annotated[str, typer.Option(help="The shipped model, or one trained here.")] = "demo",
+    clips: int = option(240, "Clips of the test world to render.", min=8),
+    model: str = option("demo", "The shipped model, or one trained here."),
     as_json: AsJson = False,
 ) -> None:
     """Render the demo world, evaluate the model `demo` on it, index, search, draw the results.

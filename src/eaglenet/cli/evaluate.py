@@ -14,7 +14,7 @@ from eaglenet.cli.options import AsJson, Device
 from eaglenet.cli.terminal import print_line, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
-from eaglenet.core.settings import read_assignments
+from eaglenet.core.settings import option, read_assignments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,87 +27,55 @@ def evaluate(
             help="Run folder; with --data, a model folder or name; with --moments, a store."
         ),
     ],
-    split: Annotated[
-        str | None,
-        typer.Option(help="test, val or train; default test, val on folders of frames."),
-    ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Score all videos of this features folder instead.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Score any model on this data (demo, msrvtt, ...).")
-    ] = None,
-    root: Annotated[str, typer.Option(help="Folder of --data.")] = "",
-    from_hub: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OWNER/NAME",
-            help="Score any model on a dataset of the hub that holds its videos (mteb/MSR-VTT); "
-            "downloaded once.",
-        ),
-    ] = None,
+    split: str | None = option(None, "test, val or train; default test, val on folders of frames."),
+    features: Path | None = option(None, "Score all videos of this features folder instead."),
+    data: str | None = option(None, "Score any model on this data (demo, msrvtt, ...)."),
+    root: str = option("", "Folder of --data."),
+    from_hub: str | None = option(
+        None,
+        "Score any model on a dataset of the hub that holds its videos (mteb/MSR-VTT); "
+        "downloaded once.",
+        metavar="OWNER/NAME",
+    ),
     videos: VideoFolders = None,
     settings: DatasetSettings = None,
-    noise_seeds: Annotated[
-        int, typer.Option(min=0, help="Also report mean and spread over N noise seeds.")
-    ] = 0,
-    pair_noise: Annotated[
-        bool,
-        typer.Option(
-            "--pair-noise",
-            help="Draw noise of its own for each pair, as the authors do; slow. Default: one bank "
-            "for all pairs.",
-        ),
-    ] = False,
+    noise_seeds: int = option(0, "Also report mean and spread over N noise seeds.", min=0),
+    pair_noise: bool = option(
+        False,
+        "Draw noise of its own for each pair, as the authors do; slow. Default: one bank "
+        "for all pairs.",
+    ),
     device: Device = "auto",
-    backend: Annotated[str, typer.Option(help="Scoring back end; default auto.")] = "auto",
-    precision: Annotated[
-        str,
-        typer.Option(help="auto (the model's own), fp32, bf16, or fp16 for towers only."),
-    ] = "auto",
-    frames: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--frames",
-            metavar="NAME=VALUE",
-            help="Change how frames are read: num_frames, size, sampling, resize, short, fast or "
-            "square_pixels; repeatable. The result notes what differs from the model.",
-        ),
-    ] = None,
-    sinkhorn: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Also rank ucofia with Sinkhorn offsets from N training texts and videos.",
-        ),
-    ] = 0,
-    scores: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="SIM.npy",
-            help="Also write the scores, texts x videos, and SIM.videos.npy for `metrics`.",
-        ),
-    ] = None,
-    hubness: Annotated[
-        bool,
-        typer.Option("--hubness", help="Also rank with offsets against hubs (256 typical texts)."),
-    ] = False,
-    hubness_bank: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Compute those offsets from these texts, one per line instead."
-        ),
-    ] = None,
-    moments: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Search the videos of a store for the texts of this annotation file (DiDeMo, "
-            "QVHighlights, Charades-STA, ActivityNet Captions), and compare the moments.",
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
+    backend: str = option("auto", "Scoring back end; default auto."),
+    precision: str = option("auto", "auto (the model's own), fp32, bf16, or fp16 for towers only."),
+    frames: list[str] | None = option(
+        None,
+        "Change how frames are read: num_frames, size, sampling, resize, short, fast or "
+        "square_pixels; repeatable. The result notes what differs from the model.",
+        metavar="NAME=VALUE",
+    ),
+    sinkhorn: int = option(
+        0,
+        "Also rank ucofia with Sinkhorn offsets from N training texts and videos.",
+        metavar="N",
+        min=0,
+    ),
+    scores: Path | None = option(
+        None,
+        "Also write the scores, texts x videos, and SIM.videos.npy for `metrics`.",
+        metavar="SIM.npy",
+    ),
+    hubness: bool = option(False, "Also rank with offsets against hubs (256 typical texts)."),
+    hubness_bank: str | None = option(
+        None, "Compute those offsets from these texts, one per line instead.", metavar="FILE"
+    ),
+    moments: Path | None = option(
+        None,
+        "Search the videos of a store for the texts of this annotation file (DiDeMo, "
+        "QVHighlights, Charades-STA, ActivityNet Captions), and compare the moments.",
+        metavar="FILE",
+    ),
+    output: Path | None = option(None, "Also write the result as JSON."),
     as_json: AsJson = False,
 ) -> None:
     """Print recalls in both directions, with their split, protocol and time.
@@ -213,42 +181,28 @@ def metrics(
     scores_file: Annotated[
         Path, typer.Argument(metavar="SIM.npy", help="Scores, texts x videos; higher is better.")
     ],
-    video_of_text: Annotated[
-        Path | None,
-        typer.Option(
-            "--video-of-text",
-            help="Video of each text, from 0: .npy, .json list, or one number per line; "
-            "default: text i belongs to video i.",
-        ),
-    ] = None,
-    dual_softmax: Annotated[
-        bool, typer.Option("--dual-softmax", help="Also apply the dual softmax over all queries.")
-    ] = False,
-    qb_norm: Annotated[
-        Path | None,
-        typer.Option(
-            "--qb-norm",
-            metavar="TRAIN_SIM.npy",
-            help="Also apply QB-norm with these training texts x videos; text-to-video only.",
-        ),
-    ] = None,
-    sinkhorn: Annotated[
-        Path | None,
-        typer.Option(
-            "--sinkhorn",
-            metavar="TRAIN_SIM.npy",
-            help="Also apply UCoFiA's Sinkhorn normalisation with these training texts x videos; "
-            "text-to-video only.",
-        ),
-    ] = None,
-    hubness: Annotated[
-        Path | None,
-        typer.Option(
-            "--hubness",
-            metavar="BANK_SIM.npy",
-            help="Also apply hubness offsets from these scores, bank texts x videos.",
-        ),
-    ] = None,
+    video_of_text: Path | None = option(
+        None,
+        "Video of each text, from 0: .npy, .json list, or one number per line; "
+        "default: text i belongs to video i.",
+    ),
+    dual_softmax: bool = option(False, "Also apply the dual softmax over all queries."),
+    qb_norm: Path | None = option(
+        None,
+        "Also apply QB-norm with these training texts x videos; text-to-video only.",
+        metavar="TRAIN_SIM.npy",
+    ),
+    sinkhorn: Path | None = option(
+        None,
+        "Also apply UCoFiA's Sinkhorn normalisation with these training texts x videos; "
+        "text-to-video only.",
+        metavar="TRAIN_SIM.npy",
+    ),
+    hubness: Path | None = option(
+        None,
+        "Also apply hubness offsets from these scores, bank texts x videos.",
+        metavar="BANK_SIM.npy",
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Print R@1/5/10, MdR, MnR and Rsum in both directions. Ties count against the model.

@@ -22,6 +22,7 @@ from eaglenet.cli.terminal import (
 from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import keep_freed_memory
 from eaglenet.core.progress import Progress, ProgressUpdate
+from eaglenet.core.settings import option
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.search.confidence import SURE
 
@@ -53,38 +54,30 @@ def index(
             help="Folders, videos and images; also s3:// URLs. Default: those of --like."
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
-    tags: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read tags from a CSV file: path,tags with a;b;c."),
-    ] = None,
-    files: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel="Files",
-            help="Also index the paths and URLs in this file, one per line.",
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STORE",
-            rich_help_panel="Another model",
-            help="Index the files of this store with its settings into --store.",
-        ),
-    ] = None,
-    swap: Annotated[
-        bool,
-        typer.Option(
-            "--swap",
-            rich_help_panel="Another model",
-            help="Exchange --store with the store of --like when it is complete.",
-        ),
-    ] = False,
+    model: str | None = option(None, MODEL_HELP),
+    tags: Path | None = option(
+        None, "Read tags from a CSV file: path,tags with a;b;c.", metavar="FILE"
+    ),
+    files: Path | None = option(
+        None,
+        "Also index the paths and URLs in this file, one per line.",
+        group="Files",
+        metavar="FILE",
+    ),
+    like: str | None = option(
+        None,
+        "Index the files of this store with its settings into --store.",
+        group="Another model",
+        metavar="STORE",
+    ),
+    swap: bool = option(
+        False,
+        "Exchange --store with the store of --like when it is complete.",
+        group="Another model",
+    ),
     *,
     options: IndexOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: bool = option(False, "Print the report as JSON.", name="--json"),
 ) -> None:
     """Index videos and images so that they can be searched.
 
@@ -261,41 +254,28 @@ ALERTS = "Alerts"
 def watch(
     store: StoreName,
     paths: Annotated[list[Path], typer.Argument(help="Folders.")],
-    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
-    interval: Annotated[
-        float,
-        typer.Option(min=1, metavar="SECONDS", help="Scan the folders this often."),
-    ] = 10.0,
-    alert: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Report new moments that show this; repeatable."),
-    ] = None,
-    min_confidence: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            rich_help_panel=ALERTS,
-            metavar="PROBABILITY",
-            help="With --alert: only moments that are right with at least this probability.",
-        ),
-    ] = SURE,
-    command: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=ALERTS,
-            metavar="COMMAND",
-            help="With --alert: run this for each moment; it gets JSON on standard input.",
-        ),
-    ] = None,
-    webhook: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=ALERTS,
-            metavar="URL",
-            help="With --alert: post each moment as JSON to this address.",
-        ),
-    ] = None,
+    model: str | None = option(None, MODEL_HELP),
+    interval: float = option(10.0, "Scan the folders this often.", metavar="SECONDS", min=1),
+    alert: list[str] | None = option(
+        None, "Report new moments that show this; repeatable.", metavar="TEXT"
+    ),
+    min_confidence: float = option(
+        SURE,
+        "With --alert: only moments that are right with at least this probability.",
+        group=ALERTS,
+        metavar="PROBABILITY",
+        min=0,
+        max=1,
+    ),
+    command: str | None = option(
+        None,
+        "With --alert: run this for each moment; it gets JSON on standard input.",
+        group=ALERTS,
+        metavar="COMMAND",
+    ),
+    webhook: str | None = option(
+        None, "With --alert: post each moment as JSON to this address.", group=ALERTS, metavar="URL"
+    ),
     rounds: Annotated[
         int | None, typer.Option(min=1, hidden=True, help="Stop after this many reports.")
     ] = None,

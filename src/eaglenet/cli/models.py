@@ -7,12 +7,11 @@ import json
 import os
 import textwrap
 import time
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import AsJson
 from eaglenet.core.errors import UsageError
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.core.types import PlainConfig
@@ -28,13 +27,9 @@ NAME_WIDTH = 33
 
 def models(
     as_json: AsJson = False,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure frames per second on this machine (slow).")
-    ] = False,
-    download: Annotated[str | None, typer.Option(help="Download this model now.")] = None,
-    accept_licence: Annotated[
-        str | None, typer.Option(help="Name of a licence that you have read and accept.")
-    ] = None,
+    measure: bool = option(False, "Measure frames per second on this machine (slow)."),
+    download: str | None = option(None, "Download this model now."),
+    accept_licence: str | None = option(None, "Name of a licence that you have read and accept."),
 ) -> None:
     """List models to index with: size, languages, licence."""
     if download is not None:

@@ -1,4 +1,4 @@
-"""Options that commands share, and options made from dataclasses.
+"""Options of commands: those that several share, and how others are declared.
 
 An option of a dataclass is declared once, in the field that it fills, with
 :func:`.core.settings.option`::
@@ -147,39 +147,42 @@ class GroupedCommand(TyperCommand):
 
 
 def make_command(name: str, source: Callable[..., None] | typer.Typer) -> Any:
-    """Make a command from a function, or from a group of commands.
-
-    Dataclasses among the parameters of the function become options.
-    """
+    """Make a command from a function, or from a group of commands; see :func:`expand_options`."""
     app = typer.Typer(rich_markup_mode=None)
     if isinstance(source, typer.Typer):
+        for info in source.registered_commands:
+            assert info.callback is not None
+            info.callback = expand_options(info.callback)
         app.add_typer(source, name=name)
     else:
-        parameters = inspect.signature(source, eval_str=True).parameters.values()
-        if any(_dataclass_of(parameter.annotation)[0] for parameter in parameters):
-            app.command(name, cls=GroupedCommand)(expand_options(source))
-        else:
-            app.command(name)(source)
+        function = expand_options(source)
+        is_grouped = "help_all" in inspect.signature(function).parameters
+        app.command(name, cls=GroupedCommand if is_grouped else None)(function)
     return typer.main.get_group(app).commands[name]
 
 
 def expand_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter that is a dataclass by options; see the module."""
+    """Make options of parameters that are dataclasses or have :func:`option` as their default."""
     parameters: dict[str, inspect.Parameter] = {}
     dataclass_of: dict[str, tuple[type, bool]] = {}
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        cls, is_dict = _dataclass_of(parameter.annotation)
-        if cls is None:
-            parameters[parameter.name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        name, kind, spec = parameter.name, parameter.annotation, parameter.default
+        cls, is_dict = _dataclass_of(kind)
+        if isinstance(spec, dataclasses.Field):
+            parameters[name] = _make_option(name, kind, spec.default, spec.metadata)
             continue
-        dataclass_of[parameter.name] = cls, is_dict
-        for option in _options_of(cls):
-            assert option.name not in parameters, f"two options are called {option.name}"
-            parameters[option.name] = option
+        if cls is None:
+            parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            continue
+        dataclass_of[name] = cls, is_dict
+        for parameter in _options_of(cls):
+            assert parameter.name not in parameters, f"two options are called {parameter.name}"
+            parameters[parameter.name] = parameter
     plain = [name for name in parameters if name in inspect.signature(function).parameters]
-    parameters["help_all"] = inspect.Parameter(
-        "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll
-    )
+    if dataclass_of:
+        parameters["help_all"] = inspect.Parameter(
+            "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll
+        )
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
@@ -248,33 +251,27 @@ def _options_of(cls: type) -> Iterator[inspect.Parameter]:
         if nested is not None:
             yield from _options_of(nested)
         elif "help" in spec.metadata:
-            yield _option_of(cls, spec)
+            kind, default = _field_type(cls, spec), spec.default
+            if get_origin(kind) is tuple:
+                kind, default = list[get_args(kind)[0]], None  # type: ignore[misc]
+            if "parse" in spec.metadata:
+                default = None
+            yield _make_option(spec.name, kind, default, spec.metadata)
 
 
-def _option_of(cls: type, spec: dataclasses.Field[Any]) -> inspect.Parameter:
-    kind, default = _field_type(cls, spec), spec.default
-    if get_origin(kind) is tuple:
-        kind, default = list[get_args(kind)[0]], None  # type: ignore[misc]
-    if "parse" in spec.metadata:
-        default = None
-    metadata: Mapping[str, Any] = spec.metadata
-    flag = f"--{spec.name.replace('_', '-')}"
-    names = metadata.get("option", flag).split("/")
+def _make_option(
+    name: str, kind: Any, default: Any, metadata: Mapping[str, Any]
+) -> inspect.Parameter:
+    names = metadata.get("option", f"--{name.replace('_', '-')}").split("/")
     if kind is bool and default is True:
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
-    option = typer.Option(
-        *names,
-        help=metadata["help"],
-        metavar=metadata.get("metavar"),
-        rich_help_panel=metadata.get("group"),
-        min=metadata.get("min"),
-        max=metadata.get("max"),
-    )
+    details = {key: metadata.get(key) for key in ("help", "metavar", "min", "max")}
+    option = typer.Option(*names, rich_help_panel=metadata.get("group"), **details)  # type: ignore[arg-type]
     is_optional = default is None and type(None) not in get_args(kind)
     return inspect.Parameter(
-        spec.name,
+        name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=default,
+        default=inspect.Parameter.empty if default is ... else default,
         annotation=Annotated[kind | None if is_optional else kind, option],
     )
 

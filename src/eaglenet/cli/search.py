@@ -115,42 +115,31 @@ def search(
             help='Text to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
         ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--results", help="Show this many results.")] = 10,
-    queries: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel="Queries",
-            help="Search for each line of a text file; - is standard input.",
-        ),
-    ] = None,
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel="Queries",
-            help="With --video or --similar: rank the lines of a text file for it.",
-        ),
-    ] = None,
+    k: int = option(10, "Show this many results.", name="-k/--results"),
+    queries: Path | None = option(
+        None,
+        "Search for each line of a text file; - is standard input.",
+        group="Queries",
+        metavar="FILE",
+    ),
+    captions: Path | None = option(
+        None,
+        "With --video or --similar: rank the lines of a text file for it.",
+        group="Queries",
+        metavar="FILE",
+    ),
     *,
     source: Annotated[dict[str, Any], Query],
     options: SearchOptions,
     output: OutputOptions,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL#MODEL",
-            rich_help_panel="Ranking",
-            help="Let a vision model on this OpenAI-compatible server order the first 10.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(rich_help_panel="Model", help="Load the model from here, if it has moved."),
-    ] = None,
-    device: Annotated[
-        str, typer.Option(rich_help_panel="Model", help="Run the model on auto, cpu, cuda or mps.")
-    ] = "auto",
+    judge: str | None = option(
+        None,
+        "Let a vision model on this OpenAI-compatible server order the first 10.",
+        group="Ranking",
+        metavar="URL#MODEL",
+    ),
+    model: str | None = option(None, "Load the model from here, if it has moved.", group="Model"),
+    device: str = option("auto", "Run the model on auto, cpu, cuda or mps.", group="Model"),
 ) -> None:
     """Find moments with a text, an image or a video."""
     is_interactive = (
@@ -496,7 +485,7 @@ def highlights(
     folder: Annotated[
         Path | None, typer.Argument(help="Only files below this folder, or one file; default: all.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--results", help="Show this many moments.")] = 10,
+    k: int = option(10, "Show this many moments.", name="-k/--results"),
     as_json: AsJson = False,
     *,
     filters: Filters,

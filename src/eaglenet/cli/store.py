@@ -14,6 +14,7 @@ from eaglenet.cli.options import AsJson, StoreName
 from eaglenet.cli.results import format_time
 from eaglenet.cli.terminal import pluralize, print_json, print_line
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.store.base import Store
@@ -122,12 +123,8 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
 def transcript(
     store: StoreName,
     file: Annotated[str, typer.Argument(help="Path of an indexed video, or the id of a clip.")],
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the lines as .srt or .vtt.")
-    ] = None,
-    source: Annotated[
-        int, typer.Option(min=1, metavar="NUMBER", help="Use this one of several transcripts.")
-    ] = 1,
+    save: Path | None = option(None, "Write the lines as .srt or .vtt.", metavar="FILE"),
+    source: int = option(1, "Use this one of several transcripts.", metavar="NUMBER", min=1),
     as_json: AsJson = False,
 ) -> None:
     """Show or save what is said in a video: subtitles, recognised speech, on-screen text."""
@@ -175,8 +172,8 @@ def remove(
 @store.command()
 def recall(
     store: StoreName,
-    k: Annotated[int, typer.Option("-k", min=1, help="Compare shortlists of this length.")] = 100,
-    queries: Annotated[int, typer.Option(min=1, help="Use this many clips as queries.")] = 100,
+    k: int = option(100, "Compare shortlists of this length.", name="-k", min=1),
+    queries: int = option(100, "Use this many clips as queries.", min=1),
     as_json: AsJson = False,
 ) -> None:
     """Measure how much of the exact shortlist the codes of a store find, and how fast."""
@@ -255,14 +252,12 @@ def upgrade(store: StoreName) -> None:
 def export_tables(
     store: StoreName,
     folder: Annotated[Path, typer.Argument(help="New folder for the tables.")],
-    table_format: Annotated[
-        TableFormat,
-        typer.Option(
-            "--format",
-            help="Write parquet (needs eaglenet[parquet]), lance (eaglenet[lance]) or csv (without "
-            "features and thumbnails).",
-        ),
-    ] = TableFormat.parquet,
+    table_format: TableFormat = option(
+        TableFormat.parquet,
+        "Write parquet (needs eaglenet[parquet]), lance (eaglenet[lance]) or csv (without "
+        "features and thumbnails).",
+        name="--format",
+    ),
 ) -> None:
     """Write clips, files and transcripts as tables for other programs."""
     from eaglenet.indexing.exchange import export_store

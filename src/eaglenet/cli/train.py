@@ -28,6 +28,7 @@ from eaglenet.cli.terminal import escape_line, pluralize, show_progress
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.registry import imported_modules
 from eaglenet.core.run_folder import WHOLE_MODEL
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck
@@ -53,12 +54,9 @@ def train(
     root: Root = "",
     settings: Settings = None,
     device: Device = "auto",
-    log: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="Also log to tensorboard, wandb or trackio; commas between them."
-        ),
-    ] = "",
+    log: str = option(
+        "", "Also log to tensorboard, wandb or trackio; commas between them.", metavar="NAMES"
+    ),
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
