@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +23,7 @@ from eaglenet.cli.options import (
     print_table,
     root_setting,
 )
-from eaglenet.cli.terminal import show_progress
+from eaglenet.cli.terminal import print_line, print_record, show_progress
 from eaglenet.core.errors import EagleNetError, UnknownNameError
 from eaglenet.core.settings import option
 
@@ -281,19 +280,16 @@ def report(
     report = write_report(runs, output, examples=qualitative, notes=notes)
     problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished]
     problems += [(str(entry.folder), entry.reason) for entry in report.broken]
-    if as_json:
-        record = {
-            "markdown": str(report.markdown),
-            "runs": report.num_runs,
-            "unfinished_or_unreadable": [dict(zip(("folder", "why"), u, strict=True))
-                                         for u in problems],
-            "notes": list(report.notes),
-        }  # fmt: skip
-        print(json.dumps(record, indent=2))
-        return
-    print(f"{report.num_runs} runs: {report.markdown}")
-    for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
-        print(f"note: {line}", file=sys.stderr)
+    record = {
+        "markdown": str(report.markdown),
+        "runs": report.num_runs,
+        "unfinished_or_unreadable": [{"folder": folder, "why": why} for folder, why in problems],
+        "notes": list(report.notes),
+    }
+    print_record(record, as_json, f"{report.num_runs} runs: {report.markdown}")
+    if not as_json:
+        for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
+            print_line(f"note: {line}", is_error=True)
 
 
 def _examples(

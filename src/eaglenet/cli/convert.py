@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eaglenet.cli.options import AsJson
-from eaglenet.cli.terminal import print_line
+from eaglenet.cli.terminal import print_record
 from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
@@ -74,12 +73,8 @@ def convert(
             else ClipTokenizer.from_folder(tokenizer)
         )
     save(method, out)
-    if as_json:
-        print(json.dumps({"folder": str(out), "unused": unused}, indent=2))
-        return
-    print(f"Wrote {out}")
-    for line in summary(method, unused):
-        print(line)
+    record = {"folder": str(out), "unused": unused}
+    print_record(record, as_json, f"Wrote {out}", *summary(method, unused))
 
 
 def summary(method: Method, unused: dict[str, str]) -> list[str]:
@@ -159,7 +154,5 @@ def push(
         print(card)
         return
     address = push_model(model, repository, card, private=private)
-    if as_json:
-        print(json.dumps({"repository": repository, "address": address}))
-        return
-    print_line(f"{folder} is at {address}")
+    record = {"repository": repository, "address": address}
+    print_record(record, as_json, f"{folder} is at {address}")

@@ -11,7 +11,7 @@ import typer
 
 from eaglenet.cli.demo import demo_world
 from eaglenet.cli.options import AsJson, Device, print_table
-from eaglenet.cli.terminal import escape_lines, show_progress
+from eaglenet.cli.terminal import escape_lines, print_record, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
 
@@ -263,7 +263,7 @@ def features(
     ``eaglenet evaluate RUN --features OUTPUT``. With --expert the folder holds what each of several
     models sees, for ``eaglenet train mmt --data experts --root OUTPUT``.
     """
-    from eaglenet.research.experiments.feature_export import export_features
+    from eaglenet.research.experiments.evaluation import export_features
 
     options = read_assignments(settings, EXAMPLE)
     if videos:
@@ -281,12 +281,11 @@ def features(
             device=device,
             progress=announce("features"),
         )
-    if as_json:
-        print(json.dumps({"output": str(output), **source.describe()}, indent=2))
-        return
-    print(f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}")
+    lines = [f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}"]
     if source.missing:
-        print(f"{len(source.missing):,} videos of the split are missing, first {source.missing[0]}")
+        missing = f"{len(source.missing):,} videos of the split are missing"
+        lines.append(f"{missing}, first {source.missing[0]}")
+    print_record({"output": str(output), **source.describe()}, as_json, *lines)
 
 
 @data.command()
@@ -305,11 +304,10 @@ def demo_experts(
     from eaglenet.research.data.demo.experts import WIDTHS, write_experts
 
     records = write_experts(output, split, count=count, seed=seed, missing=missing)
-    content = {"output": str(output), "videos": len(records), "texts": len(records.texts)}
-    if as_json:
-        print(json.dumps({**content, "experts": WIDTHS}, indent=2))
-        return
-    print(f"{len(records):,} videos, {len(records.texts):,} texts, {', '.join(WIDTHS)} in {output}")
+    videos, texts = len(records), len(records.texts)
+    record = {"output": str(output), "videos": videos, "texts": texts, "experts": WIDTHS}
+    line = f"{videos:,} videos, {texts:,} texts, {', '.join(WIDTHS)} in {output}"
+    print_record(record, as_json, line)
 
 
 @data.command()
@@ -323,13 +321,13 @@ def teach(
 
     Train the student with ``eaglenet train teachtext --data experts --root ROOT``.
     """
-    from eaglenet.research.experiments.feature_export import write_teacher
+    from eaglenet.research.experiments.evaluation import write_teacher
 
     texts, videos = write_teacher(model, root, name)
-    if as_json:
-        print(json.dumps({"root": str(root), "teacher": name, "texts": texts, "videos": videos}))
-        return
-    print(f"teacher {name}: {texts:,} texts and {videos:,} videos in {root}")
+    record = {"root": str(root), "teacher": name, "texts": texts, "videos": videos}
+    print_record(
+        record, as_json, f"teacher {name}: {texts:,} texts and {videos:,} videos in {root}"
+    )
 
 
 def parse_experts(assignments: list[str] | None) -> dict[str, str]:
@@ -368,17 +366,20 @@ def check_features(root: Path, as_json: bool) -> None:
         "metadata": dict(split.metadata),
         "exit_code": 0,
     }
-    if as_json:
-        print(json.dumps(content, indent=2))
-        return
-    print(
+    print_record(
+        content,
+        as_json,
         f"{split.protocol.name}: frames {split.frame_dim} wide, up to {split.max_frames} "
-        f"per video; sentences {split.text_dim} wide; all numbers finite"
+        f"per video; sentences {split.text_dim} wide; all numbers finite",
+        *(
+            f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos"
+            for name, count in missing.items()
+        ),
+        *(
+            f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text"
+            for name, packed in split.words.items()
+        ),
     )
-    for name, count in missing.items():
-        print(f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos")
-    for name, packed in split.words.items():
-        print(f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text")
 
 
 @data.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import typer
 
 from eaglenet.cli.options import AsJson
+from eaglenet.cli.terminal import print_record
 from eaglenet.core.errors import UsageError
 from eaglenet.version import __version__
 
@@ -33,13 +33,9 @@ def doctor(as_json: AsJson = False) -> None:
     missing = _missing_confinement()
     facts["confinement"] = "complete" if not missing else "incomplete"
     problems += [f"decoders are not fully confined: {reason}" for reason in missing]
-    if as_json:
-        typer.echo(json.dumps({**facts, "problems": problems}, indent=2))
-    else:
-        for name, value in facts.items():
-            typer.echo(f"{name:12} {value}")
-        for problem in problems:
-            typer.echo(f"problem      {problem}")
+    lines = [f"{name:12} {value}" for name, value in facts.items()]
+    lines += [f"problem      {problem}" for problem in problems]
+    print_record({**facts, "problems": problems}, as_json, *lines)
     raise typer.Exit(1 if problems else 0)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from eaglenet.cli.options import AsJson, StoreName
 from eaglenet.cli.results import format_time
-from eaglenet.cli.terminal import pluralize, print_json, print_line
+from eaglenet.cli.terminal import pluralize, print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
 from eaglenet.core.settings import option
 
@@ -181,13 +181,12 @@ def recall(
     from eaglenet.store.kinds import open_store
 
     result = measure_recall(open_store(store), k=k, num_queries=queries)
-    if as_json:
-        print_json(asdict(result))
-        return
-    print_line(
+    print_record(
+        asdict(result),
+        as_json,
         f"{store}, {result.index}: "
         f"recall@{result.k} {result.recall:.4f} over {result.queries} queries, "
-        f"{result.milliseconds:.1f} ms per query (exact scan {result.exact_milliseconds:.1f} ms)"
+        f"{result.milliseconds:.1f} ms per query (exact scan {result.exact_milliseconds:.1f} ms)",
     )
 
 
@@ -197,11 +196,8 @@ def verify(store: StoreName, as_json: AsJson = False) -> None:
     from eaglenet.store.kinds import open_store
 
     counts = open_store(store).verify()
-    if as_json:
-        print_json(asdict(counts))
-        return
     clips, files = pluralize(counts.clips, "clip"), pluralize(counts.files, "file")
-    print_line(f"intact: {clips} of {files} in {store}")
+    print_record(asdict(counts), as_json, f"intact: {clips} of {files} in {store}")
 
 
 @store.command()

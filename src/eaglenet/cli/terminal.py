@@ -62,6 +62,15 @@ def print_json(value: Any) -> None:
     print(text)
 
 
+def print_record(record: Any, as_json: bool, *lines: str) -> None:
+    """Print a record as JSON, or lines for people."""
+    if as_json:
+        print_json(record)
+    else:
+        for line in lines:
+            print_line(line)
+
+
 def pluralize(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun.
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods import METHODS
-from eaglenet.research.evaluation.bootstrap import compare_ranks, paired_bootstrap, read_ranks
 from eaglenet.research.evaluation.metrics import EvaluationOptions, rank_pairs, retrieval_metrics
+from eaglenet.research.evaluation.report import compare_ranks, paired_bootstrap, read_ranks
 
 
 def loop(

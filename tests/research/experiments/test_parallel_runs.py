@@ -10,8 +10,7 @@ import pytest
 
 from eaglenet.core.errors import UsageError
 from eaglenet.methods import METHODS
-from eaglenet.research.evaluation.bootstrap import read_ranks
-from eaglenet.research.evaluation.report import write_report
+from eaglenet.research.evaluation.report import read_ranks, write_report
 from eaglenet.research.experiments.campaign import (
     CannotRun,
     Search,

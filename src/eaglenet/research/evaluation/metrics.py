@@ -299,7 +299,7 @@ class EvaluationOptions:
     pair_noise: draw noise of its own for each pair, as the authors do, instead of one bank for all.
     scores_file: also write the scores to this ``.npy``, ``[texts, videos]``.
     ranks_file: also write the rank of each query to this ``.npz``, with ``t2v``, ``v2t`` and
-        ``video_of_text`` (`evaluation.bootstrap`).
+        ``video_of_text`` (`evaluation.report`).
     hubness: rank again with hubness offsets, computed from a fixed bank of texts.
     hubness_bank: the texts of that bank; empty: 256 that come with the package.
     sinkhorn: rank again with UCoFiA's Sinkhorn offsets, from so many training texts and videos.

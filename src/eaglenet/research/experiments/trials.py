@@ -21,8 +21,8 @@ from eaglenet.core.process import ChildProcess, start_child
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import import_plugin, imported_modules
 from eaglenet.research.data import SOURCES
-from eaglenet.research.evaluation.bootstrap import RANKS
 from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.evaluation.report import RANKS
 from eaglenet.research.experiments.evaluation import evaluate_run
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.runs import train
