@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import AsJson
+from eaglenet.cli.terminal import format_bytes
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
 
@@ -101,25 +102,16 @@ def _print(rows: list[dict[str, Any]], measure: bool) -> None:
         presence = "-" if row["obstacle"] else "yes" if row["is_here"] else "no"
         # A licence that forbids something has a long name; it is shown whole before a download.
         licence = row["licence"] if row["is_commercial"] else f"{row['licence'][:8]} *"
+        size = format_bytes(row["bytes_on_disk"])
+        languages, recall = row["languages"], _decimal(row["zero_shot"])
         print(
-            f"{name:<{NAME_WIDTH}} {size(row['bytes_on_disk']):>6} {facts} {row['languages']:<7} "
-            f"{licence:<10} {_decimal(row['zero_shot']):>4} {presence}"
+            f"{name:<{NAME_WIDTH}} {size:>6} {facts} {languages:<7} {licence:<10} {recall:>4} "
+            f"{presence}"
         )
 
 
 def _decimal(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
-
-
-def size(count: int) -> str:
-    """Format a number of bytes.
-
-    >>> size(44_900_000), size(1_500_000_000), size(16_300_000_000)
-    ('45 MB', '1.5 GB', '16 GB')
-    """
-    if count < 1e9:
-        return f"{count / 1e6:.0f} MB"
-    return f"{count / 1e9:.{1 if count < 1e10 else 0}f} GB"
 
 
 def frames_per_second(card: ModelCard) -> float | None:

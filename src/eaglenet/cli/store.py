@@ -12,7 +12,7 @@ import typer
 
 from eaglenet.cli.options import AsJson, StoreName
 from eaglenet.cli.results import format_time
-from eaglenet.cli.terminal import pluralize, print_json, print_line, print_record
+from eaglenet.cli.terminal import format_bytes, pluralize, print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
 from eaglenet.core.settings import option
 
@@ -52,10 +52,10 @@ def info(store: StoreName, as_json: AsJson = False) -> None:
         print_line(f"{label:<{LABEL_WIDTH}} {text}".rstrip())
     if values["damaged_files"] or values["skipped_files"]:
         print_line("`eaglenet store files` names damaged and skipped files", is_error=True)
-    print_line(f"{'size on disk':<{LABEL_WIDTH}} {_size(total)}")
+    print_line(f"{'size on disk':<{LABEL_WIDTH}} {format_bytes(total)}")
     for name, size in sorted(usage.items(), key=lambda part: -part[1]):
         percentage = f"{size / max(total, 1):.0%}"
-        print_line(f"  {name:<{LABEL_WIDTH - 2}} {_size(size):>9}  {percentage:>4}")
+        print_line(f"  {name:<{LABEL_WIDTH - 2}} {format_bytes(size):>9}  {percentage:>4}")
 
 
 def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -93,14 +93,6 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         (label, f"{text} ({notes[label]})" if notes.get(label) else text)
         for label, text in rows.items()
     ]
-
-
-def _size(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 @store.command()

@@ -80,6 +80,19 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def format_bytes(count: float) -> str:
+    """Format a number of bytes with two digits or more.
+
+    >>> format_bytes(44_900_000), format_bytes(1_500_000_000), format_bytes(16_300_000_000)
+    ('45 MB', '1.5 GB', '16 GB')
+    """
+    unit = "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if count >= 1000:
+            count, unit = count / 1000, larger
+    return f"{count:.{int(count < 10 and unit != 'bytes')}f} {unit}"
+
+
 class SafeFormatter(logging.Formatter):
     """Escapes log lines. Only ``verbose`` ones name our modules, which mean nothing to users."""
 

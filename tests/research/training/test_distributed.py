@@ -156,10 +156,10 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(features: Path, tmp_
     def rank() -> None:
         original = trainer_module.training_losses
 
-        def signalled(method: Any, batch: Any, options: Any, world: Any, *, seed: Any) -> Any:
-            if world.rank == 1 and seed == 3:
+        def signalled(method: Any, batch: Any, config: Any, world: Any, **others: Any) -> Any:
+            if world.rank == 1 and others["seed"] == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return original(method, batch, options, world, seed=seed)
+            return original(method, batch, config, world, **others)
 
         trainer_module.training_losses = signalled
         with pytest.raises(StoppedError, match="SIGTERM after step 4 of 250") as stopped:

@@ -66,16 +66,8 @@ class FrameItem:
     captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        return json.dumps(
-            {
-                "id": self.id,
-                "split": self.split,
-                "source": self.source,
-                "frames": self.frames,
-                "captions": {kind: list(texts) for kind, texts in self.captions.items() if texts},
-            },
-            ensure_ascii=False,
-        )
+        captions = {kind: list(texts) for kind, texts in self.captions.items() if texts}
+        return json.dumps({**vars(self), "captions": captions}, ensure_ascii=False)
 
     @classmethod
     def from_line(cls, line: str, where: str) -> FrameItem:

@@ -75,30 +75,21 @@ def search_setting(
 
     The best run becomes that seed's run. ``search.json`` lists the score of each value.
     """
-    candidates: dict[str, dict[str, Job]] = {}
-    for trial in trials:
-        candidates[trial.label] = {}
-        for value in search.values:
-            changed = trial.experiment.override([f"{search.setting}={value}"])
-            subfolder = f"{SEARCH_FOLDER}/{slug(trial.label)}/{slug(value)}"
-            job = make_job(
-                Trial(trial.label, changed),
-                seed,
-                folder,
-                split="val",
-                device=device,
-                subfolder=subfolder,
-            )
+    candidates: dict[tuple[str, str], Job] = {}
+    for value in search.values:
+        for trial in trials:
+            changed = Trial(trial.label, trial.experiment.override([f"{search.setting}={value}"]))
+            job = make_job(changed, seed, folder, split="val", device=device)
+            output = folder / SEARCH_FOLDER / slug(trial.label) / slug(value)
             title = f"{trial.label}, {search.setting}={value}"
-            candidates[trial.label][value] = dataclasses.replace(job, title=title)
-    everything = [candidates[trial.label][value] for value in search.values for trial in trials]
-    outcomes = run_jobs(everything, jobs, announce, say)
+            candidates[trial.label, value] = dataclasses.replace(job, title=title, output=output)
+    outcomes = run_jobs(list(candidates.values()), jobs, announce, say)
     tuned, table = [], {}
     for trial in trials:
         scores = {
             value: outcome.result["metrics"]["t2v"]["R@1"]
-            for value, job in candidates[trial.label].items()
-            if isinstance(outcome := outcomes[job.output], SeedRun)
+            for value in search.values
+            if isinstance(outcome := outcomes[candidates[trial.label, value].output], SeedRun)
         }
         table[trial.label] = scores
         if not scores:
@@ -110,7 +101,7 @@ def search_setting(
         tuned.append(Trial(trial.label, changed))
         own = make_job(tuned[-1], seed, folder, split="val", device=device).output
         if not own.exists():
-            shutil.copytree(candidates[trial.label][best].output, own)
+            shutil.copytree(candidates[trial.label, best].output, own)
     write_json(folder / "search.json", {"setting": search.setting, "val t2v R@1": table})
     return tuned
 

@@ -70,13 +70,11 @@ class Failure:
     reason: str
 
 
-def make_job(
-    trial: Trial, seed: int, folder: Path, *, split: str, device: str, subfolder: str | None = None
-) -> Job:
+def make_job(trial: Trial, seed: int, folder: Path, *, split: str, device: str) -> Job:
     """The job of a trial with a seed, in its own folder of the campaign."""
     training = dataclasses.replace(trial.experiment.training, seed=seed)
     experiment = dataclasses.replace(trial.experiment, training=training)
-    output = folder / (subfolder or f"{slug(trial.label)}/seed-{seed}")
+    output = folder / slug(trial.label) / f"seed-{seed}"
     return Job(f"{trial.label}, seed {seed}", experiment, output, split, device)
 
 
