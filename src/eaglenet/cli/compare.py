@@ -71,13 +71,7 @@ def compare(
     says in what. The epoch is chosen on validation. A method that cannot run gets a row with the
     reason. Run the same command again to continue where it stopped.
     """
-    from eaglenet.research.experiments.campaign import (
-        campaign_table,
-        check_trials,
-        plain_rows,
-        reasons,
-        remarks,
-    )
+    from eaglenet.research.experiments import campaign
     from eaglenet.research.recipes import Recipe
     from eaglenet.research.recipes.comparison import compare as run_comparison
     from eaglenet.research.recipes.comparison import find_trials
@@ -86,7 +80,9 @@ def compare(
     if dry_run:
         base = Recipe("", data, tower, protocol)
         trials, refused = find_trials(methods, base, [*root_settings, *(settings or ())])
-        print_checks(check_trials(trials, device), reasons(refused), seeds, as_json)
+        print_checks(
+            campaign.check_trials(trials, device), campaign.reasons(refused), seeds, as_json
+        )
         return
     with show_progress(quiet=as_json) as announce:
         comparison = run_comparison(
@@ -108,10 +104,10 @@ def compare(
         )
     title, rows = comparison.title, comparison.rows
     if as_json:
-        print(json.dumps({"title": title, "rows": plain_rows(rows)}, indent=2))
+        print(json.dumps({"title": title, "rows": campaign.plain_rows(rows)}, indent=2))
         return
-    print_table(title, *campaign_table(rows))
-    for line in remarks(output, rows):
+    print_table(title, *campaign.campaign_table(rows))
+    for line in campaign.remarks(output, rows):
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
 
@@ -173,15 +169,8 @@ def ablate(
     The paper's numbers are labelled. On other data than MSR-VTT and DiDeMo only the order of the
     rows can be compared.
     """
+    from eaglenet.research.experiments import campaign
     from eaglenet.research.experiments.build import default_split
-    from eaglenet.research.experiments.campaign import (
-        check_trials,
-        left_out_lines,
-        plain_rows,
-        reasons,
-        run_campaign,
-        write_report,
-    )
     from eaglenet.research.experiments.trials import Trial
     from eaglenet.research.recipes import TABLES, Recipe
 
@@ -194,24 +183,24 @@ def ablate(
     }
     trials = [Trial(value, recipe.build().override(changes)) for value, recipe in recipes.items()]
     if dry_run:
-        print_checks(check_trials(trials, device), [], seeds, as_json)
+        print_checks(campaign.check_trials(trials, device), [], seeds, as_json)
         return
     reported_split = split or default_split(trials[0].experiment.data)
     with show_progress(quiet=as_json) as announce:
-        rows = run_campaign(
+        rows = campaign.run_campaign(
             trials, range(seeds), output, split=reported_split, device=device, announce=announce
         )
     paper = {row.label: paper_numbers(table, row.label, data) for row in rows}
     where = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
     title = f"{table}: ours on {where} ({reported_split} split, {seeds} seeds) beside the paper"
-    write_report(
+    campaign.write_report(
         output, "ablate", title, rows, beside_paper(rows, paper), split=reported_split, paper=paper
     )
     if as_json:
-        print(json.dumps({"title": title, "rows": plain_rows(rows, paper)}, indent=2))
+        print(json.dumps({"title": title, "rows": campaign.plain_rows(rows, paper)}, indent=2))
         return
     print_table(title, *beside_paper(rows, paper))
-    for line in [*reasons(rows), *left_out_lines(output, rows)]:
+    for line in [*campaign.reasons(rows), *campaign.left_out_lines(output, rows)]:
         print(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 

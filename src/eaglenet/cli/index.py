@@ -84,22 +84,16 @@ def index(
     Unchanged files are skipped; an interrupted run continues.
     """
     keep_freed_memory()
+    from eaglenet.indexing import maintenance
     from eaglenet.indexing.fetching import read_list
     from eaglenet.indexing.files import read_tags
     from eaglenet.indexing.index import check_request, index_videos
-    from eaglenet.indexing.maintenance import (
-        options_like,
-        require_complete,
-        require_distinct_stores,
-        swap_stores,
-        tags_like,
-    )
 
     if swap and like is None:
         raise UsageError("--swap needs the other store: --like STORE")
     if like is not None:
-        require_distinct_stores(store, like)
-        roots, options = options_like(like, options)
+        maintenance.require_distinct_stores(store, like)
+        roots, options = maintenance.options_like(like, options)
         paths = paths or list(roots)
     listed_files = read_list(files) if files is not None else []
     if not paths and not listed_files:
@@ -108,7 +102,7 @@ def index(
     all_tags = read_tags(tags) if tags is not None else {}
     if like is not None:
         # For files that the CSV file does not list.
-        all_tags = {**all_tags, **tags_like(like, all_tags)}
+        all_tags = {**all_tags, **maintenance.tags_like(like, all_tags)}
     with show_progress(quiet=as_json) as announce:
         if not as_json:
             _announce(store, model)
@@ -136,8 +130,8 @@ def index(
         for name in report.unused_tags:
             print_line(f"  {name}", is_error=True)
     if swap and like is not None:
-        require_complete(store, like, [problem.path for problem in report.problems])
-        swap_stores(store, like)
+        maintenance.require_complete(store, like, [problem.path for problem in report.problems])
+        maintenance.swap_stores(store, like)
         print_line(f"{like} is now the new store; {store} is the old one", is_error=True)
     if any(not problem.is_known for problem in report.problems):
         raise typer.Exit(INCOMPLETE)
