@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +19,13 @@ from eaglenet.core.progress import Progress
 from eaglenet.core.registry import Registry
 from eaglenet.core.types import (
     Clips,
-    Encoder,
     FrameSpec,
     PairBatch,
     TextFeatures,
     Tokens,
     VideoFeatures,
 )
+from eaglenet.methods.base import Method
 from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
 from eaglenet.research.data.records import DATASETS, DatasetSpec, Split
 
@@ -115,24 +115,11 @@ class Source:
         }
 
 
-@runtime_checkable
-class Reader(Protocol):
-    """Model that reads a source; a method is one."""
-
-    @property
-    def config(self) -> Any: ...
-
-    @property
-    def encoder(self) -> Encoder: ...
-
-    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens: ...
-
-
 @dataclass(frozen=True)
 class Opening:
     """Context in which a split is opened: model, cache folder of frames, device."""
 
-    reader: Reader
+    reader: Method
     cache: Path
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     progress: Progress | None = None
@@ -163,7 +150,7 @@ class SourceSpec:
     title: str
     open: Callable[[DataChoice, str, Opening], Source]
     look: Callable[[DataChoice, str], Findings] | None = None
-    whole: Callable[[Path, Reader], Source] | None = None
+    whole: Callable[[Path, Method], Source] | None = None
     default_split: Callable[[DataChoice], str] = lambda data: "test"
     needs_folder: bool = True
     is_features: bool = False

@@ -158,14 +158,6 @@ class EvaluationResult:
         return format_result(self.to_dict())
 
 
-@dataclass(frozen=True)
-class TrainingBank:
-    """Training texts and videos in batches, for Sinkhorn offsets."""
-
-    texts: Iterable[Tokens | TextFeatures]
-    videos: Iterable[Clips | VideoFeatures]
-
-
 def evaluate(
     method: Method,
     texts: Tokens | TextFeatures | Sequence[str] | Iterable[Tokens | TextFeatures],
@@ -176,7 +168,7 @@ def evaluate(
     *,
     device: torch.device | str | None = None,
     missing_videos: Sequence[str] = (),
-    bank: TrainingBank | None = None,
+    bank: tuple[Iterable[Any], Iterable[Any]] | None = None,
     process: EvaluationProcess | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -187,8 +179,8 @@ def evaluate(
             that a large split never has to fit into memory; texts also as strings.
         protocol: a protocol object or its name; stored with the metrics.
         missing_videos: ids that the protocol lists but that were not found; reported.
-        bank: training texts and videos; the pairs are ranked again with the Sinkhorn offsets that
-            they give (UCoFiA; one process).
+        bank: batches of training texts and of training videos; the pairs are ranked again with the
+            Sinkhorn offsets that they give (UCoFiA; one process).
         process: this process, where several evaluate together. ``texts`` and ``videos`` are then
             its own rows; every process gets the metrics of all.
         progress: receives the number of scores computed.
@@ -250,9 +242,11 @@ def evaluate(
             )
         sinkhorn = None
         if bank is not None:
-            bank_text = _encode(method, iter(bank.texts), target_device, options.precision, None)
-            bank_video = _encode(method, iter(bank.videos), target_device, options.precision, None)
-            sinkhorn = sinkhorn_metrics(method, text, video, video_of_text, bank_text, bank_video)
+            others = [
+                _encode(method, iter(batches), target_device, options.precision, None)
+                for batches in bank
+            ]
+            sinkhorn = sinkhorn_metrics(method, text, video, video_of_text, *others)
     device_name = str(target_device)
     if process is not None:
         device_name = f"{process.size} x {target_device.type}"

@@ -78,8 +78,8 @@ def search_setting(
     candidates: dict[tuple[str, str], Job] = {}
     for value in search.values:
         for trial in trials:
-            changed = Trial(trial.label, trial.experiment.override([f"{search.setting}={value}"]))
-            job = make_job(changed, seed, folder, split="val", device=device)
+            candidate = Trial(trial.label, trial.experiment.override([f"{search.setting}={value}"]))
+            job = make_job(candidate, seed, folder, split="val", device=device)
             output = folder / SEARCH_FOLDER / slug(trial.label) / slug(value)
             title = f"{trial.label}, {search.setting}={value}"
             candidates[trial.label, value] = dataclasses.replace(job, title=title, output=output)

@@ -23,7 +23,7 @@ from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
 from eaglenet.methods.base import Method
 from eaglenet.models.files import WEIGHTS, local_folder
 from eaglenet.models.folder import load, save, save_head, with_head
-from eaglenet.research.data.experts import ExpertSplit, add_experts, load_expert_folder
+from eaglenet.research.data.experts import add_experts, load_expert_folder
 from eaglenet.research.data.features import (
     INDEX_FILE,
     FeatureSplit,
@@ -43,7 +43,6 @@ from eaglenet.research.data.role_graphs import over_tokens, role_graphs
 from eaglenet.research.data.sources import (
     DataChoice,
     Opening,
-    Reader,
     Source,
     SourceSpec,
     add_source,
@@ -211,7 +210,7 @@ def feature_source(split: FeatureSplit) -> Source:
     )
 
 
-def read_features(folder: Path, reader: Reader) -> FeatureSplit:
+def read_features(folder: Path, reader: Method) -> FeatureSplit:
     """Read a features folder for a model, with its experts where the model reads those."""
     config = reader.encoder.config
     if isinstance(config, ExpertConfig):
@@ -225,7 +224,7 @@ def read_features(folder: Path, reader: Reader) -> FeatureSplit:
     return check_features(load_feature_folder(folder), reader)
 
 
-def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
+def check_experts(features: FeatureSplit, config: ExpertConfig) -> FeatureSplit:
     """Refuse a folder whose experts or words differ from those the model was built for."""
     widths = features.expert_widths
     expected_widths = dict(sorted(config.experts.items()))
@@ -252,7 +251,7 @@ def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
     return features
 
 
-def check_features(features: FeatureSplit, reader: Reader) -> FeatureSplit:
+def check_features(features: FeatureSplit, reader: Method) -> FeatureSplit:
     """Refuse features whose width or number of frames does not fit the model."""
     encoder = reader.encoder
     if not isinstance(encoder, FeatureEncoder):

@@ -123,13 +123,11 @@ class PairTrainingConfig:
     """Settings of a training on pairs. The recipe ``small`` changes some of them.
 
     steps: number of batches; the rates fall to zero over them on a cosine.
-    seconds: time limit, after which the rates have fallen to zero; 0 for none.
     batch_items, video_share: images and videos per batch, and the share of videos among them.
     frames_per_video: random frames per video; their mean is the vector of the video.
     lr_towers, lr_heads: peak rates of the two towers and of projections and temperature.
     soft_targets: share of the target for texts of similar meaning, by the text tower before
         training: two captions "a man is talking" are both right for either video.
-    soft_temperature: temperature of those similarities.
     machine_share: probability of a captioner's text where people wrote one too.
     layer_decay: factor of a block's rate per block above it; embeddings have the lowest rate.
     word_dropout: share of tokens hidden. text_dropout: dropout of each text branch.
@@ -143,7 +141,6 @@ class PairTrainingConfig:
     """
 
     steps: int = 12000
-    seconds: float = 0.0
     batch_items: int = 1536
     video_share: float = 0.4
     frames_per_video: int = 2
@@ -152,7 +149,6 @@ class PairTrainingConfig:
     weight_decay: float = 0.05
     warmup_steps: int = 200
     soft_targets: float = 0.2
-    soft_temperature: float = 0.05
     machine_share: float = 0.3
     layer_decay: float = 1.0
     word_dropout: float = 0.1
@@ -183,10 +179,8 @@ class PairTrainingConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, should be in 0 ... 1")
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay is {self.layer_decay}, should be above 0, at most 1")
-        if not 0 < self.crop <= 1 or not 0 <= self.average < 1 or self.soft_temperature <= 0:
-            raise ConfigError(
-                "crop should be in 0 ... 1, average below 1, soft_temperature above 0"
-            )
+        if not 0 < self.crop <= 1 or not 0 <= self.average < 1:
+            raise ConfigError("crop should be in 0 ... 1, average below 1")
 
 
 IMAGE_BATCH = 512
@@ -314,8 +308,6 @@ class PairTrainer:
             recent = loss if self.step == 1 else 0.98 * recent + 0.02 * loss
             seconds = time.monotonic() - started
             share = self.step / self.config.steps
-            if self.config.seconds:
-                share = max(share, seconds / self.config.seconds)
             if self.step % self.config.evaluate_every == 0 or share >= 1.0:
                 if not math.isfinite(recent.item()):
                     raise NonFiniteError(f"the loss is {recent.item()} after {self.step} steps")
@@ -352,7 +344,6 @@ class PairTrainer:
                 is_same=same_words(self.train.ids[sentences]),
                 meanings=None if self.meanings is None else self.meanings[sentences],
                 share=config.soft_targets,
-                temperature=config.soft_temperature,
             )
         else:
             goal = pool_frames(targets.float(), len(videos), config.frames_per_video)

@@ -20,7 +20,7 @@ from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import PairBatch
 from eaglenet.methods.base import Method
 from eaglenet.research.data.sources import Source, few_videos
-from eaglenet.research.evaluation.evaluate import EvaluationResult, TrainingBank, evaluate
+from eaglenet.research.evaluation.evaluate import EvaluationResult, evaluate
 from eaglenet.research.evaluation.metrics import EvaluationOptions, EvaluationProcess
 from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import World, gather_uneven, sum_over_ranks
@@ -298,7 +298,7 @@ def evaluate_source(
 
 def training_bank(
     source: Source, options: EvaluationOptions, progress: Progress | None
-) -> TrainingBank:
+) -> tuple[Iterator[Any], Iterator[Any]]:
     """``options.sinkhorn`` texts and videos of a split, evenly spaced."""
 
     def chunks(count: int, batch: int) -> Sequence[Tensor]:
@@ -308,7 +308,7 @@ def training_bank(
 
     texts = chunks(source.num_texts, options.text_batch)
     videos = chunks(source.num_videos, options.video_batch)
-    return TrainingBank(
+    return (
         fetched(source.texts, texts, "encoding training texts", progress),
         fetched(source.videos, videos, "encoding training videos", progress),
     )
