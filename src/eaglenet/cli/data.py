@@ -16,9 +16,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
 
 if TYPE_CHECKING:
-    from eaglenet.core.types import FrameSpec
     from eaglenet.research.data.checks import CheckReport
-    from eaglenet.research.data.records import Split
 
 data = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
 data.command("demo-world")(demo_world)
@@ -118,10 +116,11 @@ def cache(
     """
     from eaglenet.core.types import FrameSpec
     from eaglenet.research.data import DATASETS
-    from eaglenet.research.data.frame_cache import Encoding
+    from eaglenet.research.data.frame_cache import Encoding, FrameCache, cache_folder, estimate
 
     if encoding not in get_args(Encoding):
         raise UsageError(f"--encoding {encoding!r}; choose one of {', '.join(get_args(Encoding))}")
+    kind: Any = encoding
     choices: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
     spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **choices)
     check_choices(spec)
@@ -130,71 +129,45 @@ def cache(
         DATASETS[dataset].load(root, name, video_folders=videos or (), **options)
         for name in splits or ["train"]
     ]
-    results = [
-        cache_split(split, spec, output, encoding, workers, retry, estimate_only, as_json)
-        for split in loaded_splits
-    ]
+    results = []
+    for split in loaded_splits:
+        folder, found = cache_folder(output, split.dataset, spec), len(split) - len(split.missing)
+        size = estimate(split, spec, kind)
+        result = {"split": split.name, "videos": len(split), "found": found}
+        results.append(result | {"estimated_bytes": size})
+        if not as_json:
+            about = "" if encoding == "raw" else "about "
+            counts = f"{found:,} of {len(split):,} videos found"
+            print(f"{split.name}: {counts}, {about}{size / 1e9:.2f} GB")
+        if estimate_only:
+            continue
+        with show_progress(quiet=as_json) as announce:
+            frames = FrameCache.build(
+                split,
+                spec,
+                folder,
+                workers,
+                encoding=kind,
+                retry_skipped=retry,
+                progress=announce(""),
+            )
+        skipped = {
+            video.video_id: frames.skipped.get(video.video_id, "not cached")
+            for video, is_here in zip(split.videos, frames.available.tolist(), strict=True)
+            if not is_here
+        }
+        cached = len(split) - len(skipped)
+        results[-1] |= {"cached": cached, "skipped": skipped, "bytes": frames.num_bytes}
+        if not as_json:
+            print(f"{split.name}: {cached:,} of {len(split):,} cached in {folder}")
+            for video_id, reason in list(skipped.items())[:MAX_REASONS]:
+                print(printable(f"  skipped {video_id}: {reason}"))
+            if len(skipped) > MAX_REASONS:
+                print(f"  and {len(skipped) - MAX_REASONS} more; --json lists them all")
     if as_json:
         print(json.dumps(results, indent=2))
-    if not estimate_only and any(result["skipped"] for result in results):
+    if any(result.get("skipped") for result in results):
         raise typer.Exit(3)
-
-
-def cache_split(
-    split: Split,
-    spec: FrameSpec,
-    output: Path,
-    encoding: Any,
-    workers: int,
-    retry: bool,
-    estimate_only: bool,
-    quiet: bool,
-) -> dict[str, Any]:
-    from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
-
-    folder = cache_folder(output, split.dataset, spec)
-    estimated_bytes = estimate(split, spec, encoding)
-    result: dict[str, Any] = {
-        "split": split.name,
-        "videos": len(split),
-        "found": len(split) - len(split.missing),
-        "estimated_bytes": estimated_bytes,
-    }
-    if not quiet:
-        about = "" if encoding == "raw" else "about "
-        print(
-            f"{split.name}: {result['found']:,} of {len(split):,} videos found, "
-            f"{about}{estimated_bytes / 1e9:.2f} GB"
-        )
-    if estimate_only:
-        return result
-    with show_progress(quiet=quiet) as announce:
-        frame_cache = FrameCache.build(
-            split,
-            spec,
-            folder,
-            workers,
-            encoding=encoding,
-            retry_skipped=retry,
-            progress=announce(""),
-        )
-    skipped = {
-        video.video_id: frame_cache.skipped.get(video.video_id, "not cached")
-        for video, here in zip(split.videos, frame_cache.available.tolist(), strict=True)
-        if not here
-    }
-    result |= {
-        "cached": len(split) - len(skipped),
-        "skipped": skipped,
-        "bytes": frame_cache.num_bytes,
-    }
-    if not quiet:
-        print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {folder}")
-        for video_id, reason in list(skipped.items())[:MAX_REASONS]:
-            print(printable(f"  skipped {video_id}: {reason}"))
-        if len(skipped) > MAX_REASONS:
-            print(f"  and {len(skipped) - MAX_REASONS} more; --json lists them all")
-    return result
 
 
 def show(report: CheckReport) -> None:
