@@ -103,7 +103,16 @@ def check_dataset(
             broken[split] = str(error)
     if not loaded:
         raise DatasetError("; ".join(dict.fromkeys(broken.values())))
-    problems = look_at_files(loaded, decode, workers, progress)
+    records = {
+        video.path: video for split in loaded for video in split.videos if video.path is not None
+    }
+    outcomes = (decode_files if decode else probe_all)(records, workers)
+    title = "decoding videos" if decode else "opening videos"
+    problems = {}
+    for done, (path, reason) in enumerate(outcomes, start=1):
+        if reason is not None:
+            problems[path] = reason
+        report_progress(progress, title, done, len(records))
     reports = tuple(
         report_split(
             split,
@@ -149,26 +158,6 @@ def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
                 ordered = tuple(key for key in second.video_ids if key in shared)
                 overlaps[f"{first.name} and {second.name}"] = ordered
     return overlaps
-
-
-def look_at_files(
-    splits: Sequence[Split], decode: bool, workers: int, progress: Progress | None
-) -> dict[Path, str]:
-    """Reasons by path, for files that cannot be opened or, with ``decode``, decoded."""
-    records: dict[Path, VideoRecord] = {}
-    for split in splits:
-        for video in split.videos:
-            if video.path is not None:
-                records.setdefault(video.path, video)
-    outcomes = (decode_files if decode else probe_all)(records, workers)
-    problems = {}
-    for done, (path, reason) in enumerate(outcomes, start=1):
-        if reason is not None:
-            problems[path] = reason
-        report_progress(
-            progress, "decoding videos" if decode else "opening videos", done, len(records)
-        )
-    return problems
 
 
 def probe_all(

@@ -90,20 +90,6 @@ def file_size(path: Path | None) -> int | None:
         return None
 
 
-def pad_frames(
-    frames: Tensor, mask: Tensor, seconds: Tensor, num_frames: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Frames, mask and seconds with masked padding up to ``num_frames``."""
-    absent = num_frames - len(frames)
-    if absent < 0:
-        raise DatasetError(f"{len(frames)} frames decoded, expected at most {num_frames}")
-    return (
-        F.pad(frames, (0, 0, 0, 0, 0, 0, 0, absent)),
-        F.pad(mask, (0, absent)),
-        F.pad(seconds, (0, absent)),
-    )
-
-
 class Journal:
     """Appends rows: bytes first, made durable, then the lines that make them count."""
 
@@ -122,10 +108,13 @@ class Journal:
         self.last_commit = time.monotonic()
 
     def add(self, video: VideoRecord, decoded: DecodedVideo) -> None:
-        frames, mask, seconds = pad_frames(
-            decoded.frames, decoded.mask, decoded.seconds, self.spec.num_frames
-        )
-        array = frames.numpy()
+        absent = self.spec.num_frames - len(decoded.frames)
+        if absent < 0:
+            raise DatasetError(
+                f"{len(decoded.frames)} frames decoded, expected at most {self.spec.num_frames}"
+            )
+        array = F.pad(decoded.frames, (0, 0, 0, 0, 0, 0, 0, absent)).numpy()
+        mask, seconds = F.pad(decoded.mask, (0, absent)), F.pad(decoded.seconds, (0, absent))
         raw = self.encoding == "raw"
         parts = [array.tobytes()] if raw else [encode_jpeg(one) for one in array]
         content = b"".join(parts)
@@ -360,7 +349,15 @@ class FrameCache:
                 for video in split.videos
                 if needs_decoding(video, rows.get(video.video_id), skipped, retry_skipped)
             ]
-            check_space(folder, due, spec, encoding)
+            num_videos = sum(file_size(video.path) is not None for video in due)
+            needed = estimate_bytes(num_videos, spec, header["encoding"])
+            free = shutil.disk_usage(folder).free
+            if needed > free:
+                raise DatasetError(
+                    f"{folder}: {num_videos} videos need about {needed / 1e9:.1f} GB and "
+                    f"{free / 1e9:.1f} GB are free; use --encoding jpeg, fewer or smaller frames, "
+                    "or another disk"
+                )
             if due:
                 with Journal(folder, contents, spec, encoding) as journal:
                     title = f"decoding {split.name} frames"
@@ -471,17 +468,3 @@ def decode_into(
             journal.skip(video.video_id, outcome.reason)
         done += 1
         report_progress(progress, title, done, len(due))
-
-
-def check_space(
-    folder: Path, due: Sequence[VideoRecord], spec: FrameSpec, encoding: Encoding
-) -> None:
-    """Refuse videos whose frames exceed the free disk space."""
-    num_videos = sum(file_size(video.path) is not None for video in due)
-    needed = estimate_bytes(num_videos, spec, encoding)
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise DatasetError(
-            f"{folder}: {num_videos} videos need about {needed / 1e9:.1f} GB and {free / 1e9:.1f} "
-            "GB are free; use encoding='jpeg', fewer or smaller frames, or another disk"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -210,21 +210,17 @@ def evaluate(
         }
         if options.pair_noise:
             settings["pair_noise"] = 0
-        metrics = rank_pairs(
-            method,
-            text,
-            video,
-            video_of_text,
-            scores_file=options.scores_file,
-            ranks_file=options.ranks_file,
-            progress=progress,
-            **settings,
+
+        def rank(**changes: Any) -> Metrics:
+            return rank_pairs(method, text, video, video_of_text, **{**settings, **changes})
+
+        metrics = rank(
+            scores_file=options.scores_file, ranks_file=options.ranks_file, progress=progress
         )
         scored = _now(target_device)
         noise = None
         if options.noise_seeds:
-            seeds = options.noise_seeds
-            noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
+            noise = _noise_spread(method, rank, options)
         hubness = None
         if options.hubness:
             bank_texts = options.hubness_bank or typical_sentences()
@@ -237,9 +233,7 @@ def evaluate(
                 backend=options.backend,
                 precision=options.scoring_precision,
             )
-            hubness = rank_pairs(
-                method, text, video, video_of_text, bias=hub_bias(scores), **settings
-            )
+            hubness = rank(bias=hub_bias(scores))
         sinkhorn = None
         if bank is not None:
             others = [
@@ -319,28 +313,21 @@ def level_scores(
 
 
 def _noise_spread(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    video_of_text: Int[Tensor, "texts"],
-    settings: dict[str, Any],
-    seeds: Sequence[int],
+    method: Method, rank: Callable[..., Metrics], options: EvaluationOptions
 ) -> NoiseSpread:
     reseed = getattr(method, "reseed", None)
-    if reseed is None and "pair_noise" not in settings:
+    if reseed is None and not options.pair_noise:
         raise UsageError(
             f"{getattr(method, 'name', type(method).__name__)} has no evaluation noise to reseed; "
             "leave out --noise-seeds"
         )
     results = []
     with _restored_buffers(method):
-        for seed in seeds:
-            if "pair_noise" in settings:
-                settings = {**settings, "pair_noise": seed}
-            elif reseed is not None:
+        for seed in options.noise_seeds:
+            if not options.pair_noise and reseed is not None:
                 reseed(seed)
-            results.append(rank_pairs(method, text, video, video_of_text, **settings))
-    return NoiseSpread(tuple(seeds), tuple(results))
+            results.append(rank(**({"pair_noise": seed} if options.pair_noise else {})))
+    return NoiseSpread(options.noise_seeds, tuple(results))
 
 
 @contextmanager

@@ -87,42 +87,32 @@ def train(
             return Run(folder, experiment, result, was_finished=True)
         with run_lock(folder, world):
             begin_run(experiment, folder, world)
-            result = _train(experiment, folder, world, progress, boards)
+            method, sources = prepare(experiment, folder, world, progress)
+            if world.is_main:
+                write_manifest(experiment, folder, sources, method, world)
+            trainer = Trainer(
+                experiment.training,
+                method,
+                sources["train"],
+                sources[experiment.training.select],
+                folder,
+                world,
+                experiment=experiment.to_plain(),
+                progress=progress,
+                boards=boards,
+            )
+            reset_peak_memory(world.device)
+            with deterministic(world.device, experiment.training.deterministic):
+                position = trainer.fit()
+            result = summarise(experiment, position, method)
+            if world.is_main:
+                if method.tokenizer is None and experiment.data.dataset in DATASETS:
+                    # Methods with adapters need the features they were given.
+                    with suppress(UsageError):
+                        save_with_towers(folder)
+                write_json(folder / RESULT, result)
+            barrier(world, "waiting for rank 0 to write the result")
         return Run(folder, experiment, result)
-
-
-def _train(
-    experiment: Experiment,
-    folder: Path,
-    world: World,
-    progress: Progress | None,
-    boards: Sequence[str],
-) -> dict[str, Any]:
-    method, sources = prepare(experiment, folder, world, progress)
-    if world.is_main:
-        write_manifest(experiment, folder, sources, method, world)
-    trainer = Trainer(
-        experiment.training,
-        method,
-        sources["train"],
-        sources[experiment.training.select],
-        folder,
-        world,
-        experiment=experiment.to_plain(),
-        progress=progress,
-        boards=boards,
-    )
-    reset_peak_memory(world.device)
-    with deterministic(world.device, experiment.training.deterministic):
-        position = trainer.fit()
-    result = summarise(experiment, position, method)
-    if world.is_main:
-        if method.tokenizer is None and experiment.data.dataset in DATASETS:
-            with suppress(UsageError):  # Methods with adapters need the features they were given.
-                save_with_towers(folder)
-        write_json(folder / RESULT, result)
-    barrier(world, "waiting for rank 0 to write the result")
-    return result
 
 
 @contextmanager
