@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from eaglenet.core.files import write_bytes, write_text
 from eaglenet.research.evaluation.paper import PaperTable, paper_tables
 from eaglenet.research.evaluation.run_records import SLIPS, RecipeGroup, as_cells, paper_conditions
@@ -123,15 +125,16 @@ def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
         (THREE, "Rsum over DiDeMo, MSVD and VATEX, as table 2 adds it", "Rsum"),
         (TWO, "Average over MSR-VTT and DiDeMo, as in table 3", "average"),
     ):
-        rows = [
-            [name, *(_cells(values, datasets)), *_joined(values, datasets)]
-            for name, values in recalls.items()
-            if all(dataset in values for dataset in datasets)
-        ]
+        rows = []
+        for name, values in recalls.items():
+            if all(dataset in values for dataset in datasets):
+                table = np.array([[values[d][recall] for recall in RECALLS] for d in datasets])
+                joined = [table.sum()] if datasets is THREE else table.mean(axis=0)
+                rows.append([name, *(f"{value:.1f}" for value in (*table.flat, *joined))])
         if rows:
             header = ["recipe", *(f"{TITLES[d]} {name}" for d in datasets for name in RECALLS)]
-            joined = [column] if datasets is THREE else [f"{column} {name}" for name in RECALLS]
-            blocks += [f"Ours. {title}.", make_table([*header, *joined], rows)]
+            header += [column] if datasets is THREE else [f"{column} {name}" for name in RECALLS]
+            blocks += [f"Ours. {title}.", make_table(header, rows)]
     return ["## Over datasets", *blocks] if blocks else []
 
 
@@ -153,19 +156,6 @@ def _test_record(
         if record.get("split", "test" if "test" in name else "") == "test":
             return record
     return metrics if "TEST" in selection else None
-
-
-def _cells(recalls: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
-    return [f"{recalls[dataset][name]:.1f}" for dataset in datasets for name in RECALLS]
-
-
-def _joined(recalls: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
-    if len(datasets) == len(THREE):
-        return [f"{sum(recalls[dataset][name] for dataset in datasets for name in RECALLS):.1f}"]
-    return [
-        f"{sum(recalls[dataset][name] for dataset in datasets) / len(datasets):.1f}"
-        for name in RECALLS
-    ]
 
 
 def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:

@@ -219,29 +219,6 @@ class Unlabelled:
         scale = encoder.logit_scale.float().exp().clamp(max=100.0)
         return cls(frames, _unit(images), _unit(texts), scale)
 
-    def draw(self, number: int, generator: torch.Generator) -> Int[Tensor, "drawn"]:
-        return torch.randint(
-            len(self.frames), (number,), generator=generator, device=self.frames.device
-        )
-
-    def loss(
-        self,
-        rows: Int[Tensor, "drawn"],
-        pictures: Float[Tensor, "drawn dim"],
-        texts: Int[Tensor, "pairs"],
-        sentences: Float[Tensor, "pairs dim"],
-        log_scale: Float[Tensor, ""],
-    ) -> Float[Tensor, ""]:
-        """Change of the similarities between these images and the texts of a batch."""
-        return agreement_loss(
-            pictures,
-            sentences,
-            log_scale,
-            earlier_images=self.image_vectors[rows],
-            earlier_texts=self.text_vectors[texts],
-            scale=self.scale,
-        )
-
 
 def _unit(parts: list[Tensor]) -> Float[Tensor, "rows dim"]:
     return F.normalize(torch.cat(parts).float(), dim=-1).half()
@@ -324,7 +301,12 @@ class PairTrainer:
         size = self.encoder.config.vision.image_size
         inputs = self.train.frames[rows]
         if self.unlabelled is not None:
-            others = self.unlabelled.draw(config.unlabelled_items, self.generator)
+            others = torch.randint(
+                len(self.unlabelled.frames),
+                (config.unlabelled_items,),
+                generator=self.generator,
+                device=self.device,
+            )
             inputs = torch.cat([inputs, self.unlabelled.frames[others]])
         pixels = random_views(inputs, size, config.crop, self.generator)
         tokens = self._hide_words(self.train.tokens(sentences))
@@ -349,8 +331,13 @@ class PairTrainer:
             goal = pool_frames(targets.float(), len(videos), config.frames_per_video)
             loss = distillation_loss(pictures, goal, sentence, self.encoder.logit_scale)
         if self.unlabelled is not None:
-            loss = loss + self.unlabelled.loss(
-                others, alone, sentences, sentence, self.encoder.logit_scale
+            loss = loss + agreement_loss(
+                alone,
+                sentence,
+                self.encoder.logit_scale,
+                earlier_images=self.unlabelled.image_vectors[others],
+                earlier_texts=self.unlabelled.text_vectors[sentences],
+                scale=self.unlabelled.scale,
             )
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
