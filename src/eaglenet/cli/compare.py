@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import (
     AsJson,
@@ -20,6 +18,7 @@ from eaglenet.cli.options import (
     Seeds,
     Settings,
     Tower,
+    argument,
     print_table,
     root_setting,
 )
@@ -35,13 +34,11 @@ if TYPE_CHECKING:
 
 
 def compare(
-    methods: Annotated[
-        list[str],
-        typer.Argument(
-            help="Methods, each with choices of its own after colons: "
-            "clip4clip:head=lstm, xpool:protocol=original."
-        ),
-    ],
+    methods: list[str] = argument(
+        "Methods, each with choices of its own after colons: "
+        "clip4clip:head=lstm, xpool:protocol=original."
+    ),
+    *,
     output: Output,
     data: Data = "demo",
     tower: Tower = "",
@@ -149,9 +146,8 @@ RECALLS = ("R@1", "R@5", "R@10")
 
 
 def ablate(
-    table: Annotated[
-        str, typer.Argument(help="components, energy, pooling, graph, coefficient or edges.")
-    ],
+    table: str = argument("components, energy, pooling, graph, coefficient or edges."),
+    *,
     output: Output,
     data: Data = "demo",
     tower: Tower = "",
@@ -243,7 +239,7 @@ TOP_VIDEOS = 3
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain them.")],
+    runs: list[Path] = argument("Run folders, or folders that contain them."),
     output: Path = option(..., "Folder to write into.", name="--output/-o"),
     examples: int = option(
         0, "Draw this many example queries; loads the models; default 0.", min=0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from eaglenet.cli.options import AsJson
+from eaglenet.cli.options import AsJson, argument
 from eaglenet.cli.terminal import print_record
 from eaglenet.core.settings import option
 
@@ -19,8 +17,8 @@ EXAMPLE = "num_frames=12"
 
 
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint (a state_dict).")],
-    out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
+    checkpoint: Path = argument("The authors' checkpoint (a state_dict)."),
+    out: Path = argument("Folder to write the model to."),
     source: str = option(
         "eaglenet", "Method whose official code wrote it.", name="--from", metavar="METHOD"
     ),
@@ -134,8 +132,8 @@ def _eaglenet_settings(
 
 
 def push(
-    folder: Annotated[Path, typer.Argument(help="Run or model folder.")],
-    repository: Annotated[str, typer.Argument(help="Repository of the hub, OWNER/NAME.")],
+    folder: Path = argument("Run or model folder."),
+    repository: str = argument("Repository of the hub, OWNER/NAME."),
     licence: str = option("", "Licence of the weights, such as apache-2.0.", name="--license"),
     private: bool = option(False, "Create it private."),
     dry_run: bool = option(False, "Print the model card; upload nothing."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from eaglenet.cli.demo import demo_world
-from eaglenet.cli.options import AsJson, Device, print_table
+from eaglenet.cli.options import AsJson, Device, argument, print_table
 from eaglenet.cli.terminal import escape_lines, print_record, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
@@ -42,7 +42,8 @@ Workers = Annotated[int, typer.Option("--workers", help="Files checked in parall
 
 @data.command()
 def check(
-    dataset: Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}; features or frames.")],
+    dataset: str = argument(f"{DATASETS_WITH_VIDEOS}; features or frames."),
+    *,
     root: Root,
     videos: VideoFolders = None,
     splits: list[str] | None = option(None, "Only this split; repeatable.", name="--split"),
@@ -214,9 +215,8 @@ def printable(text: str) -> str:
 
 @data.command()
 def features(
-    model: Annotated[
-        str, typer.Argument(help="Whose towers to use: a CLIP folder or hub id, a model or a run.")
-    ],
+    model: str = argument("Whose towers to use: a CLIP folder or hub id, a model or a run."),
+    *,
     dataset: Dataset,
     output: Path = option(..., "The features folder to write."),
     root: str = option("", "Folder (or file) of the dataset."),
@@ -285,7 +285,7 @@ def demo_experts(
 
 @data.command()
 def teach(
-    model: Annotated[str, typer.Argument(help="The teacher: a run or a model folder.")],
+    model: str = argument("The teacher: a run or a model folder."),
     root: Path = option(..., "The features folder it teaches on."),
     name: str = option(..., "Name of the teacher in that folder."),
     as_json: AsJson = False,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.data import EXAMPLE, VideoFolders
 from eaglenet.cli.data import Settings as DatasetSettings
-from eaglenet.cli.options import AsJson, Device
+from eaglenet.cli.options import AsJson, Device, argument
 from eaglenet.cli.terminal import print_line, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
@@ -21,12 +19,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="Run folder; with --data, a model folder or name; with --moments, a store."
-        ),
-    ],
+    run: str = argument(
+        "Run folder; with --data, a model folder or name; with --moments, a store."
+    ),
     split: str | None = option(None, "test, val or train; default test, val on folders of frames."),
     features: Path | None = option(None, "Score all videos of this features folder instead."),
     data: str | None = option(None, "Score any model on this data (demo, msrvtt, ...)."),
@@ -178,9 +173,7 @@ def _evaluate_moments(
 
 
 def metrics(
-    scores_file: Annotated[
-        Path, typer.Argument(metavar="SIM.npy", help="Scores, texts x videos; higher is better.")
-    ],
+    scores_file: Path = argument("Scores, texts x videos; higher is better.", metavar="SIM.npy"),
     video_of_text: Path | None = option(
         None,
         "Video of each text, from 0: .npy, .json list, or one number per line; "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eaglenet.cli.options import StoreName
+from eaglenet.cli.options import StoreName, argument
 from eaglenet.cli.results import format_time
 from eaglenet.cli.terminal import (
     Heartbeat,
@@ -48,12 +48,9 @@ MODEL_HELP = (
 
 def index(
     store: StoreName,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Folders, videos and images; also s3:// URLs. Default: those of --like."
-        ),
-    ] = None,
+    paths: list[str] | None = argument(
+        "Folders, videos and images; also s3:// URLs. Default: those of --like.", None
+    ),
     model: str | None = option(None, MODEL_HELP),
     tags: Path | None = option(
         None, "Read tags from a CSV file: path,tags with a;b;c.", metavar="FILE"
@@ -247,7 +244,7 @@ ALERTS = "Alerts"
 
 def watch(
     store: StoreName,
-    paths: Annotated[list[Path], typer.Argument(help="Folders.")],
+    paths: list[Path] = argument("Folders."),
     model: str | None = option(None, MODEL_HELP),
     interval: float = option(10.0, "Scan the folders this often.", metavar="SECONDS", min=1),
     alert: list[str] | None = option(

@@ -86,6 +86,13 @@ Variants = Annotated[
 ]  # fmt: skip
 
 
+def argument(help: str, default: Any = ..., *, metavar: str | None = None) -> Any:
+    """Declare a parameter of a command as an argument; without a default it is required."""
+    return dataclasses.field(
+        default=default, metadata={"help": help, "metavar": metavar, "is_argument": True}
+    )
+
+
 def root_setting(root: str) -> list[str]:
     """`--root` as a setting; refuses a missing folder before weights are looked for."""
     if root and not Path(root).expanduser().exists():
@@ -265,8 +272,11 @@ def _make_option(
     names = metadata.get("option", f"--{name.replace('_', '-')}").split("/")
     if kind is bool and default is True:
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
-    details = {key: metadata.get(key) for key in ("help", "metavar", "min", "max")}
-    option = typer.Option(*names, rich_help_panel=metadata.get("group"), **details)  # type: ignore[arg-type]
+    details: dict[str, Any] = {key: metadata.get(key) for key in ("help", "metavar", "min", "max")}
+    if metadata.get("is_argument"):
+        option = typer.Argument(**details)
+    else:
+        option = typer.Option(*names, rich_help_panel=metadata.get("group"), **details)
     is_optional = default is None and type(None) not in get_args(kind)
     return inspect.Parameter(
         name,

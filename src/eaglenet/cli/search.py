@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName
+from eaglenet.cli.options import AsJson, StoreName, argument
 from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
@@ -108,13 +108,11 @@ class OutputOptions:
 
 def search(
     store: StoreName,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT",
-            help='Text to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
-        ),
-    ] = None,
+    words: list[str] | None = argument(
+        'Text to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
+        None,
+        metavar="TEXT",
+    ),
     k: int = option(10, "Show this many results.", name="-k/--results"),
     queries: Path | None = option(
         None,
@@ -482,9 +480,9 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
 
 def highlights(
     store: StoreName,
-    folder: Annotated[
-        Path | None, typer.Argument(help="Only files below this folder, or one file; default: all.")
-    ] = None,
+    folder: Path | None = argument(
+        "Only files below this folder, or one file; default: all.", None
+    ),
     k: int = option(10, "Show this many moments.", name="-k/--results"),
     as_json: AsJson = False,
     *,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName
+from eaglenet.cli.options import AsJson, StoreName, argument
 from eaglenet.cli.results import format_time
 from eaglenet.cli.terminal import format_bytes, pluralize, print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
@@ -114,7 +114,7 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
 @store.command()
 def transcript(
     store: StoreName,
-    file: Annotated[str, typer.Argument(help="Path of an indexed video, or the id of a clip.")],
+    file: str = argument("Path of an indexed video, or the id of a clip."),
     save: Path | None = option(None, "Write the lines as .srt or .vtt.", metavar="FILE"),
     source: int = option(1, "Use this one of several transcripts.", metavar="NUMBER", min=1),
     as_json: AsJson = False,
@@ -151,7 +151,7 @@ def transcript(
 @store.command()
 def remove(
     store: StoreName,
-    paths: Annotated[list[str], typer.Argument(help="Files, or folders with everything in them.")],
+    paths: list[str] = argument("Files, or folders with everything in them."),
 ) -> None:
     """Remove files from a store. The files themselves are not changed."""
     from eaglenet.indexing.maintenance import remove as remove_files
@@ -239,7 +239,7 @@ def upgrade(store: StoreName) -> None:
 @store.command("export")
 def export_tables(
     store: StoreName,
-    folder: Annotated[Path, typer.Argument(help="New folder for the tables.")],
+    folder: Path = argument("New folder for the tables."),
     table_format: TableFormat = option(
         TableFormat.parquet,
         "Write parquet (needs eaglenet[parquet]), lance (eaglenet[lance]) or csv (without "
@@ -258,7 +258,7 @@ def export_tables(
 @store.command("import")
 def import_tables(
     store: StoreName,
-    folder: Annotated[Path, typer.Argument(help="Folder that `eaglenet store export` wrote.")],
+    folder: Path = argument("Folder that `eaglenet store export` wrote."),
 ) -> None:
     """Add exported tables to a store; a new store is made if there is none."""
     from eaglenet.indexing.exchange import import_store

@@ -7,9 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import (
     AsJson,
@@ -22,6 +20,7 @@ from eaglenet.cli.options import (
     Settings,
     Tower,
     Variants,
+    argument,
     root_setting,
 )
 from eaglenet.cli.terminal import escape_line, pluralize, show_progress
@@ -38,14 +37,12 @@ if TYPE_CHECKING:
 
 
 def train(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="METHOD",
-            help="Method (`eaglenet recipes`), row of the paper such as table1/xpool-b16, "
-            "experiment.json, or small.",
-        ),
-    ],
+    name: str = argument(
+        "Method (`eaglenet recipes`), row of the paper such as table1/xpool-b16, "
+        "experiment.json, or small.",
+        metavar="METHOD",
+    ),
+    *,
     output: Output,
     data: Data = "",
     tower: Tower = "",
@@ -183,14 +180,12 @@ def split_line(part: Mapping[str, Any]) -> str:
 
 
 def recipes(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Method, row of the paper (table1/xpool-b16), table of the paper (table1) or "
-            "experiment.json; without it, list the axes.",
-        ),
-    ] = "",
+    name: str = argument(
+        "Method, row of the paper (table1/xpool-b16), table of the paper (table1) or "
+        "experiment.json; without it, list the axes.",
+        "",
+        metavar="[NAME]",
+    ),
     data: Data = "",
     tower: Tower = "",
     protocol: Protocol = "",
