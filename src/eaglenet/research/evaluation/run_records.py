@@ -66,10 +66,6 @@ class RecipeGroup:
         is_approximate = self.method in METHODS and METHODS[self.method].is_approximate
         return f"{self.method} (approximate)" if is_approximate else self.method
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(run.seed for run in self.runs)
-
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:
     """Read every run in ``folders`` and up to four levels below; lists what cannot be read."""

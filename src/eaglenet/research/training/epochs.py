@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,40 +30,15 @@ Item = TypeVar("Item")
 
 def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
     """Yield the items in order, fetched ahead in a thread; its errors are raised here."""
-    ready: queue.Queue[tuple[Item | None, BaseException | None, bool]] = queue.Queue(depth)
-    stopped = threading.Event()
-
-    def put(item: Item | None, error: BaseException | None, is_last: bool) -> None:
-        while not stopped.is_set():
-            try:
-                ready.put((item, error, is_last), timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for item in items:
-                put(item, None, False)
-                if stopped.is_set():
-                    return
-            put(None, None, True)
-        except BaseException as error:
-            put(None, error, True)
-
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
-    thread.start()
+    iterator, end = iter(items), object()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
     try:
-        while True:
-            item, error, is_last = ready.get()
-            if error is not None:
-                raise error
-            if is_last:
-                return
+        pending = deque(pool.submit(next, iterator, end) for _ in range(depth))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(pool.submit(next, iterator, end))
             yield item  # type: ignore[misc]
     finally:
-        stopped.set()
-        thread.join(timeout=5)
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass
