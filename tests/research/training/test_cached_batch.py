@@ -17,7 +17,6 @@ from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.step import (
     FiniteWatch,
-    RandomState,
     split_batch,
     training_losses,
 )
@@ -101,17 +100,6 @@ def test_dropout_in_the_encoder_is_replayed_in_the_second_pass() -> None:
     for first, second in zip(seen[:3], seen[3:], strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=0)
     assert not torch.equal(seen[0][:4] == 0, seen[1][:4] == 0)
-
-
-def test_replaying_goes_on_afterwards_where_it_was() -> None:
-    state = RandomState.capture(torch.device("cpu"))
-    first = torch.rand(3)
-    after = RandomState.capture(torch.device("cpu"))
-    with state.replayed():
-        torch.testing.assert_close(torch.rand(3), first)
-    expected = torch.rand(2)
-    after.restore()
-    torch.testing.assert_close(torch.rand(2), expected)
 
 
 def test_a_batch_is_cut_into_nearly_equal_pieces() -> None:

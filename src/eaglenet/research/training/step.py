@@ -49,21 +49,25 @@ def backward_in_pieces(
 ) -> Losses:
     """Losses of the joined ``pieces``, with the gradients of all parameters accumulated."""
     device = pieces[0].video_ids.device
+    gpus = [device] if device.type == "cuda" else []
     parts: list[Features] = []
-    random_states: list[RandomState] = []
+    random_states: list[list[Tensor]] = []
     with torch.no_grad():
         for piece in pieces:
-            random_states.append(RandomState.capture(device))
+            random_states.append([torch.get_rng_state(), *map(torch.cuda.get_rng_state, gpus)])
             parts.append(encode(piece))
     text = _leaves(TextFeatures.concatenate([part[0] for part in parts]))
     video = _leaves(VideoFeatures.concatenate([part[1] for part in parts]))
     losses = compute_losses(text, video)
     losses.total.backward()
     start = 0
-    for piece, random_state in zip(pieces, random_states, strict=True):
+    for piece, (random_state, *gpu_states) in zip(pieces, random_states, strict=True):
         rows = slice(start, start + len(piece.video_ids))
         start = rows.stop
-        with random_state.replayed():
+        with torch.random.fork_rng(gpus):
+            torch.set_rng_state(random_state)
+            for gpu_state in gpu_states:
+                torch.cuda.set_rng_state(gpu_state, device)
             again = encode(piece)
         outputs: list[Tensor] = []
         gradients: list[Tensor] = []
@@ -91,35 +95,6 @@ def _leaves(record: Any) -> Any:
 
 def _floats(record: TensorRecord) -> list[Tensor]:
     return [value for value in record.tensors() if value.is_floating_point()]
-
-
-@dataclass(frozen=True)
-class RandomState:
-    """The default generators of the CPU and, where there is one, of a GPU."""
-
-    cpu: Tensor
-    cuda: Tensor | None
-    device: torch.device
-
-    @classmethod
-    def capture(cls, device: torch.device) -> RandomState:
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return cls(torch.get_rng_state(), cuda, device)
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)
-
-    @contextmanager
-    def replayed(self) -> Iterator[None]:
-        """Run a block from this state, then go on from the present one."""
-        present = RandomState.capture(self.device)
-        self.restore()
-        try:
-            yield
-        finally:
-            present.restore()
 
 
 HALF_TYPES = (torch.bfloat16, torch.float16)
