@@ -97,7 +97,6 @@ def compare(
             time_pairs=time_pairs,
             device=device,
             announce=announce,
-            say=(lambda line: None) if as_json else print,
         )
     title, rows = comparison.title, comparison.rows
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ from eaglenet.research.experiments.trials import (
 )
 from eaglenet.research.training.distributed import join
 
+logger = logging.getLogger(__name__)
 SEARCH_FOLDER = "search"
 
 
@@ -69,7 +71,6 @@ def search_setting(
     device: str,
     jobs: int,
     announce: Callable[[str], Progress | None],
-    say: Callable[[str], None],
 ) -> list[Trial]:
     """The trials, each with the value that gave the best validation R@1 with ``seed``.
 
@@ -83,7 +84,7 @@ def search_setting(
             output = folder / SEARCH_FOLDER / slug(trial.label) / slug(value)
             title = f"{trial.label}, {search.setting}={value}"
             candidates[trial.label, value] = dataclasses.replace(job, title=title, output=output)
-    outcomes = run_jobs(list(candidates.values()), jobs, announce, say)
+    outcomes = run_jobs(list(candidates.values()), jobs, announce)
     tuned, table = [], {}
     for trial in trials:
         scores = {
@@ -96,7 +97,7 @@ def search_setting(
             tuned.append(trial)
             continue
         best = max(scores, key=lambda value: scores[value])
-        say(f"{trial.label}: {search.setting}={best} is best of {scores}")
+        logger.info("%s: %s=%s is best of %s", trial.label, search.setting, best, scores)
         changed = trial.experiment.override([f"{search.setting}={best}"])
         tuned.append(Trial(trial.label, changed))
         own = make_job(tuned[-1], seed, folder, split="val", device=device).output
@@ -162,7 +163,6 @@ def run_campaign(
     jobs: int = 1,
     search: Search | None = None,
     announce: Callable[[str], Progress | None] = lambda title: None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> list[CampaignRow]:
     """Train every trial with every seed and evaluate it on ``split``; finished runs are reused.
 
@@ -182,7 +182,7 @@ def run_campaign(
             rows[trial.label] = CannotRun(trial.label, str(error))
     if search is not None:
         runnable = search_setting(
-            runnable, search, seeds[0], folder, device=device, jobs=jobs, announce=announce, say=say
+            runnable, search, seeds[0], folder, device=device, jobs=jobs, announce=announce
         )
     jobs_of = {
         trial.label: [make_job(trial, seed, folder, split=split, device=device) for seed in seeds]
@@ -190,13 +190,13 @@ def run_campaign(
     }
     # Seed by seed, so that the heavy runs of one method do not all share the device.
     order = [jobs_of[trial.label][index] for index in range(len(seeds)) for trial in runnable]
-    results = run_jobs(order, jobs, announce, say)
+    results = run_jobs(order, jobs, announce)
     for trial in runnable:
         outcomes = [results[job.output] for job in jobs_of[trial.label]]
         records = [outcome for outcome in outcomes if isinstance(outcome, SeedRun)]
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         for failure in failures:
-            say(f"{failure.title} failed: {failure.reason}")
+            logger.warning("%s failed: %s", failure.title, failure.reason)
         if records:
             rows[trial.label] = summarise_trial(trial, records)
         else:

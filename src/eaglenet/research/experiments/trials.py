@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import torch
 from eaglenet.core.files import read_json, write_json
 from eaglenet.core.platform import num_cores
 from eaglenet.core.process import ChildProcess, start_child
-from eaglenet.core.progress import Progress
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.registry import import_plugin, imported_modules
 from eaglenet.research.data import SOURCES
 from eaglenet.research.evaluation.metrics import EvaluationOptions
@@ -99,7 +98,6 @@ def run_jobs(
     jobs: Sequence[Job],
     processes: int,
     announce: Callable[[str], Progress | None],
-    say: Callable[[str], None] = lambda line: None,
 ) -> dict[Path, SeedRun | Failure]:
     """Run all jobs, ``processes`` at a time; a failed one does not stop the rest.
 
@@ -111,19 +109,20 @@ def run_jobs(
     # The first run may decode frames that the others read, without a lock.
     spec = SOURCES[jobs[0].experiment.data.dataset]
     first = jobs[:1] if spec.keeps_frames and not spec.gives_features else []
-    failed = _run_in_processes(first, 1, say) if first else []
-    failed += _run_in_processes(jobs[len(first) :], processes, say)
+    progress = announce("")
+    failed = _run_in_processes(first, 1, progress) if first else []
+    failed += _run_in_processes(jobs[len(first) :], processes, progress)
     if failed:
-        say(f"{len(failed)} runs failed; trying again, one at a time")
-        _run_in_processes(failed, 1, say)
+        logger.warning("%d runs failed; trying again, one at a time", len(failed))
+        _run_in_processes(failed, 1, progress)
     return {job.output: _outcome(job) for job in jobs}
 
 
-def _run_in_processes(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> list[Job]:
+def _run_in_processes(jobs: Sequence[Job], processes: int, progress: Progress | None) -> list[Job]:
     """Run jobs in ``processes`` child processes; gives those that failed."""
     waiting, failed = list(jobs), list[Job]()
     running: dict[Any, tuple[ChildProcess, Job]] = {}
-    done, started = 0, time.monotonic()
+    done = 0
     modules = imported_modules()
     while waiting or running:
         while waiting and len(running) < processes:
@@ -136,10 +135,8 @@ def _run_in_processes(jobs: Sequence[Job], processes: int, say: Callable[[str], 
             process.join()
             done += 1
             outcome = "done" if process.exitcode == 0 else f"FAILED (see {job.output / WORKER_LOG})"
-            say(
-                f"{done} of {len(jobs)} after {time.monotonic() - started:.0f} s: "
-                f"{job.title} {outcome}"
-            )
+            detail = f"{job.title} {outcome}"
+            report_progress(progress, "runs", done, len(jobs), detail, is_notable=True)
             if process.exitcode != 0:
                 failed.append(job)
     return failed
