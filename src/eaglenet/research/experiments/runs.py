@@ -25,6 +25,7 @@ from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import DATASETS
 from eaglenet.research.data.sources import Source, few_videos
 from eaglenet.research.environment import describe_environment, reset_peak_memory
+from eaglenet.research.evaluation.run_records import read_log
 from eaglenet.research.experiments.build import (
     build_method,
     check_data,
@@ -36,7 +37,7 @@ from eaglenet.research.experiments.build import (
 )
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.stored_data import save_with_towers
-from eaglenet.research.training.checkpoint import Position, check_boards, read_log
+from eaglenet.research.training.checkpoint import Position, check_boards
 from eaglenet.research.training.distributed import (
     World,
     barrier,

@@ -18,6 +18,7 @@ import torch
 from eaglenet.core.errors import EXTRAS, CheckpointError, UsageError, shell_quote
 from eaglenet.core.files import atomic_write, write_text
 from eaglenet.core.run_folder import LOG, LogEvent
+from eaglenet.research.evaluation.run_records import read_log
 
 PROJECT = "eaglenet"
 """Project of a run on boards that have projects; WANDB_PROJECT and TRACKIO_PROJECT change it."""
@@ -254,17 +255,3 @@ def cut_log(folder: Path, step: int, evaluated: int) -> None:
         if entry.step <= min(step, limits.get(entry.event, step))
     ]
     write_text(path, "".join(json.dumps(entry.to_dict()) + "\n" for entry in entries))
-
-
-def read_log(folder: Path) -> list[LogEvent]:
-    """All whole events of a run's log."""
-    events: list[LogEvent] = []
-    path = folder / LOG
-    if not path.exists():
-        return events
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            events.append(LogEvent.parse(line))
-        except ValueError:
-            break
-    return events
