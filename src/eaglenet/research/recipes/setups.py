@@ -118,8 +118,12 @@ def paper_setup(method: str, dataset: str, tower: str) -> Setup:
         frames = replace(frames, size=spec.size, resize="stretch")
         start = SIGMOID_START if tower.startswith("siglip") else SOFTMAX_START
         notes.append(OTHER_TOWERS + start)
+    config: Settings = {}
     if method == "eaglenet":
         notes += [ACTIVATED, SUPPORT]
+        config = {**EAGLENET, "energy": ENERGY.get(dataset, "bilinear")}
+    elif method == "ucofia" and dataset in PARAGRAPHS:
+        config = {"num_words": 64}
     training = TrainingConfig(
         compile=True,
         checkpointing=True,
@@ -140,14 +144,8 @@ def paper_setup(method: str, dataset: str, tower: str) -> Setup:
         training=training,
         dim=spec.dim,
         notes=" ".join(notes),
-        config=_method_settings(method, dataset),
+        config=config,
     )
-
-
-def _method_settings(method: str, dataset: str) -> Settings:
-    if method == "eaglenet":
-        return {**EAGLENET, "energy": ENERGY.get(dataset, "bilinear")}
-    return {"num_words": 64} if method == "ucofia" and dataset in PARAGRAPHS else {}
 
 
 def released_setup(method: str, dataset: str, tower: str) -> Setup:
