@@ -48,7 +48,6 @@ from eaglenet.research.data.records import (
 from eaglenet.research.data.sources import add_dataset
 
 SPLITS = ("train", "val", "test")
-HOLD_OUT = "training videos held out for validation ({}; 0 trains on all)"
 NO_CAPTION = "no caption in the annotations"
 
 Records = tuple[Sequence[VideoRecord], Sequence[VideoProblem]]
@@ -100,13 +99,12 @@ def register(
     name: str,
     title: str,
     folders: Sequence[str],
-    options: Mapping[str, str] | None = None,
     max_words: int = 32,
 ) -> Callable[[Callable[..., Contents]], Callable[..., Contents]]:
     """Decorate ``read(files, split, *, ...)`` to register the dataset ``name``.
 
-    ``options`` describes the keyword arguments of ``read``. The loader also takes the folders of
-    the videos (``video_folders``), or an index of their files (``finder``).
+    The keyword arguments of ``read`` are options of the dataset. The loader also takes the folders
+    of the videos (``video_folders``), or an index of their files (``finder``).
     """
 
     def decorate(read: Callable[..., Contents]) -> Callable[..., Contents]:
@@ -131,7 +129,7 @@ def register(
             ),
         ]
         load.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        add_dataset(DatasetSpec(name, title, load, options=options or {}, max_words=max_words))
+        add_dataset(DatasetSpec(name, title, load, max_words=max_words))
         return read
 
     return decorate
@@ -153,16 +151,7 @@ MSRVTT_FULL = RetrievalProtocol(
 )
 
 
-@register(
-    "msrvtt",
-    "MSR-VTT",
-    ("msrvtt", "MSRVTT", "MSR-VTT", "msrvtt_data"),
-    {
-        "train": "training list: 9k, 7k or full",
-        "test": "test set: 1k-A or full",
-        "hold_out": HOLD_OUT.format(500),
-    },
-)
+@register("msrvtt", "MSR-VTT", ("msrvtt", "MSRVTT", "MSR-VTT", "msrvtt_data"))
 def read_msrvtt(
     files: DatasetFiles,
     split: str,
@@ -288,7 +277,6 @@ DIDEMO = RetrievalProtocol(
     "didemo",
     "DiDeMo",
     ("didemo", "DiDeMo", "Didemo"),
-    {"window": "whole (the paper) or first_31_seconds (the released code)"},
     max_words=64,
 )
 def read_didemo(
@@ -331,7 +319,6 @@ ACTIVITYNET = {
     "activitynet",
     "ActivityNet Captions",
     ("activitynet", "ActivityNet", "captions"),
-    {"hold_out": HOLD_OUT.format(500)},
     max_words=64,
 )
 def read_activitynet(files: DatasetFiles, split: str, *, hold_out: int = 500) -> Contents:
@@ -359,12 +346,7 @@ CHARADES_STA_HELD_OUT = RetrievalProtocol(
 )
 
 
-@register(
-    "charades-sta",
-    "Charades-STA",
-    ("charades", "Charades", "charades_sta", "Charades-STA"),
-    {"hold_out": HOLD_OUT.format(500)},
-)
+@register("charades-sta", "Charades-STA", ("charades", "Charades", "charades_sta", "Charades-STA"))
 def read_charades_sta(files: DatasetFiles, split: str, *, hold_out: int = 500) -> Contents:
     """Half a minute at home; each sentence describes a part of one video.
 
@@ -490,12 +472,7 @@ Step = tuple[str, tuple[str, ...], tuple[float, float]]
 """Id of a clip, its sentence (none where it is empty), and its seconds."""
 
 
-@register(
-    "youcook2",
-    "YouCook2",
-    ("youcook2", "YouCook2", "YouCookII", "YouCookII/annotations"),
-    {"hold_out": HOLD_OUT.format(100)},
-)
+@register("youcook2", "YouCook2", ("youcook2", "YouCook2", "YouCookII", "YouCookII/annotations"))
 def read_youcook2(files: DatasetFiles, split: str, *, hold_out: int = 100) -> Contents:
     """Steps of recipes, each a clip of a cooking video with one sentence.
 

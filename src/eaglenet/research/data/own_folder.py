@@ -239,11 +239,4 @@ def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> d
     return {video_id: names[video_id.partition("#")[0]] for video_id in video_ids}
 
 
-add_dataset(
-    DatasetSpec(
-        "folder",
-        "your own CSV, JSON lines or folder",
-        load,
-        options={"fractions": "shares of train, val and test where no line names a split"},
-    )
-)
+add_dataset(DatasetSpec("folder", "your own CSV, JSON lines or folder", load))

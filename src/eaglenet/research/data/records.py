@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
@@ -179,8 +179,6 @@ class DatasetSpec:
     title: str
     load: Loader
     splits: tuple[str, ...] = ("train", "val", "test")
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Descriptions of the options, by name."""
     max_words: int = 32
     """Tokens of a caption that a model reads by default."""
 

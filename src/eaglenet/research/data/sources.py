@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -240,7 +241,8 @@ def findings_of(records: Split, video_of_text: Tensor, num_missing: int) -> Find
 def load_records(data: DataChoice, split: str) -> Split:
     """Read the annotations of a split and find its files."""
     spec = DATASETS[data.dataset]
-    data.refuse_options({*spec.options, "video_folders"})
+    names = {*inspect.signature(spec.load).parameters, "video_folders"}
+    data.refuse_options(names - {"root", "split", "finder"})
     return spec.load(data.folder(), split, **data.options)
 
 

@@ -382,10 +382,5 @@ DATASETS.add(
         title="The demo world: drawn shapes, sentences about what happens before what",
         load=load,
         splits=SPLITS,
-        options={
-            "count": "number of clips; twins that differ only in time stay together",
-            "seed": "another seed is another world",
-            "unmentioned": "events of each clip that no sentence names",
-        },
     ),
 )
