@@ -41,7 +41,7 @@ def split(tmp_path: Path) -> Split:
         write_video(path, frames, fps=4)
         captions = (f"c {2 * number + 1}", f"c {2 * number + 2}")
         records.append(VideoRecord(f"v{number}", captions, path))
-    return make_split("toy", "train", RetrievalProtocol("toy", "toy"), records)
+    return make_split("toy", "train", RetrievalProtocol("toy"), records)
 
 
 def brightness(batch: PairBatch) -> list[int]:
@@ -62,7 +62,7 @@ def test_feature_pairs_match_texts_with_their_videos() -> None:
         video_of_text=torch.tensor([0, 1, 1, 2, 2]),
         video_ids=("a", "b", "c"),
         captions=("1", "2", "3", "4", "5"),
-        protocol=RetrievalProtocol("toy", "toy"),
+        protocol=RetrievalProtocol("toy"),
     )
     batch = feature_source(split).pairs([4, 0, 3])
     assert isinstance(batch.texts, TextFeatures)

@@ -49,7 +49,7 @@ def split_of(paths: list[Path | None], window: tuple[float, float] | None = None
         VideoRecord(f"v{number}", (f"caption {number}",), path, window)
         for number, path in enumerate(paths)
     ]
-    return make_split("toy", "train", RetrievalProtocol("toy", "toy"), records)
+    return make_split("toy", "train", RetrievalProtocol("toy"), records)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_other_frames_datasets_or_encodings_are_refused(split: Split, tmp_path: 
         FrameCache.open(tmp_path, split, FrameSpec())
     with pytest.raises(DatasetError, match="encoding raw, not jpeg"):
         FrameCache.build(split, SPEC, tmp_path, encoding="jpeg")
-    foreign = make_split("other", "train", RetrievalProtocol("toy", "toy"), split.videos)
+    foreign = make_split("other", "train", RetrievalProtocol("toy"), split.videos)
     with pytest.raises(DatasetError, match="dataset toy, not other"):
         FrameCache.build(foreign, SPEC, tmp_path)
     with pytest.raises(DatasetError, match="holds no frame cache"):
@@ -222,7 +222,7 @@ from eaglenet.core.types import FrameSpec
 
 frame_journal.COMMIT_ROWS = 1
 records = [VideoRecord(Path(path).stem, ("x",), Path(path)) for path in sys.argv[2:]]
-split = make_split("toy", "train", RetrievalProtocol("toy", "toy"), records)
+split = make_split("toy", "train", RetrievalProtocol("toy"), records)
 FrameCache.build(
     split,
     FrameSpec(num_frames=3, size=32),

@@ -297,9 +297,7 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
     captions = tuple(caption for group in index["captions"] for caption in group)
     video_ids = tuple(index["video_ids"])
     family = str(metadata.get("protocol") or f"features of {folder.name}")
-    protocol = RetrievalProtocol(
-        family, "every stored caption is a query; the gallery is every video"
-    )
+    protocol = RetrievalProtocol(family)
     return FeatureSplit(
         frames=PackedTokens(frames, frame_count.cumsum(0) - frame_count, frame_count),
         packed_sentences=sentences,

@@ -242,7 +242,6 @@ FRAMES = "frames"
 SPLITS: Mapping[str, str] = {"train": "train", "val": "validation", "test": "test"}
 """Names of splits in the index, by split."""
 OPTIONS = {"captions", "test_root", "towers"}
-PROTOCOL = "every caption is a query; the gallery is every item of the split"
 
 
 def load_items(data: DataChoice, split: str) -> tuple[FrameFolder, Split, list[FrameItem]]:
@@ -271,7 +270,7 @@ def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, li
     without = [
         VideoProblem(item.id, f"no caption of {kind}") for item in items if item not in usable
     ]
-    protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}", PROTOCOL)
+    protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}")
     videos = [VideoRecord(item.id, _captions(item, kind)) for item in usable]
     return make_split(FRAMES, split, protocol, videos, without), usable
 

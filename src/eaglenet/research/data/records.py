@@ -51,7 +51,6 @@ class RetrievalProtocol:
     """
 
     name: str
-    description: str
     family: str = ""
 
     def sized(

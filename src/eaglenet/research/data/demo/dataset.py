@@ -219,11 +219,6 @@ def _stamp(
 logger = logging.getLogger(__name__)
 
 COUNTS: Mapping[str, int] = {"train": 4000, "val": 400, "test": 1000}
-DEMO = RetrievalProtocol(
-    "demo world",
-    "every caption is a query; the gallery is every clip of the split, and holds for each clip the "
-    "one that differs only in time",
-)
 CAPTIONS_FILE = "captions.jsonl"
 WORLD_FILE = "world.json"
 RENDER_CHUNK = 64  # clips drawn at once
@@ -326,7 +321,7 @@ def _demo_records(scenes: list[Scene], split: str, folder: Path | None) -> DemoS
         VideoRecord(scene.scene_id, scene.captions, _video_path(folder, scene) if folder else None)
         for scene in scenes
     ]
-    plain = make_split("demo", split, DEMO, videos)
+    plain = make_split("demo", split, RetrievalProtocol("demo world"), videos)
     return DemoSplit(plain.dataset, split, plain.protocol, plain.videos, (), tuple(scenes))
 
 
