@@ -115,8 +115,10 @@ class Journal:
             )
         array = F.pad(decoded.frames, (0, 0, 0, 0, 0, 0, 0, absent)).numpy()
         mask, seconds = F.pad(decoded.mask, (0, absent)), F.pad(decoded.seconds, (0, absent))
-        raw = self.encoding == "raw"
-        parts = [array.tobytes()] if raw else [encode_jpeg(one) for one in array]
+        parts = [array.tobytes()]
+        if self.encoding == "jpeg":
+            # Without colour subsampling.
+            parts = [pixels_to_jpeg(one, quality=JPEG_QUALITY, subsampling=0) for one in array]
         content = b"".join(parts)
         self.data.write(content)
         line = {
@@ -242,11 +244,6 @@ def check_header(
                 f"{folder} was built with {key} {header[key]}, not {value}; "
                 "use another folder or the same settings"
             )
-
-
-def encode_jpeg(frame: Bytes) -> bytes:
-    """[3, height, width] to JPEG, without colour subsampling."""
-    return pixels_to_jpeg(frame, quality=JPEG_QUALITY, subsampling=0)
 
 
 def decode_jpeg(content: Bytes) -> Bytes:

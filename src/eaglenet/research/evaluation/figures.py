@@ -226,16 +226,13 @@ def choose_queries(
     selected: list[int] = []
     used: set[int] = set()
     # Spread over the split: neighbours are often alike.
-    for query in [*_spread(disagree, count), *disagree, *range(0, len(video_of_text), step)]:
+    some = disagree[:: max(1, len(disagree) // max(1, count))]
+    for query in [*some, *disagree, *range(0, len(video_of_text), step)]:
         video = int(video_of_text[query])
         if len(selected) < count and video not in used:
             selected.append(query)
             used.add(video)
     return selected
-
-
-def _spread(queries: Sequence[int], count: int) -> Sequence[int]:
-    return queries[:: max(1, len(queries) // max(1, count))]
 
 
 def make_examples(
