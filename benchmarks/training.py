@@ -33,7 +33,7 @@ from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import sample
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
-from eaglenet.research.experiments.runs import repeatable
+from eaglenet.research.experiments.runs import deterministic
 from eaglenet.research.training.config import Precision, TrainingConfig
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
@@ -102,7 +102,7 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
     settings = TrainingConfig(precision=options.precision)
 
     def step() -> Tensor:
-        with repeatable(world.device, options.deterministic):
+        with deterministic(world.device, options.deterministic):
             optimizer.zero_grad(set_to_none=True)
             losses = training_losses(method, batch, settings, world, seed=1)
             torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
