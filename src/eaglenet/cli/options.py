@@ -1,7 +1,7 @@
 """Options of commands: those that several share, and how others are declared.
 
-An option of a dataclass is declared once, in the field that it fills, with
-:func:`.core.settings.option`::
+An option is declared once, with :func:`.core.settings.option`: as the default of a parameter of a
+command (:func:`argument` does the same for arguments), or in the field of a dataclass::
 
     @dataclass(frozen=True)
     class IndexOptions:
