@@ -29,7 +29,7 @@ from eaglenet.core.files import read_json, write_json
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import EagleNet
-from eaglenet.research.data.frame_folder import chosen_frames
+from eaglenet.research.data.frame_folder import sample_frames
 from eaglenet.research.data.sources import Source
 from eaglenet.research.evaluation.figures import Curve, bars_figure, curves_figure
 from eaglenet.research.experiments.build import load_source
@@ -123,7 +123,7 @@ def thinned(video: VideoFeatures, count: int) -> VideoFeatures:
     """At most ``count`` real frames a video, the middles of equal parts, moved to the front."""
     frames, mask = torch.zeros_like(video.frames), torch.zeros_like(video.mask)
     for row, real in enumerate(video.mask.sum(dim=1).tolist()):
-        chosen = chosen_frames(real, count).to(video.frames.device)
+        chosen = sample_frames(real, count).to(video.frames.device)
         frames[row, : len(chosen)] = video.frames[row, chosen]
         mask[row, : len(chosen)] = True
     return replace(video, frames=frames, mask=mask, experts=None)

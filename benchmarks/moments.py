@@ -31,7 +31,7 @@ from eaglenet.core.hits import Moment
 from eaglenet.core.types import Clips
 from eaglenet.indexing.hubness import model_hubness_bank
 from eaglenet.models.folder import load
-from eaglenet.research.data.moment_files import MomentText
+from eaglenet.research.data.annotation_files import MomentText
 from eaglenet.research.evaluation.moments import moment_metrics
 from eaglenet.search.selection import NEIGHBOURS, find_moment
 
@@ -234,7 +234,7 @@ def encode_clips(given: argparse.Namespace) -> list[Source]:
 
 def encode_demo(count: int) -> list[Source]:
     """Render and encode scenes of the demo world; the caption is one of the scene's."""
-    from eaglenet.research.data.demo.rendering import render
+    from eaglenet.research.data.demo.dataset import render
     from eaglenet.research.data.demo.world import FRAMES_PER_SECOND, NUM_FRAMES, DemoWorld
 
     method = load("demo").eval()

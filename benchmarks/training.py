@@ -32,7 +32,8 @@ from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, V
 from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import ChainRunner, sample
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
-from eaglenet.research.experiments.runs import repeatable
+from eaglenet.research.experiments.runs import deterministic
+from eaglenet.research.training.config import Precision, TrainingConfig
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
     build_optimizer,
@@ -40,7 +41,7 @@ from eaglenet.research.training.optimizer import (
     halve_towers,
     parameter_groups,
 )
-from eaglenet.research.training.step import Precision, StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 from released_loop import ReleasedLoop
 
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}
@@ -97,10 +98,10 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
     optimizer = build_optimizer(groups, "adamw")
     batch = make_batch(config, options)
     world = World(device=torch.device(options.device))
-    settings = StepOptions(precision=options.precision)
+    settings = TrainingConfig(precision=options.precision)
 
     def step() -> Tensor:
-        with repeatable(world.device, options.deterministic):
+        with deterministic(world.device, options.deterministic):
             optimizer.zero_grad(set_to_none=True)
             losses = training_losses(method, batch, settings, world, seed=1)
             torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
@@ -173,7 +174,7 @@ def plain_losses(config: ClipConfig, options: argparse.Namespace) -> tuple[dict[
         losses: list[Losses] = []
 
         def step(chosen: Precision = precision, model: EagleNet = method) -> None:
-            settings = StepOptions(precision=chosen)
+            settings = TrainingConfig(precision=chosen)
             losses.append(training_losses(model, batch, settings, world, seed=1))  # noqa: B023
 
         count = operations(step)

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import eaglenet.core.types
 from eaglenet.cli.main import app
-from eaglenet.cli.train import find_recipe
+from eaglenet.cli.train import find_experiment
 from eaglenet.methods import METHODS
 from eaglenet.research.small.run import TOWER_RECIPES
 
@@ -100,7 +100,7 @@ def test_recipes_that_are_trained_can_be_composed(page: Path) -> None:
             continue
         variants = [words[i + 1] for i, word in enumerate(words) if word == "--variant"]
         axes = [axis(words, option) for option in ("--data", "--tower", "--protocol")]
-        find_recipe(name, *axes, variants).resolve()
+        find_experiment(name, *axes, variants)
 
 
 def test_the_documents_name_commands_at_all() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from eaglenet.cluster import lease as leases
+from eaglenet.cluster import log as leases
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.core.errors import StoreError
 from eaglenet.core.object_storage import (

@@ -63,7 +63,7 @@ def tiny_experiment(root: Path, **training: object) -> Experiment:
 
 def logged_losses(folder: Path) -> list[dict]:
     """The steps of a run's log, without times."""
-    from eaglenet.research.training.checkpoint import read_log
+    from eaglenet.research.evaluation.run_records import read_log
 
     return [
         {name: value for name, value in entry.to_dict().items() if name != "seconds"}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.testing import CliRunner
 
-from eaglenet.cli.dataclass_options import GroupedCommand, expand_options
+from eaglenet.cli.options import GroupedCommand, expand_options
 
 runner = CliRunner()
 

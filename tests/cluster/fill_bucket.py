@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
 from made_store import changes_of, make_manifest
 
-from eaglenet.cluster import lease
+from eaglenet.cluster import log as lease
 from eaglenet.cluster.bucket import BucketStore
 
 lease.LEASE_SECONDS = 1.5

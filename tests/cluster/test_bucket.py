@@ -29,8 +29,9 @@ from made_store import (
     path_of,
 )
 
-from eaglenet.cluster import bucket, lease, mirror
+from eaglenet.cluster import bucket, mirror
 from eaglenet.cluster import log as chunks
+from eaglenet.cluster import log as lease
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.log import HEAD, Head
 from eaglenet.core.errors import StoreError, UnreachableError, UsageError
@@ -540,13 +541,6 @@ def test_a_search_reads_features_with_few_requests(location: str, storage: Gate)
     before = sum(storage.seen.values())
     open_store(location).snapshot()
     assert sum(storage.seen.values()) - before <= 3
-
-
-def test_a_store_of_an_earlier_version_is_recognised(location: str) -> None:
-    ObjectFolder(location).write("manifest.json", b"{}")
-    for use in (BucketStore.exists, open_store, BucketStore.repair):
-        with pytest.raises(StoreError, match="made by an earlier eaglenet"):
-            use(location)
 
 
 def test_other_settings_are_refused_before_anything_is_written(location: str) -> None:

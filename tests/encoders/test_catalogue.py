@@ -189,20 +189,15 @@ def test_a_store_remembers_the_exact_revision(
     assert split_revision("ViT-L/14@336px") == ("ViT-L/14@336px", None)
 
 
-def test_the_command_lists_models_and_refuses_unknown_ones() -> None:
+def test_the_command_lists_models() -> None:
     runner = CliRunner()
     listed = runner.invoke(app, ["models"])
     assert listed.exit_code == 0
     source = "PE-Core-L-14-336: Bolya et"
     for part in ("best", source, "Apache-2.0", "50.3", "arXiv:2504.13181", "no commercial use"):
         assert part in listed.output
-    wide = runner.invoke(app, ["models", "--wide"]).output
-    for part in ("multilingual", "facebook/metaclip-2-worldwide-huge-quickgelu", "CC-BY-NC-4.0 *"):
-        assert part in wide
-    rows = json.loads(runner.invoke(app, ["models", "--json", "--containing", "clip-vit"]).output)
-    assert {row["family"] for row in rows} == {"clip"}
-    with pytest.raises(UsageError, match="no model has 'xyz'"):
-        runner.invoke(app, ["models", "--containing", "xyz"], catch_exceptions=False)
+    rows = json.loads(runner.invoke(app, ["models", "--json"]).output)
+    assert {row["family"] for row in rows if "clip-vit" in row["name"]} == {"clip"}
 
 
 @pytest.mark.parametrize("measure", [False, True])

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from takeover import reply_with, steal_as_moment, steal_as_query
 
-from eaglenet.cluster import lease as leases
+from eaglenet.cluster import log as leases
 from eaglenet.cluster.shard_front import RemoteShard, ShardFailureError, ShardQuery
 from eaglenet.core import registry as plugins
 from eaglenet.core.errors import UsageError, VideoDecodeError

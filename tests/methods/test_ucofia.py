@@ -20,7 +20,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
 from eaglenet.methods import METHODS
 from eaglenet.methods.ucofia import UCoFiA
-from eaglenet.research.evaluation.evaluate import TrainingBank, evaluate, level_scores
+from eaglenet.research.evaluation.evaluate import evaluate, level_scores
 from eaglenet.research.evaluation.metrics import retrieval_metrics
 from eaglenet.research.evaluation.postprocessing import sinkhorn_levels
 from reference import ucofia as reference
@@ -111,9 +111,7 @@ def test_an_evaluation_ranks_with_sinkhorn_offsets_of_each_level() -> None:
     text, bank_text = small_texts(5, seed=1), small_texts(7, seed=2)
     clips, bank_clips = small_clips(5, FRAMES, SIZE, seed=3), small_clips(6, FRAMES, SIZE, seed=4)
     owners = torch.arange(5)
-    result = evaluate(
-        method, text, clips, owners, "toy", bank=TrainingBank([bank_text], [bank_clips])
-    )
+    result = evaluate(method, text, clips, owners, "toy", bank=([bank_text], [bank_clips]))
     encoded_text, encoded_bank = method.encode_text(text), method.encode_text(bank_text)
     video, bank_video = method.encode_video(clips), method.encode_video(bank_clips)
     with torch.no_grad():
@@ -144,7 +142,7 @@ def test_methods_without_levels_have_no_sinkhorn_offsets_of_levels() -> None:
     method = spec.build(spec.config_class(num_frames=FRAMES), small_clip(image_size=SIZE))
     text, clips = small_texts(2, seed=1), small_clips(2, FRAMES, SIZE)
     with pytest.raises(UsageError, match="clip4clip has no levels of similarity"):
-        evaluate(method, text, clips, torch.arange(2), "toy", bank=TrainingBank([text], [clips]))
+        evaluate(method, text, clips, torch.arange(2), "toy", bank=([text], [clips]))
 
 
 def small_texts(count: int, seed: int) -> Tokens:

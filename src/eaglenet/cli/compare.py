@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import (
     AsJson,
@@ -21,11 +18,13 @@ from eaglenet.cli.options import (
     Seeds,
     Settings,
     Tower,
+    argument,
     print_table,
     root_setting,
 )
-from eaglenet.cli.terminal import pluralize, show_progress
+from eaglenet.cli.terminal import pluralize, print_line, print_record, show_progress
 from eaglenet.core.errors import EagleNetError, UnknownNameError
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.research.evaluation.figures import QualitativeExample
@@ -35,36 +34,27 @@ if TYPE_CHECKING:
 
 
 def compare(
-    methods: Annotated[
-        list[str],
-        typer.Argument(
-            help="Methods, each with choices of its own after colons: "
-            "clip4clip:head=lstm, xpool:protocol=original."
-        ),
-    ],
+    methods: list[str] = argument(
+        "Methods, each with choices of its own after colons: "
+        "clip4clip:head=lstm, xpool:protocol=original."
+    ),
+    *,
     output: Output,
     data: Data = "demo",
     tower: Tower = "",
     protocol: Protocol = "",
     root: Root = "",
-    split: Annotated[
-        str | None,
-        typer.Option(help="Split to report: test unless the data has none; val on frames."),
-    ] = None,
+    split: str | None = option(
+        None, "Split to report: test unless the data has none; val on frames."
+    ),
     seeds: Seeds = 3,
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Runs at a time, each in its own process.")
-    ] = 1,
-    search: Annotated[
-        str,
-        typer.Option(
-            metavar="SETTING=A,B", help="Values that every method tries on validation first."
-        ),
-    ] = "",
-    time_pairs: Annotated[
-        int,
-        typer.Option("--time", min=0, help="Also time the scores of N texts with N videos."),
-    ] = 0,
+    jobs: int = option(1, "Runs at a time, each in its own process.", min=1),
+    search: str = option(
+        "", "Values that every method tries on validation first.", metavar="SETTING=A,B"
+    ),
+    time_pairs: int = option(
+        0, "Also time the scores of N texts with N videos.", name="--time", min=0
+    ),
     settings: Settings = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -78,17 +68,7 @@ def compare(
     says in what. The epoch is chosen on validation. A method that cannot run gets a row with the
     reason. Run the same command again to continue where it stopped.
     """
-    from eaglenet.research.evaluation.run_records import conditions_lines
-    from eaglenet.research.experiments.campaign import (
-        approximate_lines,
-        budget_lines,
-        campaign_table,
-        check_trials,
-        left_out_lines,
-        plain_rows,
-        reasons,
-        row_conditions,
-    )
+    from eaglenet.research.experiments import campaign
     from eaglenet.research.recipes import Recipe
     from eaglenet.research.recipes.comparison import compare as run_comparison
     from eaglenet.research.recipes.comparison import find_trials
@@ -97,7 +77,9 @@ def compare(
     if dry_run:
         base = Recipe("", data, tower, protocol)
         trials, refused = find_trials(methods, base, [*root_settings, *(settings or ())])
-        print_checks(check_trials(trials, device), reasons(refused), seeds, as_json)
+        print_checks(
+            campaign.check_trials(trials, device), campaign.reasons(refused), seeds, as_json
+        )
         return
     with show_progress(quiet=as_json) as announce:
         comparison = run_comparison(
@@ -115,20 +97,13 @@ def compare(
             time_pairs=time_pairs,
             device=device,
             announce=announce,
-            say=(lambda line: None) if as_json else print,
         )
     title, rows = comparison.title, comparison.rows
     if as_json:
-        print(json.dumps({"title": title, "rows": plain_rows(rows)}, indent=2))
+        print(json.dumps({"title": title, "rows": campaign.plain_rows(rows)}, indent=2))
         return
-    print_table(title, *campaign_table(rows))
-    for line in [
-        *budget_lines(rows),
-        *conditions_lines(row_conditions(rows)),
-        *approximate_lines(rows),
-        *reasons(rows),
-        *left_out_lines(output, rows),
-    ]:
+    print_table(title, *campaign.campaign_table(rows))
+    for line in campaign.remarks(output, rows):
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
 
@@ -169,18 +144,15 @@ RECALLS = ("R@1", "R@5", "R@10")
 
 
 def ablate(
-    table: Annotated[
-        str, typer.Argument(help="components, energy, pooling, graph, coefficient or edges.")
-    ],
+    table: str = argument("components, energy, pooling, graph, coefficient or edges."),
+    *,
     output: Output,
     data: Data = "demo",
     tower: Tower = "",
     protocol: Protocol = "",
     root: Root = "",
     seeds: Seeds = 1,
-    split: Annotated[
-        str | None, typer.Option(help="Split to report: test unless the data has none.")
-    ] = None,
+    split: str | None = option(None, "Split to report: test unless the data has none."),
     settings: Settings = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -191,15 +163,8 @@ def ablate(
     The paper's numbers are labelled. On other data than MSR-VTT and DiDeMo only the order of the
     rows can be compared.
     """
+    from eaglenet.research.experiments import campaign
     from eaglenet.research.experiments.build import default_split
-    from eaglenet.research.experiments.campaign import (
-        check_trials,
-        left_out_lines,
-        plain_rows,
-        reasons,
-        run_campaign,
-        write_report,
-    )
     from eaglenet.research.experiments.trials import Trial
     from eaglenet.research.recipes import TABLES, Recipe
 
@@ -212,24 +177,24 @@ def ablate(
     }
     trials = [Trial(value, recipe.build().override(changes)) for value, recipe in recipes.items()]
     if dry_run:
-        print_checks(check_trials(trials, device), [], seeds, as_json)
+        print_checks(campaign.check_trials(trials, device), [], seeds, as_json)
         return
     reported_split = split or default_split(trials[0].experiment.data)
     with show_progress(quiet=as_json) as announce:
-        rows = run_campaign(
+        rows = campaign.run_campaign(
             trials, range(seeds), output, split=reported_split, device=device, announce=announce
         )
     paper = {row.label: paper_numbers(table, row.label, data) for row in rows}
     where = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
     title = f"{table}: ours on {where} ({reported_split} split, {seeds} seeds) beside the paper"
-    write_report(
+    campaign.write_report(
         output, "ablate", title, rows, beside_paper(rows, paper), split=reported_split, paper=paper
     )
     if as_json:
-        print(json.dumps({"title": title, "rows": plain_rows(rows, paper)}, indent=2))
+        print(json.dumps({"title": title, "rows": campaign.plain_rows(rows, paper)}, indent=2))
         return
     print_table(title, *beside_paper(rows, paper))
-    for line in [*reasons(rows), *left_out_lines(output, rows)]:
+    for line in [*campaign.reasons(rows), *campaign.left_out_lines(output, rows)]:
         print(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 
@@ -268,21 +233,19 @@ def beside_paper(
 
 
 MAX_METHODS = 4  # rows per query of the qualitative figure
+TOP_VIDEOS = 3
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain them.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
-    title: Annotated[str, typer.Option(help="Heading of the report.")] = "Report",
-    examples: Annotated[
-        int,
-        typer.Option(min=0, help="Draw this many example queries; loads the models; default 0."),
-    ] = 0,
-    split: Annotated[str, typer.Option(help="Split of the example queries; default val.")] = "val",
-    top_k: Annotated[int, typer.Option(min=1, help="Videos per example query; default 3.")] = 3,
+    runs: list[Path] = argument("Run folders, or folders that contain them."),
+    output: Path = option(..., "Folder to write into.", name="--output/-o"),
+    examples: int = option(
+        0, "Draw this many example queries; loads the models; default 0.", min=0
+    ),
+    split: str = option("val", "Split of the example queries; default val."),
     as_json: AsJson = False,
 ) -> None:
-    """Write report.md and report.html: tables with mean and spread over seeds, curves, times.
+    """Write report.md: tables with mean and spread over seeds, curves, times.
 
     The table of the test split comes first. With --examples the report also shows what each run
     retrieves for some queries.
@@ -296,28 +259,24 @@ def report(
     notes: list[str] = []
     if examples:
         finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
-        qualitative = _examples(finished_runs, split, examples, top_k, notes)
-    report = write_report(runs, output, title=title, examples=qualitative, notes=notes)
+        qualitative = _examples(finished_runs, split, examples, notes)
+    report = write_report(runs, output, examples=qualitative, notes=notes)
     problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished]
     problems += [(str(entry.folder), entry.reason) for entry in report.broken]
-    if as_json:
-        record = {
-            "markdown": str(report.markdown),
-            "html": str(report.html),
-            "runs": report.num_runs,
-            "unfinished_or_unreadable": [dict(zip(("folder", "why"), u, strict=True))
-                                         for u in problems],
-            "notes": list(report.notes),
-        }  # fmt: skip
-        print(json.dumps(record, indent=2))
-        return
-    print(f"{pluralize(report.num_runs, 'run')}: {report.markdown} and {report.html}")
-    for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
-        print(f"note: {line}", file=sys.stderr)
+    record = {
+        "markdown": str(report.markdown),
+        "runs": report.num_runs,
+        "unfinished_or_unreadable": [{"folder": folder, "why": why} for folder, why in problems],
+        "notes": list(report.notes),
+    }
+    print_record(record, as_json, f"{pluralize(report.num_runs, 'run')}: {report.markdown}")
+    if not as_json:
+        for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
+            print_line(f"note: {line}", is_error=True)
 
 
 def _examples(
-    runs: Sequence[RunRecord], split: str, count: int, top_k: int, notes: list[str]
+    runs: Sequence[RunRecord], split: str, count: int, notes: list[str]
 ) -> list[QualitativeExample]:
     """Query one run per recipe; runs on other data than the first are left out."""
     from eaglenet.research.evaluation.figures import best_videos, make_examples
@@ -325,29 +284,27 @@ def _examples(
     from eaglenet.research.training.epochs import index_chunks
 
     best: dict[str, Any] = {}
-    gallery = None
+    first = None
     for group in group_runs(runs)[:MAX_METHODS]:
         try:
-            method, source, candidate = _open(group.runs[0].folder, split)
+            method, source = _open(group.runs[0].folder, split)
         except EagleNetError as error:
             notes.append(f"No examples of {group.label}: {error}")
             continue
-        if gallery is None:
-            gallery = candidate
-        elif list(gallery.sentences) != list(candidate.sentences):
+        first = first or source
+        if list(first.sentences) != list(source.sentences):
             notes.append(f"No examples of {group.label}: it was trained on other data")
             continue
         texts = (source.texts(rows) for rows in index_chunks(source.num_texts, 256))
         videos = (source.videos(rows) for rows in index_chunks(source.num_videos, 32))
-        best[group.label] = best_videos(method, texts, videos, top_k=top_k)
-    return make_examples(best, gallery, count) if gallery is not None and best else []
+        best[group.label] = best_videos(method, texts, videos, top_k=TOP_VIDEOS)
+    return make_examples(best, first, count) if first is not None else []
 
 
-def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
-    """Open the model, data and gallery of a run."""
+def _open(folder: Path, split: str) -> tuple[Any, Any]:
+    """Open the model and the data of a run."""
     from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
-    from eaglenet.research.evaluation.figures import Gallery
     from eaglenet.research.experiments.build import load_source
     from eaglenet.research.experiments.runs import frames_folder, load_run
 
@@ -356,7 +313,4 @@ def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
     if SOURCES[data.dataset].is_features:
         raise UsageError("stored features have no frames to show")
     cache = frames_folder(folder)
-    source = load_source(data, split, method, cache=cache, device=method.device)
-    clips: Any = source.videos
-    gallery = Gallery(source.sentences, source.video_ids, source.video_of_text.cpu(), clips)
-    return method, source, gallery
+    return method, load_source(data, split, method, cache=cache, device=method.device)

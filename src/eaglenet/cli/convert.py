@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from eaglenet.cli.options import AsJson
-from eaglenet.cli.terminal import print_line
+from eaglenet.cli.options import AsJson, argument
+from eaglenet.cli.terminal import print_record
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
@@ -19,33 +17,25 @@ EXAMPLE = "num_frames=12"
 
 
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint (a state_dict).")],
-    out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
-    source: Annotated[
-        str,
-        typer.Option("--from", metavar="METHOD", help="Method whose official code wrote it."),
-    ] = "eaglenet",
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="EagleNet script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or "
-            "vatex. Sets what leaves no trace in the weights."
-        ),
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help=f"Setting that leaves no trace in the weights, e.g. {EXAMPLE}; repeatable.",
-        ),
-    ] = None,
-    energy_pooling: Annotated[
-        str, typer.Option(help="Pooling of energies over frames in EagleNet: mean, max or min.")
-    ] = "mean",
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="Copy CLIP's vocabulary from this folder or BPE table."),
-    ] = None,
+    checkpoint: Path = argument("The authors' checkpoint (a state_dict)."),
+    out: Path = argument("Folder to write the model to."),
+    source: str = option(
+        "eaglenet", "Method whose official code wrote it.", name="--from", metavar="METHOD"
+    ),
+    dataset: str | None = option(
+        None,
+        "EagleNet script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or "
+        "vatex. Sets what leaves no trace in the weights.",
+    ),
+    changes: list[str] | None = option(
+        None,
+        f"Setting that leaves no trace in the weights, e.g. {EXAMPLE}; repeatable.",
+        name="--set",
+    ),
+    energy_pooling: str = option(
+        "mean", "Pooling of energies over frames in EagleNet: mean, max or min."
+    ),
+    tokenizer: Path | None = option(None, "Copy CLIP's vocabulary from this folder or BPE table."),
     as_json: AsJson = False,
 ) -> None:
     """Turn a checkpoint of a method's official code into a model folder.
@@ -55,13 +45,25 @@ def convert(
     """
     from eaglenet.core.settings import read_assignments
     from eaglenet.encoders.tokenizers import ClipTokenizer
+    from eaglenet.methods.official import checkpoint as official
     from eaglenet.models.folder import save
+    from eaglenet.research.recipes.authors import ORIGINALS
 
     settings = read_assignments(changes, EXAMPLE)
+    conversion: Any
     if source == "eaglenet":
-        method, unused = _convert_eaglenet(checkpoint, dataset, energy_pooling, settings)
+        settings = _eaglenet_settings(dataset, energy_pooling, settings)
+        conversion = official.convert_eaglenet(official.read_released(checkpoint), **settings)
     else:
-        method, unused = _convert_peer(source, checkpoint, settings)
+        original = ORIGINALS.get(source)
+        conversion = official.convert_official(
+            source,
+            official.read_released(checkpoint),
+            settings,
+            frames=original.frames if original else None,
+            max_words=original.max_words if original else None,
+        )
+    method, unused = conversion.method, conversion.unused
     if tokenizer is not None:
         method.tokenizer = (
             ClipTokenizer.from_table(tokenizer)
@@ -69,12 +71,8 @@ def convert(
             else ClipTokenizer.from_folder(tokenizer)
         )
     save(method, out)
-    if as_json:
-        print(json.dumps({"folder": str(out), "unused": unused}, indent=2))
-        return
-    print(f"Wrote {out}")
-    for line in summary(method, unused):
-        print(line)
+    record = {"folder": str(out), "unused": unused}
+    print_record(record, as_json, f"Wrote {out}", *summary(method, unused))
 
 
 def summary(method: Method, unused: dict[str, str]) -> list[str]:
@@ -109,9 +107,10 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
     return lines
 
 
-def _convert_eaglenet(
-    checkpoint: Path, dataset: str | None, energy_pooling: str, settings: dict[str, Any]
-) -> tuple[Method, dict[str, str]]:
+def _eaglenet_settings(
+    dataset: str | None, energy_pooling: str, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Settings that the checkpoint does not determine."""
     from eaglenet.core.errors import UsageError
     from eaglenet.methods.eaglenet import EagleNetConfig
     from eaglenet.methods.official import checkpoint as official
@@ -129,38 +128,15 @@ def _convert_eaglenet(
     if dataset is not None:
         weight = EagleNetConfig.released(dataset).energy_support_weight
         settings = {**scripts, "energy_support_weight": weight, **settings}
-    settings = {**settings, "energy_pooling": energy_pooling}
-    conversion = official.convert_eaglenet(official.read_released(checkpoint), **settings)
-    return conversion.method, conversion.unused
-
-
-def _convert_peer(
-    name: str, checkpoint: Path, settings: dict[str, Any]
-) -> tuple[Method, dict[str, str]]:
-    from eaglenet.methods.official.checkpoint import convert_official, read_released
-    from eaglenet.research.recipes.authors import ORIGINALS
-
-    original = ORIGINALS.get(name)
-    conversion = convert_official(
-        name,
-        read_released(checkpoint),
-        settings,
-        frames=original.frames if original else None,
-        max_words=original.max_words if original else None,
-    )
-    return conversion.method, conversion.unused
+    return {**settings, "energy_pooling": energy_pooling}
 
 
 def push(
-    folder: Annotated[Path, typer.Argument(help="Run or model folder.")],
-    repository: Annotated[str, typer.Argument(help="Repository of the hub, OWNER/NAME.")],
-    licence: Annotated[
-        str, typer.Option("--license", help="Licence of the weights, such as apache-2.0.")
-    ] = "",
-    private: Annotated[bool, typer.Option("--private", help="Create it private.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the model card; upload nothing.")
-    ] = False,
+    folder: Path = argument("Run or model folder."),
+    repository: str = argument("Repository of the hub, OWNER/NAME."),
+    licence: str = option("", "Licence of the weights, such as apache-2.0.", name="--license"),
+    private: bool = option(False, "Create it private."),
+    dry_run: bool = option(False, "Print the model card; upload nothing."),
     as_json: AsJson = False,
 ) -> None:
     """Upload a model to a repository of the hub, with a model card.
@@ -176,7 +152,5 @@ def push(
         print(card)
         return
     address = push_model(model, repository, card, private=private)
-    if as_json:
-        print(json.dumps({"repository": repository, "address": address}))
-        return
-    print_line(f"{folder} is at {address}")
+    record = {"repository": repository, "address": address}
+    print_record(record, as_json, f"{folder} is at {address}")

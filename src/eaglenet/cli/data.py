@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from eaglenet.cli.demo import demo_world
-from eaglenet.cli.options import AsJson, Device
-from eaglenet.cli.terminal import escape_lines, show_progress
+from eaglenet.cli.options import AsJson, Device, argument, print_table
+from eaglenet.cli.terminal import escape_lines, print_record, show_progress
 from eaglenet.core.errors import UsageError
-from eaglenet.core.settings import check_choices, read_assignments, split_assignment
+from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
 
 if TYPE_CHECKING:
-    from eaglenet.core.types import FrameSpec
     from eaglenet.research.data.checks import CheckReport
-    from eaglenet.research.data.records import Split
 
 data = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
 data.command("demo-world")(demo_world)
@@ -43,17 +42,13 @@ Workers = Annotated[int, typer.Option("--workers", help="Files checked in parall
 
 @data.command()
 def check(
-    dataset: Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}; features or frames.")],
+    dataset: str = argument(f"{DATASETS_WITH_VIDEOS}; features or frames."),
+    *,
     root: Root,
     videos: VideoFolders = None,
-    splits: Annotated[
-        list[str] | None, typer.Option("--split", help="Only this split; repeatable.")
-    ] = None,
+    splits: list[str] | None = option(None, "Only this split; repeatable.", name="--split"),
     settings: Settings = None,
-    decode: Annotated[
-        bool, typer.Option("--decode", help="Take frames of every video, not only open it.")
-    ] = False,
-    probe: Annotated[bool, typer.Option(help="Open every file that was found.")] = True,
+    decode: bool = option(False, "Take frames of every video, not only open it."),
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +75,6 @@ def check(
                 splits=splits,
                 video_folders=videos or (),
                 decode=decode,
-                probe_files=probe,
                 workers=workers,
                 progress=announce(""),
                 **options,
@@ -96,29 +90,21 @@ def check(
 def cache(
     dataset: Dataset,
     root: Root,
-    output: Annotated[
-        Path, typer.Option("--output", help="Folder of caches; train with --set data.cache=it.")
-    ],
-    splits: Annotated[
-        list[str] | None, typer.Option("--split", help="Splits to cache; train if none is given.")
-    ] = None,
+    output: Path = option(..., "Folder of caches; train with --set data.cache=it."),
+    splits: list[str] | None = option(
+        None, "Splits to cache; train if none is given.", name="--split"
+    ),
     videos: VideoFolders = None,
     settings: Settings = None,
-    num_frames: Annotated[int, typer.Option("--frames", help="Frames per video.")] = 12,
-    size: Annotated[int, typer.Option("--size", help="Side of a frame in pixels.")] = 224,
-    sampling: Annotated[str, typer.Option(help="uniform, per_second or whole_rate.")] = "uniform",
-    resize: Annotated[str, typer.Option(help="crop or stretch.")] = "crop",
-    short: Annotated[
-        str, typer.Option(help="For videos with too few frames: repeat, mask or zeros.")
-    ] = "repeat",
-    square_pixels: Annotated[
-        bool, typer.Option("--square-pixels", help="Ignore the pixel aspect, as OpenCV does.")
-    ] = False,
-    encoding: Annotated[str, typer.Option(help="raw (fast) or jpeg (small).")] = "raw",
-    estimate_only: Annotated[
-        bool, typer.Option("--estimate", help="Show the size and stop.")
-    ] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Try skipped videos again.")] = False,
+    num_frames: int = option(12, "Frames per video.", name="--frames"),
+    size: int = option(224, "Side of a frame in pixels."),
+    sampling: str = option("uniform", "uniform, per_second or whole_rate."),
+    resize: str = option("crop", "crop or stretch."),
+    short: str = option("repeat", "For videos with too few frames: repeat, mask or zeros."),
+    square_pixels: bool = option(False, "Ignore the pixel aspect, as OpenCV does."),
+    encoding: str = option("raw", "raw (fast) or jpeg (small)."),
+    estimate_only: bool = option(False, "Show the size and stop.", name="--estimate"),
+    retry: bool = option(False, "Try skipped videos again."),
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -131,10 +117,11 @@ def cache(
     """
     from eaglenet.core.types import FrameSpec
     from eaglenet.research.data import DATASETS
-    from eaglenet.research.data.frame_cache import Encoding
+    from eaglenet.research.data.frame_cache import Encoding, FrameCache, cache_folder, estimate
 
     if encoding not in get_args(Encoding):
         raise UsageError(f"--encoding {encoding!r}; choose one of {', '.join(get_args(Encoding))}")
+    kind: Any = encoding
     choices: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
     spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **choices)
     check_choices(spec)
@@ -143,104 +130,68 @@ def cache(
         DATASETS[dataset].load(root, name, video_folders=videos or (), **options)
         for name in splits or ["train"]
     ]
-    results = [
-        cache_split(split, spec, output, encoding, workers, retry, estimate_only, as_json)
-        for split in loaded_splits
-    ]
+    results = []
+    for split in loaded_splits:
+        folder, found = cache_folder(output, split.dataset, spec), len(split) - len(split.missing)
+        size = estimate(split, spec, kind)
+        result = {"split": split.name, "videos": len(split), "found": found}
+        results.append(result | {"estimated_bytes": size})
+        if not as_json:
+            about = "" if encoding == "raw" else "about "
+            counts = f"{found:,} of {len(split):,} videos found"
+            print(f"{split.name}: {counts}, {about}{size / 1e9:.2f} GB")
+        if estimate_only:
+            continue
+        with show_progress(quiet=as_json) as announce:
+            frames = FrameCache.build(
+                split,
+                spec,
+                folder,
+                workers,
+                encoding=kind,
+                retry_skipped=retry,
+                progress=announce(""),
+            )
+        skipped = {
+            video.video_id: frames.skipped.get(video.video_id, "not cached")
+            for video, is_here in zip(split.videos, frames.available.tolist(), strict=True)
+            if not is_here
+        }
+        cached = len(split) - len(skipped)
+        results[-1] |= {"cached": cached, "skipped": skipped, "bytes": frames.num_bytes}
+        if not as_json:
+            print(f"{split.name}: {cached:,} of {len(split):,} cached in {folder}")
+            for video_id, reason in list(skipped.items())[:MAX_REASONS]:
+                print(printable(f"  skipped {video_id}: {reason}"))
+            if len(skipped) > MAX_REASONS:
+                print(f"  and {len(skipped) - MAX_REASONS} more; --json lists them all")
     if as_json:
         print(json.dumps(results, indent=2))
-    if not estimate_only and any(result["skipped"] for result in results):
+    if any(result.get("skipped") for result in results):
         raise typer.Exit(3)
-
-
-def cache_split(
-    split: Split,
-    spec: FrameSpec,
-    output: Path,
-    encoding: Any,
-    workers: int,
-    retry: bool,
-    estimate_only: bool,
-    quiet: bool,
-) -> dict[str, Any]:
-    from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
-
-    folder = cache_folder(output, split.dataset, spec)
-    estimated_bytes = estimate(split, spec, encoding)
-    result: dict[str, Any] = {
-        "split": split.name,
-        "videos": len(split),
-        "found": len(split) - len(split.missing),
-        "estimated_bytes": estimated_bytes,
-    }
-    if not quiet:
-        about = "" if encoding == "raw" else "about "
-        print(
-            f"{split.name}: {result['found']:,} of {len(split):,} videos found, "
-            f"{about}{estimated_bytes / 1e9:.2f} GB"
-        )
-    if estimate_only:
-        return result
-    with show_progress(quiet=quiet) as announce:
-        frame_cache = FrameCache.build(
-            split,
-            spec,
-            folder,
-            workers,
-            encoding=encoding,
-            retry_skipped=retry,
-            progress=announce(""),
-        )
-    skipped = {
-        video.video_id: frame_cache.skipped.get(video.video_id, "not cached")
-        for video, here in zip(split.videos, frame_cache.available.tolist(), strict=True)
-        if not here
-    }
-    result |= {
-        "cached": len(split) - len(skipped),
-        "skipped": skipped,
-        "bytes": frame_cache.num_bytes,
-    }
-    if not quiet:
-        print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {folder}")
-        for video_id, reason in list(skipped.items())[:MAX_REASONS]:
-            print(printable(f"  skipped {video_id}: {reason}"))
-        if len(skipped) > MAX_REASONS:
-            print(f"  and {len(skipped) - MAX_REASONS} more; --json lists them all")
-    return result
 
 
 def show(report: CheckReport) -> None:
     """Print the report as a table, with the first few reasons of each kind."""
-    from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    from eaglenet.research.data.checks import count_reasons
     from eaglenet.research.data.records import VideoProblem
 
-    console = Console()
-    table = Table(title=escape(printable(f"{report.dataset} in {report.root}")))
-    for column in ("split", "captions", "listed", "found", "missing", "undecodable", "left out"):
-        table.add_column(column, justify="left" if column == "split" else "right")
+    header = ["split", "captions", "listed", "found", "missing", "undecodable", "left out"]
+    cells = []
     for split in report.splits:
-        counts = (
-            split.num_captions,
-            split.num_videos,
-            split.num_found,
-            len(split.missing),
-            len(split.undecodable),
-            len(split.left_out),
-        )
-        table.add_row(split.name, *(f"{count:,}" for count in counts))
-    console.print(table)
+        problems = (split.missing, split.undecodable, split.left_out)
+        counts = (split.num_captions, split.num_videos, split.num_found, *map(len, problems))
+        cells.append([split.name, *(f"{count:,}" for count in counts)])
+    print_table(escape(printable(f"{report.dataset} in {report.root}")), header, cells)
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")
         missing = [VideoProblem(video_id, "no file found") for video_id in split.missing]
-        for problems in (missing, split.undecodable, split.left_out):
-            for reason, count in count_reasons(problems)[:MAX_REASONS]:
-                first = next(entry.video_id for entry in problems if entry.reason == reason)
+        for listed in (missing, split.undecodable, split.left_out):
+            reasons = Counter(problem.reason for problem in listed)
+            for reason, count in reasons.most_common(MAX_REASONS):
+                first = next(entry.video_id for entry in listed if entry.reason == reason)
                 lines.append(f"  {count:,} x {reason}, first {first}")
         if split.ambiguous:
             lines.append(
@@ -264,22 +215,18 @@ def printable(text: str) -> str:
 
 @data.command()
 def features(
-    model: Annotated[
-        str, typer.Argument(help="Whose towers to use: a CLIP folder or hub id, a model or a run.")
-    ],
+    model: str = argument("Whose towers to use: a CLIP folder or hub id, a model or a run."),
+    *,
     dataset: Dataset,
-    output: Annotated[Path, typer.Option("--output", help="The features folder to write.")],
-    root: Annotated[str, typer.Option("--root", help="Folder (or file) of the dataset.")] = "",
-    split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
+    output: Path = option(..., "The features folder to write."),
+    root: str = option("", "Folder (or file) of the dataset."),
+    split: str = option("train", "train, val or test."),
     videos: VideoFolders = None,
     settings: Settings = None,
-    experts: Annotated[
-        list[str] | None,
-        typer.Option("--expert", help="Another model as NAME=MODEL; repeatable."),
-    ] = None,
-    words: Annotated[
-        bool, typer.Option("--words", help="Also every word, as the text tower sees it.")
-    ] = False,
+    experts: list[str] | None = option(
+        None, "Another model as NAME=MODEL; repeatable.", name="--expert"
+    ),
+    words: bool = option(False, "Also every word, as the text tower sees it."),
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -289,7 +236,7 @@ def features(
     ``eaglenet evaluate RUN --features OUTPUT``. With --expert the folder holds what each of several
     models sees, for ``eaglenet train mmt --data experts --root OUTPUT``.
     """
-    from eaglenet.research.experiments.feature_export import export_features
+    from eaglenet.research.experiments.evaluation import export_features
 
     options = read_assignments(settings, EXAMPLE)
     if videos:
@@ -307,23 +254,20 @@ def features(
             device=device,
             progress=announce("features"),
         )
-    if as_json:
-        print(json.dumps({"output": str(output), **source.describe()}, indent=2))
-        return
-    print(f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}")
+    lines = [f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}"]
     if source.missing:
-        print(f"{len(source.missing):,} videos of the split are missing, first {source.missing[0]}")
+        missing = f"{len(source.missing):,} videos of the split are missing"
+        lines.append(f"{missing}, first {source.missing[0]}")
+    print_record({"output": str(output), **source.describe()}, as_json, *lines)
 
 
 @data.command()
 def demo_experts(
-    output: Annotated[Path, typer.Option("--output", help="The experts folder to write.")],
-    split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
-    count: Annotated[int, typer.Option("--count", min=2, help="Clips of the split.")] = 600,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed is another world.")] = 0,
-    missing: Annotated[
-        float, typer.Option(help="Fraction of videos without an expert, 0 to 0.5.")
-    ] = 0.3,
+    output: Path = option(..., "The experts folder to write."),
+    split: str = option("train", "train, val or test."),
+    count: int = option(600, "Clips of the split.", min=2),
+    seed: int = option(0, "Another seed is another world."),
+    missing: float = option(0.3, "Fraction of videos without an expert, 0 to 0.5."),
     as_json: AsJson = False,
 ) -> None:
     """Write the demo world as five experts see it, each blind in part and often missing.
@@ -333,31 +277,30 @@ def demo_experts(
     from eaglenet.research.data.demo.experts import WIDTHS, write_experts
 
     records = write_experts(output, split, count=count, seed=seed, missing=missing)
-    content = {"output": str(output), "videos": len(records), "texts": len(records.texts)}
-    if as_json:
-        print(json.dumps({**content, "experts": WIDTHS}, indent=2))
-        return
-    print(f"{len(records):,} videos, {len(records.texts):,} texts, {', '.join(WIDTHS)} in {output}")
+    videos, texts = len(records), len(records.texts)
+    record = {"output": str(output), "videos": videos, "texts": texts, "experts": WIDTHS}
+    line = f"{videos:,} videos, {texts:,} texts, {', '.join(WIDTHS)} in {output}"
+    print_record(record, as_json, line)
 
 
 @data.command()
 def teach(
-    model: Annotated[str, typer.Argument(help="The teacher: a run or a model folder.")],
-    root: Annotated[Path, typer.Option("--root", help="The features folder it teaches on.")],
-    name: Annotated[str, typer.Option("--name", help="Name of the teacher in that folder.")],
+    model: str = argument("The teacher: a run or a model folder."),
+    root: Path = option(..., "The features folder it teaches on."),
+    name: str = option(..., "Name of the teacher in that folder."),
     as_json: AsJson = False,
 ) -> None:
     """Write a trained model's vectors into a features folder, for students to learn from.
 
     Train the student with ``eaglenet train teachtext --data experts --root ROOT``.
     """
-    from eaglenet.research.experiments.feature_export import write_teacher
+    from eaglenet.research.experiments.evaluation import write_teacher
 
     texts, videos = write_teacher(model, root, name)
-    if as_json:
-        print(json.dumps({"root": str(root), "teacher": name, "texts": texts, "videos": videos}))
-        return
-    print(f"teacher {name}: {texts:,} texts and {videos:,} videos in {root}")
+    record = {"root": str(root), "teacher": name, "texts": texts, "videos": videos}
+    print_record(
+        record, as_json, f"teacher {name}: {texts:,} texts and {videos:,} videos in {root}"
+    )
 
 
 def parse_experts(assignments: list[str] | None) -> dict[str, str]:
@@ -396,45 +339,35 @@ def check_features(root: Path, as_json: bool) -> None:
         "metadata": dict(split.metadata),
         "exit_code": 0,
     }
-    if as_json:
-        print(json.dumps(content, indent=2))
-        return
-    print(
+    print_record(
+        content,
+        as_json,
         f"{split.protocol.name}: frames {split.frame_dim} wide, up to {split.max_frames} "
-        f"per video; sentences {split.text_dim} wide; all numbers finite"
+        f"per video; sentences {split.text_dim} wide; all numbers finite",
+        *(
+            f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos"
+            for name, count in missing.items()
+        ),
+        *(
+            f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text"
+            for name, packed in split.words.items()
+        ),
     )
-    for name, count in missing.items():
-        print(f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos")
-    for name, packed in split.words.items():
-        print(f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text")
 
 
 @data.command()
 def frames(
-    images: Annotated[Path, typer.Option(help="Folder of images, with its subfolders.")],
-    captions: Annotated[
-        list[str],
-        typer.Option(help="KIND=FILE with KIND people, machine or labels; repeatable."),
-    ],
-    source: Annotated[str, typer.Option(help="Short name of their source, e.g. coco.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
-    size: Annotated[int, typer.Option(help="Side of a frame in pixels.")] = 192,
-    item: Annotated[
-        str, typer.Option(help="Pattern whose group finds an image's item in its path.")
-    ] = "",
-    halves: Annotated[
-        bool, typer.Option("--halves", help="Every image is two frames side by side.")
-    ] = False,
-    only: Annotated[Path | None, typer.Option(help="File with the ids to take.")] = None,
-    without: Annotated[
-        list[Path] | None, typer.Option(help="File with ids to leave out (a test split).")
-    ] = None,
-    validation: Annotated[
-        float, typer.Option(help="Fraction or number of items held out for validation.")
-    ] = 0.0,
-    test: Annotated[
-        bool, typer.Option("--test", help="All items are the test split, in a folder of its own.")
-    ] = False,
+    images: Path = option(..., "Folder of images, with its subfolders."),
+    captions: list[str] = option(..., "KIND=FILE with KIND people, machine or labels; repeatable."),
+    source: str = option(..., "Short name of their source, e.g. coco."),
+    output: Path = option(..., "Folder to write.", name="--output/-o"),
+    size: int = option(192, "Side of a frame in pixels."),
+    item: str = option("", "Pattern whose group finds an image's item in its path."),
+    halves: bool = option(False, "Every image is two frames side by side."),
+    only: Path | None = option(None, "File with the ids to take."),
+    without: list[Path] | None = option(None, "File with ids to leave out (a test split)."),
+    validation: float = option(0.0, "Fraction or number of items held out for validation."),
+    test: bool = option(False, "All items are the test split, in a folder of its own."),
 ) -> None:
     """Pack images with captions into a folder of frames.
 

@@ -16,6 +16,7 @@ from eaglenet.cli.options import AsJson
 from eaglenet.cli.terminal import show_progress
 from eaglenet.core.errors import UsageError, program_command, shell_quote
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
@@ -70,22 +71,14 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
     engine = Engine.open(output / "store")
     hits = _search(engine, QUESTIONS, output)
     draw_hits(output / "results.png", engine, hits)
-    if as_json:
-        answers = [
-            {**question._asdict(), "hits": [asdict(hit) for hit in each]}
-            for question, each in zip(QUESTIONS, hits, strict=True)
-        ]
-        _print_json(output, started, {"store": report, "answers": answers})
-        return
-    for question, each in zip(QUESTIONS, hits, strict=True):
-        say(f'"{question.query}"')
-        for hit in each:
-            say(f"  {hit.rank}. {hit.score:.3f}  {Path(hit.path).name}{_time_of(hit)}")
-        say("")
+
+    def describe(question: Question, hit: Hit) -> str:
+        return f"{hit.score:.3f}  {Path(hit.path).name}{_time_of(hit)}"
+
+    _show(output, started, QUESTIONS, hits, {"store": report}, describe, as_json)
     program, store = program_command(), shell_quote(output / "store")
     say(
-        f"""{_written(output, started)}
-Your own videos:
+        f"""Your own videos:
   {program} index FOLDER
   {program} search "a dog on a beach"
 The clips of the demo:
@@ -96,8 +89,8 @@ The clips of the demo:
 
 def demo_world(
     output: Output = Path("demo-world"),
-    clips: Annotated[int, typer.Option(min=8, help="Clips of the test world to render.")] = 240,
-    model: Annotated[str, typer.Option(help="The shipped model, or one trained here.")] = "demo",
+    clips: int = option(240, "Clips of the test world to render.", min=8),
+    model: str = option("demo", "The shipped model, or one trained here."),
     as_json: AsJson = False,
 ) -> None:
     """Render the demo world, evaluate the model `demo` on it, index, search, draw the results.
@@ -140,26 +133,17 @@ def demo_world(
     ]
     files = {number: question.file for number, question in enumerate(questions)}
     write_contact_sheet(output / "results.png", engine, results, files)
-    if as_json:
-        answers = [
-            {"sentence": query, "right": file, "hits": [asdict(hit) for hit in each]}
-            for (query, file), each in zip(questions, hits, strict=True)
-        ]
-        record = {"clips": len(world), "evaluation": scores.to_dict(), "store": report}
-        _print_json(output, started, {**record, "answers": answers})
-        return
-    for question, each in zip(questions, hits, strict=True):
-        say(f'"{question.query}"')
-        for hit in each:
-            name = Path(hit.path).name
-            mark = "right" if name == question.file else "wrong"
-            best = f"best at {hit.moment.best:.1f} s"
-            say(f"  {hit.rank}. {mark:5}  {hit.score:.3f}  {name}, {best}")
-        say("")
+
+    def describe(question: Question, hit: Hit) -> str:
+        name = Path(hit.path).name
+        mark = "right" if name == question.file else "wrong"
+        return f"{mark:5}  {hit.score:.3f}  {name}, best at {hit.moment.best:.1f} s"
+
+    record = {"clips": len(world), "evaluation": scores.to_dict(), "store": report}
+    _show(output, started, questions, hits, record, describe, as_json)
     program, store = program_command(), shell_quote(output / "store")
     say(
-        f"""{_written(output, started)}
-{program} search {shell_quote(questions[0].query)} --store {store}
+        f"""{program} search {shell_quote(questions[0].query)} --store {store}
 {program} serve --store {store}          a page to search in, on this machine only
 {program} train eaglenet --data demo --output runs/demo    train it yourself, in minutes"""
     )
@@ -239,15 +223,31 @@ def _printer(as_json: bool) -> Callable[[str], None]:
     return (lambda text: None) if as_json else print
 
 
-def _written(output: Path, started: float) -> str:
+def _show(
+    output: Path,
+    started: float,
+    questions: Sequence[Question],
+    hits: Sequence[Sequence[Hit]],
+    record: dict[str, Any],
+    describe: Callable[[Question, Hit], str],
+    as_json: bool,
+) -> None:
+    """Print the hits of every question, or everything as JSON."""
     seconds = time.perf_counter() - started
-    return f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n"
-
-
-def _print_json(output: Path, started: float, values: dict[str, Any]) -> None:
-    files = {"picture": str(output / "results.png"), "page": str(output / "results.html")}
-    seconds = round(time.perf_counter() - started, 1)
-    print(json.dumps({**values, **files, "seconds": seconds}))
+    if as_json:
+        answers = [
+            {**question._asdict(), "hits": [asdict(hit) for hit in each]}
+            for question, each in zip(questions, hits, strict=True)
+        ]
+        files = {"picture": str(output / "results.png"), "page": str(output / "results.html")}
+        print(json.dumps({**record, "answers": answers, **files, "seconds": round(seconds, 1)}))
+        return
+    for question, each in zip(questions, hits, strict=True):
+        print(f'"{question.query}"')
+        for hit in each:
+            print(f"  {hit.rank}. {describe(question, hit)}")
+        print()
+    print(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n\n")
 
 
 def draw_hits(path: Path, engine: Engine, hits: Sequence[Sequence[Hit]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import typer
 
 from eaglenet.cli.options import AsJson
+from eaglenet.cli.terminal import print_record
 from eaglenet.core.errors import UsageError
 from eaglenet.version import __version__
 
@@ -19,24 +19,23 @@ def doctor(as_json: AsJson = False) -> None:
 
     The exit code is 1 if something is missing.
     """
+    from eaglenet.core.confinement import landlock_version
+
     problems: list[str] = []
+    is_linux = sys.platform == "linux"
     facts: dict[str, Any] = {
         "eaglenet": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "ffmpeg": _ffmpeg(problems),
-        "landlock": _landlock(),
+        "landlock": f"version {landlock_version()}" if is_linux else "Linux only",
     }
     missing = _missing_confinement()
     facts["confinement"] = "complete" if not missing else "incomplete"
     problems += [f"decoders are not fully confined: {reason}" for reason in missing]
-    if as_json:
-        typer.echo(json.dumps({**facts, "problems": problems}, indent=2))
-    else:
-        for name, value in facts.items():
-            typer.echo(f"{name:12} {value}")
-        for problem in problems:
-            typer.echo(f"problem      {problem}")
+    lines = [f"{name:12} {value}" for name, value in facts.items()]
+    lines += [f"problem      {problem}" for problem in problems]
+    print_record({**facts, "problems": problems}, as_json, *lines)
     raise typer.Exit(1 if problems else 0)
 
 
@@ -54,12 +53,6 @@ def _ffmpeg(problems: list[str]) -> str:
             f"FFmpeg {name} has known holes ({floor} or newer is needed): pip install -U av"
         )
     return name
-
-
-def _landlock() -> str:
-    from eaglenet.core.confinement import landlock_version
-
-    return f"version {landlock_version()}" if sys.platform == "linux" else "Linux only"
 
 
 def _missing_confinement() -> tuple[str, ...]:

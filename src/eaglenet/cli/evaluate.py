@@ -4,110 +4,73 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.data import EXAMPLE, VideoFolders
 from eaglenet.cli.data import Settings as DatasetSettings
-from eaglenet.cli.options import AsJson, Device
+from eaglenet.cli.options import AsJson, Device, argument
 from eaglenet.cli.terminal import print_line, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
-from eaglenet.core.settings import read_assignments
+from eaglenet.core.settings import option, read_assignments
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="Run folder; with --data, a model folder or name; with --moments, a store."
-        ),
-    ],
-    split: Annotated[
-        str | None,
-        typer.Option(help="test, val or train; default test, val on folders of frames."),
-    ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Score all videos of this features folder instead.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Score any model on this data (demo, msrvtt, ...).")
-    ] = None,
-    root: Annotated[str, typer.Option(help="Folder of --data.")] = "",
-    from_hub: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OWNER/NAME",
-            help="Score any model on a dataset of the hub that holds its videos (mteb/MSR-VTT); "
-            "downloaded once.",
-        ),
-    ] = None,
+    run: str = argument(
+        "Run folder; with --data, a model folder or name; with --moments, a store."
+    ),
+    split: str | None = option(None, "test, val or train; default test, val on folders of frames."),
+    features: Path | None = option(None, "Score all videos of this features folder instead."),
+    data: str | None = option(None, "Score any model on this data (demo, msrvtt, ...)."),
+    root: str = option("", "Folder of --data."),
+    from_hub: str | None = option(
+        None,
+        "Score any model on a dataset of the hub that holds its videos (mteb/MSR-VTT); "
+        "downloaded once.",
+        metavar="OWNER/NAME",
+    ),
     videos: VideoFolders = None,
     settings: DatasetSettings = None,
-    noise_seeds: Annotated[
-        int, typer.Option(min=0, help="Also report mean and spread over N noise seeds.")
-    ] = 0,
-    pair_noise: Annotated[
-        bool,
-        typer.Option(
-            "--pair-noise",
-            help="Draw noise of its own for each pair, as the authors do; slow. Default: one bank "
-            "for all pairs.",
-        ),
-    ] = False,
+    noise_seeds: int = option(0, "Also report mean and spread over N noise seeds.", min=0),
+    pair_noise: bool = option(
+        False,
+        "Draw noise of its own for each pair, as the authors do; slow. Default: one bank "
+        "for all pairs.",
+    ),
     device: Device = "auto",
-    backend: Annotated[str, typer.Option(help="Scoring back end; default auto.")] = "auto",
-    precision: Annotated[
-        str,
-        typer.Option(help="auto (the model's own), fp32, bf16, or fp16 for towers only."),
-    ] = "auto",
-    frames: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--frames",
-            metavar="NAME=VALUE",
-            help="Change how frames are read: num_frames, size, sampling, resize, short, fast or "
-            "square_pixels; repeatable. The result notes what differs from the model.",
-        ),
-    ] = None,
-    sinkhorn: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Also rank ucofia with Sinkhorn offsets from N training texts and videos.",
-        ),
-    ] = 0,
-    scores: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="SIM.npy",
-            help="Also write the scores, texts x videos, and SIM.videos.npy for `metrics`.",
-        ),
-    ] = None,
-    hubness: Annotated[
-        bool,
-        typer.Option("--hubness", help="Also rank with offsets against hubs (256 typical texts)."),
-    ] = False,
-    hubness_bank: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Compute those offsets from these texts, one per line instead."
-        ),
-    ] = None,
-    moments: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Search the videos of a store for the texts of this annotation file (DiDeMo, "
-            "QVHighlights, Charades-STA, ActivityNet Captions), and compare the moments.",
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
+    backend: str = option("auto", "Scoring back end; default auto."),
+    precision: str = option("auto", "auto (the model's own), fp32, bf16, or fp16 for towers only."),
+    frames: list[str] | None = option(
+        None,
+        "Change how frames are read: num_frames, size, sampling, resize, short, fast or "
+        "square_pixels; repeatable. The result notes what differs from the model.",
+        metavar="NAME=VALUE",
+    ),
+    sinkhorn: int = option(
+        0,
+        "Also rank ucofia with Sinkhorn offsets from N training texts and videos.",
+        metavar="N",
+        min=0,
+    ),
+    scores: Path | None = option(
+        None,
+        "Also write the scores, texts x videos, and SIM.videos.npy for `metrics`.",
+        metavar="SIM.npy",
+    ),
+    hubness: bool = option(False, "Also rank with offsets against hubs (256 typical texts)."),
+    hubness_bank: str | None = option(
+        None, "Compute those offsets from these texts, one per line instead.", metavar="FILE"
+    ),
+    moments: Path | None = option(
+        None,
+        "Search the videos of a store for the texts of this annotation file (DiDeMo, "
+        "QVHighlights, Charades-STA, ActivityNet Captions), and compare the moments.",
+        metavar="FILE",
+    ),
+    output: Path | None = option(None, "Also write the result as JSON."),
     as_json: AsJson = False,
 ) -> None:
     """Print recalls in both directions, with their split, protocol and time.
@@ -191,7 +154,7 @@ def evaluate(
 def _evaluate_moments(
     store: str, annotations: Path, device: str, output: Path | None, *, as_json: bool
 ) -> None:
-    from eaglenet.research.data.moment_files import read_moments
+    from eaglenet.research.data.annotation_files import read_moments
     from eaglenet.research.evaluation.moments import evaluate_store
     from eaglenet.search.engine import Engine
 
@@ -210,48 +173,29 @@ def _evaluate_moments(
 
 
 def metrics(
-    scores_file: Annotated[
-        Path, typer.Argument(metavar="SIM.npy", help="Scores, texts x videos; higher is better.")
-    ],
-    video_of_text: Annotated[
-        Path | None,
-        typer.Option(
-            "--video-of-text",
-            help="Video of each text, from 0: .npy, .json list, or one number per line; "
-            "default: text i belongs to video i.",
-        ),
-    ] = None,
-    dual_softmax: Annotated[
-        bool, typer.Option("--dual-softmax", help="Also apply the dual softmax over all queries.")
-    ] = False,
-    qb_norm: Annotated[
-        Path | None,
-        typer.Option(
-            "--qb-norm",
-            metavar="TRAIN_SIM.npy",
-            help="Also apply QB-norm with these training texts x videos; text-to-video only.",
-        ),
-    ] = None,
-    sinkhorn: Annotated[
-        Path | None,
-        typer.Option(
-            "--sinkhorn",
-            metavar="TRAIN_SIM.npy",
-            help="Also apply UCoFiA's Sinkhorn normalisation with these training texts x videos; "
-            "text-to-video only.",
-        ),
-    ] = None,
-    hubness: Annotated[
-        Path | None,
-        typer.Option(
-            "--hubness",
-            metavar="BANK_SIM.npy",
-            help="Also apply hubness offsets from these scores, bank texts x videos.",
-        ),
-    ] = None,
-    transpose: Annotated[
-        bool, typer.Option("--transpose", help="Read the file as videos x texts.")
-    ] = False,
+    scores_file: Path = argument("Scores, texts x videos; higher is better.", metavar="SIM.npy"),
+    video_of_text: Path | None = option(
+        None,
+        "Video of each text, from 0: .npy, .json list, or one number per line; "
+        "default: text i belongs to video i.",
+    ),
+    dual_softmax: bool = option(False, "Also apply the dual softmax over all queries."),
+    qb_norm: Path | None = option(
+        None,
+        "Also apply QB-norm with these training texts x videos; text-to-video only.",
+        metavar="TRAIN_SIM.npy",
+    ),
+    sinkhorn: Path | None = option(
+        None,
+        "Also apply UCoFiA's Sinkhorn normalisation with these training texts x videos; "
+        "text-to-video only.",
+        metavar="TRAIN_SIM.npy",
+    ),
+    hubness: Path | None = option(
+        None,
+        "Also apply hubness offsets from these scores, bank texts x videos.",
+        metavar="BANK_SIM.npy",
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Print R@1/5/10, MdR, MnR and Rsum in both directions. Ties count against the model.
@@ -259,44 +203,39 @@ def metrics(
     Where it makes a difference, the same metrics with ties counted for the model follow: many
     published numbers count them so, and identical captions tie in every model.
     """
+    from eaglenet.research.evaluation import postprocessing as post
     from eaglenet.research.evaluation.metrics import Metrics, raise_if_not_finite, retrieval_metrics
-    from eaglenet.research.evaluation.postprocessing import (
-        default_video_of_text,
-        dual_softmax_both,
-        querybank_norm,
-        read_scores,
-        read_video_of_text,
-        sinkhorn_norm,
-    )
     from eaglenet.scoring.hubness import hub_bias
 
     def read_bank(path: Path) -> Tensor:
-        bank = read_scores(path)
+        bank = post.read_scores(path)
         raise_if_not_finite(bank)
         return bank
 
-    scores = read_scores(scores_file)
-    scores = scores.T.contiguous() if transpose else scores
+    scores = post.read_scores(scores_file)
     owners = (
-        read_video_of_text(video_of_text, len(scores))
+        post.read_video_of_text(video_of_text, len(scores))
         if video_of_text is not None
-        else default_video_of_text(scores)
+        else post.default_video_of_text(scores)
     )
     plain = retrieval_metrics(scores, owners)
     record = {"texts": scores.shape[0], "videos": scores.shape[1], **plain.to_dict()}
     lenient = retrieval_metrics(scores, owners, ties="for")
     if lenient != plain:
         record["ties_for_the_model"] = lenient.to_dict()
+    scores = scores.double()
     if dual_softmax:
-        t2v, v2t = dual_softmax_both(scores.double())
-        both = Metrics(retrieval_metrics(t2v, owners).t2v, retrieval_metrics(v2t, owners).v2t)
-        record["dual_softmax"] = both.to_dict()
-    if qb_norm is not None:
-        rows = querybank_norm(scores.double(), read_bank(qb_norm).double())
-        record["qb_norm"] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
-    if sinkhorn is not None:
-        rows = sinkhorn_norm(scores.double(), read_bank(sinkhorn).double())
-        record["sinkhorn"] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
+        # Each direction has its own prior.
+        t2v = retrieval_metrics(post.dual_softmax(scores), owners).t2v
+        v2t = retrieval_metrics(post.dual_softmax(scores.T).T, owners).v2t
+        record["dual_softmax"] = Metrics(t2v, v2t).to_dict()
+    for name, path, normalise in (
+        ("qb_norm", qb_norm, post.querybank_norm),
+        ("sinkhorn", sinkhorn, post.sinkhorn_norm),
+    ):
+        if path is not None:
+            rows = normalise(scores, read_bank(path).double())
+            record[name] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
     if hubness is not None:
         bank = read_bank(hubness)
         if bank.shape[1] != scores.shape[1]:
@@ -304,7 +243,7 @@ def metrics(
                 f"{hubness} scores {bank.shape[1]} videos, {scores_file} {scores.shape[1]}; "
                 "expected the same videos in the same order"
             )
-        record["hubness"] = retrieval_metrics(scores.double() + hub_bias(bank), owners).to_dict()
+        record["hubness"] = retrieval_metrics(scores + hub_bias(bank), owners).to_dict()
     if as_json:
         print(json.dumps(record, indent=2))
     else:

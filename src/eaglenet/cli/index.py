@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eaglenet.cli.options import StoreName
+from eaglenet.cli.options import StoreName, argument
 from eaglenet.cli.results import format_time
 from eaglenet.cli.terminal import (
     Heartbeat,
@@ -23,6 +23,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import SURE
 from eaglenet.core.platform import keep_freed_memory
 from eaglenet.core.progress import Progress, ProgressUpdate
+from eaglenet.core.settings import option
 from eaglenet.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
@@ -47,70 +48,58 @@ MODEL_HELP = (
 
 def index(
     store: StoreName,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Folders, videos and images; also s3:// URLs. Default: those of --like."
-        ),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
-    tags: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read tags from a CSV file: path,tags with a;b;c."),
-    ] = None,
-    files: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel="Files",
-            help="Also index the paths and URLs in this file, one per line.",
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STORE",
-            rich_help_panel="Another model",
-            help="Index the files of this store with its settings into --store.",
-        ),
-    ] = None,
-    swap: Annotated[
-        bool,
-        typer.Option(
-            "--swap",
-            rich_help_panel="Another model",
-            help="Exchange --store with the store of --like when it is complete.",
-        ),
-    ] = False,
+    paths: list[str] | None = argument(
+        "Folders, videos and images; also s3:// URLs. Default: those of --like.", None
+    ),
+    model: str | None = option(None, MODEL_HELP),
+    tags: Path | None = option(
+        None, "Read tags from a CSV file: path,tags with a;b;c.", metavar="FILE"
+    ),
+    files: Path | None = option(
+        None,
+        "Also index the paths and URLs in this file, one per line.",
+        group="Files",
+        metavar="FILE",
+    ),
+    like: str | None = option(
+        None,
+        "Index the files of this store with its settings into --store.",
+        group="Another model",
+        metavar="STORE",
+    ),
+    swap: bool = option(
+        False,
+        "Exchange --store with the store of --like when it is complete.",
+        group="Another model",
+    ),
     *,
     options: IndexOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: bool = option(False, "Print the report as JSON.", name="--json"),
 ) -> None:
     """Index videos and images so that they can be searched.
 
     Unchanged files are skipped; an interrupted run continues.
     """
     keep_freed_memory()
+    from eaglenet.indexing import maintenance
     from eaglenet.indexing.fetching import read_list
+    from eaglenet.indexing.files import read_tags
     from eaglenet.indexing.index import check_request, index_videos
-    from eaglenet.indexing.maintenance import (
-        options_like,
-        require_complete,
-        require_distinct_stores,
-        swap_stores,
-    )
 
     if swap and like is None:
         raise UsageError("--swap needs the other store: --like STORE")
     if like is not None:
-        require_distinct_stores(store, like)
-        roots, options = options_like(like, options)
+        maintenance.require_distinct_stores(store, like)
+        roots, options = maintenance.options_like(like, options)
         paths = paths or list(roots)
     listed_files = read_list(files) if files is not None else []
     if not paths and not listed_files:
         raise UsageError("nothing to index; name folders or files: eaglenet index FOLDER")
     check_request(paths or (), store, options)
-    all_tags = _read_tags(tags, like)
+    all_tags = read_tags(tags) if tags is not None else {}
+    if like is not None:
+        # For files that the CSV file does not list.
+        all_tags = {**all_tags, **maintenance.tags_like(like, all_tags)}
     with show_progress(quiet=as_json) as announce:
         if not as_json:
             _announce(store, model)
@@ -138,20 +127,11 @@ def index(
         for name in report.unused_tags:
             print_line(f"  {name}", is_error=True)
     if swap and like is not None:
-        require_complete(store, like, [problem.path for problem in report.problems])
-        swap_stores(store, like)
+        maintenance.require_complete(store, like, [problem.path for problem in report.problems])
+        maintenance.swap_stores(store, like)
         print_line(f"{like} is now the new store; {store} is the old one", is_error=True)
     if any(not problem.is_known for problem in report.problems):
         raise typer.Exit(INCOMPLETE)
-
-
-def _read_tags(file: Path | None, like: str | None) -> Mapping[str, tuple[str, ...]]:
-    """Tags of a CSV file, and those of the store of ``--like`` for files that it does not list."""
-    from eaglenet.indexing.files import read_tags
-    from eaglenet.indexing.maintenance import tags_like
-
-    tags = read_tags(file) if file is not None else {}
-    return {**tags, **tags_like(like, tags)} if like is not None else tags
 
 
 def _announce(store: str, model: str | None) -> None:
@@ -267,42 +247,29 @@ ALERTS = "Alerts"
 
 def watch(
     store: StoreName,
-    paths: Annotated[list[Path], typer.Argument(help="Folders.")],
-    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
-    interval: Annotated[
-        float,
-        typer.Option(min=1, metavar="SECONDS", help="Scan the folders this often."),
-    ] = 10.0,
-    alert: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Report new moments that show this; repeatable."),
-    ] = None,
-    min_confidence: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            rich_help_panel=ALERTS,
-            metavar="PROBABILITY",
-            help="With --alert: only moments that are right with at least this probability.",
-        ),
-    ] = SURE,
-    command: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=ALERTS,
-            metavar="COMMAND",
-            help="With --alert: run this for each moment; it gets JSON on standard input.",
-        ),
-    ] = None,
-    webhook: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=ALERTS,
-            metavar="URL",
-            help="With --alert: post each moment as JSON to this address.",
-        ),
-    ] = None,
+    paths: list[Path] = argument("Folders."),
+    model: str | None = option(None, MODEL_HELP),
+    interval: float = option(10.0, "Scan the folders this often.", metavar="SECONDS", min=1),
+    alert: list[str] | None = option(
+        None, "Report new moments that show this; repeatable.", metavar="TEXT"
+    ),
+    min_confidence: float = option(
+        SURE,
+        "With --alert: only moments that are right with at least this probability.",
+        group=ALERTS,
+        metavar="PROBABILITY",
+        min=0,
+        max=1,
+    ),
+    command: str | None = option(
+        None,
+        "With --alert: run this for each moment; it gets JSON on standard input.",
+        group=ALERTS,
+        metavar="COMMAND",
+    ),
+    webhook: str | None = option(
+        None, "With --alert: post each moment as JSON to this address.", group=ALERTS, metavar="URL"
+    ),
     rounds: Annotated[
         int | None, typer.Option(min=1, hidden=True, help="Stop after this many reports.")
     ] = None,
@@ -338,7 +305,9 @@ def watch(
                     print_line(f"indexed {name}")
                 print_report(report, store)
                 for moment in alerts.check() if alerts is not None else ():
-                    _print_moment(moment)
+                    span = f"{format_time(moment['start'])}-{format_time(moment['end'])}"
+                    confidence = f"{moment['confidence']:.0%}"
+                    print_line(f"alert: {moment['alert']}  {confidence}  {span}  {moment['path']}")
                 if number == rounds:
                     if alerts is not None:
                         alerts.finish()
@@ -369,9 +338,3 @@ def _make_alerts(
     elif webhook is not None:
         act = make_webhook(webhook)
     return Alerts(store, queries, min_confidence=min_confidence, act=act)
-
-
-def _print_moment(moment: Mapping[str, Any]) -> None:
-    span = f"{format_time(moment['start'])}-{format_time(moment['end'])}"
-    confidence = f"{moment['confidence']:.0%}"
-    print_line(f"alert: {moment['alert']}  {confidence}  {span}  {moment['path']}")

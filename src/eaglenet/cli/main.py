@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from eaglenet.cli.dataclass_options import make_command
+from eaglenet.cli.options import make_command
 from eaglenet.cli.terminal import (
     SafeFormatter,
     ShortCommand,
@@ -28,20 +28,12 @@ from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
 from eaglenet.core.registry import import_plugin
 
+_NUMBERS = ("int", "float", "int range", "float range", "list[int]", "list[float]")
+_PATHS = ("path", "file", "directory", "list[Path]", "list[path]")
 VALUE_NAMES = {
-    "int": "NUMBER",
-    "float": "NUMBER",
-    "int range": "NUMBER",
-    "float range": "NUMBER",
-    "str": "TEXT",
-    "list[str]": "TEXT",
-    "list[int]": "NUMBER",
-    "list[float]": "NUMBER",
-    "path": "PATH",
-    "file": "PATH",
-    "directory": "PATH",
-    "list[Path]": "PATH",
-    "list[path]": "PATH",
+    **dict.fromkeys(_NUMBERS, "NUMBER"),
+    **dict.fromkeys(("str", "list[str]"), "TEXT"),
+    **dict.fromkeys(_PATHS, "PATH"),
 }
 """Name of a value in the help, by its type in Typer."""
 COMMANDS = {

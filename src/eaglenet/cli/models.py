@@ -7,12 +7,12 @@ import json
 import os
 import textwrap
 import time
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import AsJson
+from eaglenet.cli.terminal import format_bytes
 from eaglenet.core.errors import UsageError
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.core.types import PlainConfig
@@ -28,19 +28,9 @@ NAME_WIDTH = 33
 
 def models(
     as_json: AsJson = False,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure frames per second on this machine (slow).")
-    ] = False,
-    wide: Annotated[
-        bool, typer.Option("--wide", help="Print one line per model, 110 columns wide.")
-    ] = False,
-    only: Annotated[
-        str, typer.Option("--containing", help="Only models whose name contains this text.")
-    ] = "",
-    download: Annotated[str | None, typer.Option(help="Download this model now.")] = None,
-    accept_licence: Annotated[
-        str | None, typer.Option(help="Name of a licence that you have read and accept.")
-    ] = None,
+    measure: bool = option(False, "Measure frames per second on this machine (slow)."),
+    download: str | None = option(None, "Download this model now."),
+    accept_licence: str | None = option(None, "Name of a licence that you have read and accept."),
 ) -> None:
     """List models to index with: size, languages, licence."""
     if download is not None:
@@ -48,20 +38,14 @@ def models(
         return
     from eaglenet.encoders.catalogue import ALIASES, CARDS
 
-    cards = [card for card in CARDS.values() if only in card.name]
-    if not cards:
-        raise UsageError(f"no model has {only!r} in its name; `eaglenet models` lists them all")
-    names: dict[str, list[str]] = {}
-    for alias, name in ALIASES.items():
-        names.setdefault(name, []).append(alias)
-    rows = [_row(card, names.get(card.name, []), measure) for card in cards]
+    rows = [
+        _row(card, [alias for alias, name in ALIASES.items() if name == card.name], measure)
+        for card in CARDS.values()
+    ]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    if wide:
-        _print_wide(rows, measure)
-    else:
-        _print(rows, measure)
+    _print(rows, measure)
     print("\nR@1: published text-to-video recall on MSR-VTT, zero-shot; -: not published.")
     for source in dict.fromkeys(row["source"] for row in rows if row["source"]):
         whose = ", ".join(row["name"].split("/")[-1] for row in rows if row["source"] == source)
@@ -114,54 +98,20 @@ def _print(rows: list[dict[str, Any]], measure: bool) -> None:
             name = ""
         facts = f"{row['dim']:4} {row['image_size'] or '-':>3}"
         if measure:
-            facts = f"{_rate(row):>8}"
+            facts = f"{_decimal(row['frames_per_second']):>8}"
+        presence = "-" if row["obstacle"] else "yes" if row["is_here"] else "no"
         # A licence that forbids something has a long name; it is shown whole before a download.
         licence = row["licence"] if row["is_commercial"] else f"{row['licence'][:8]} *"
+        size = format_bytes(row["bytes_on_disk"])
+        languages, recall = row["languages"], _decimal(row["zero_shot"])
         print(
-            f"{name:<{NAME_WIDTH}} {size(row['bytes_on_disk']):>6} {facts} {row['languages']:<7} "
-            f"{licence:<10} {_recall(row):>4} {_presence(row)}"
+            f"{name:<{NAME_WIDTH}} {size:>6} {facts} {languages:<7} {licence:<10} {recall:>4} "
+            f"{presence}"
         )
 
 
-def _recall(row: dict[str, Any]) -> str:
-    return "-" if row["zero_shot"] is None else f"{row['zero_shot']:.1f}"
-
-
-def _presence(row: dict[str, Any]) -> str:
-    return "-" if row["obstacle"] else "yes" if row["is_here"] else "no"
-
-
-def _rate(row: dict[str, Any]) -> str:
-    rate = row.get("frames_per_second")
-    return "-" if rate is None else f"{rate:.1f}"
-
-
-def _print_wide(rows: list[dict[str, Any]], measure: bool) -> None:
-    width = max(len(row["name"]) for row in rows)
-    speed = f"{'frames/s':>9}" if measure else ""
-    print(
-        f"{'model':<{width}} {'alias':<12} {'size':>7} {'dim':>5} {'pixels':>6} {'languages':<9} "
-        f"{'licence':<13} {'R@1':>5}{speed}  here"
-    )
-    for row in rows:
-        speed = f"{_rate(row):>9}" if measure else ""
-        licence = row["licence"] + ("" if row["is_commercial"] else " *")
-        print(
-            f"{row['name']:<{width}} {','.join(row['aliases']):<12} "
-            f"{size(row['bytes_on_disk']):>7} {row['dim']:5} {row['image_size'] or '-':>6} "
-            f"{row['languages']:<9} {licence:<13} {_recall(row):>5}{speed}  {_presence(row)}"
-        )
-
-
-def size(count: int) -> str:
-    """Format a number of bytes.
-
-    >>> size(44_900_000), size(1_500_000_000), size(16_300_000_000)
-    ('45 MB', '1.5 GB', '16 GB')
-    """
-    if count < 1e9:
-        return f"{count / 1e6:.0f} MB"
-    return f"{count / 1e9:.{1 if count < 1e10 else 0}f} GB"
+def _decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def frames_per_second(card: ModelCard) -> float | None:

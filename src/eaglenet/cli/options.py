@@ -1,18 +1,51 @@
-"""Options and output that commands share."""
+"""Options of commands: those that several share, and how others are declared.
+
+An option is declared once, with :func:`.core.settings.option`: as the default of a parameter of a
+command (:func:`argument` does the same for arguments), or in the field of a dataclass::
+
+    @dataclass(frozen=True)
+    class IndexOptions:
+        clip_seconds: float = option(10.0, "Set the length of clips.", metavar="SECONDS")
+
+A command takes the dataclass as a parameter, and :func:`make_command` turns each field that has a
+``help`` into an option::
+
+    def index(store: StoreName, *, options: IndexOptions) -> None: ...
+
+Metadata of a field:
+
+======== =======================================================================================
+help     text of the help; a field without it is no option and keeps its default
+option   name, if it is not that of the field: ``"--not"``, ``"-k/--results"``
+group    heading under which ``--help-all`` lists it; without one, ``--help`` lists it too
+metavar  name of the value in the help
+min, max limits of a number
+type     type of the value, if it is not that of the field
+parse    function that makes the value of the field from the text of the option
+======== =======================================================================================
+
+The value of a ``tuple[X, ...]`` comes from a repeatable option. A field that is itself a dataclass
+is expanded. A parameter ``Annotated[dict[str, Any], SomeDataclass]`` receives the values by field
+name, for a dataclass that cannot be made from options alone. Modules with such dataclasses must be
+quick to import: no torch.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
+import typer.main
+from typer.core import TyperCommand
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import STORE_VARIABLE, default_store
-
-if TYPE_CHECKING:
-    pass
-
 
 Settings = Annotated[
     list[str] | None,
@@ -53,6 +86,13 @@ Variants = Annotated[
 ]  # fmt: skip
 
 
+def argument(help: str, default: Any = ..., *, metavar: str | None = None) -> Any:
+    """Declare a parameter of a command as an argument; without a default it is required."""
+    return dataclasses.field(
+        default=default, metadata={"help": help, "metavar": metavar, "is_argument": True}
+    )
+
+
 def root_setting(root: str) -> list[str]:
     """`--root` as a setting; refuses a missing folder before weights are looked for."""
     if root and not Path(root).expanduser().exists():
@@ -61,7 +101,6 @@ def root_setting(root: str) -> list[str]:
 
 
 def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
-    """Print a table to the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -90,3 +129,178 @@ StoreName = Annotated[
         help="Use this store.",
     ),
 ]
+
+COMMON_SECTIONS = ("Arguments", "Options")
+"""Sections of ``--help``; ``--help-all`` has the groups of options too."""
+_ALL = "eaglenet.help_all"
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose less common options are shown by ``--help-all`` only."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                group = getattr(param, "rich_help_panel", None) or "Options"
+                is_argument = param.param_type_name == "argument"
+                sections.setdefault("Arguments" if is_argument else group, []).append(record)
+        titles = sections if ctx.meta.get(_ALL) else COMMON_SECTIONS
+        for title in dict.fromkeys((*COMMON_SECTIONS, *titles)):
+            if title in sections:
+                with formatter.section(title):
+                    formatter.write_dl(sections[title])
+
+
+def make_command(name: str, source: Callable[..., None] | typer.Typer) -> Any:
+    """Make a command from a function, or from a group of commands; see :func:`expand_options`."""
+    app = typer.Typer(rich_markup_mode=None)
+    if isinstance(source, typer.Typer):
+        for info in source.registered_commands:
+            assert info.callback is not None
+            info.callback = expand_options(info.callback)
+        app.add_typer(source, name=name)
+    else:
+        function = expand_options(source)
+        is_grouped = "help_all" in inspect.signature(function).parameters
+        app.command(name, cls=GroupedCommand if is_grouped else None)(function)
+    return typer.main.get_group(app).commands[name]
+
+
+def expand_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Make options of parameters that are dataclasses or have :func:`option` as their default."""
+    parameters: dict[str, inspect.Parameter] = {}
+    dataclass_of: dict[str, tuple[type, bool]] = {}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        name, kind, spec = parameter.name, parameter.annotation, parameter.default
+        cls, is_dict = _dataclass_of(kind)
+        if isinstance(spec, dataclasses.Field):
+            parameters[name] = _make_option(name, kind, spec.default, spec.metadata)
+            continue
+        if cls is None:
+            parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            continue
+        dataclass_of[name] = cls, is_dict
+        for parameter in _options_of(cls):
+            assert parameter.name not in parameters, f"two options are called {parameter.name}"
+            parameters[parameter.name] = parameter
+    plain = [name for name in parameters if name in inspect.signature(function).parameters]
+    if dataclass_of:
+        parameters["help_all"] = inspect.Parameter(
+            "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll
+        )
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        arguments = {name: values[name] for name in plain}
+        for name, (cls, is_dict) in dataclass_of.items():
+            fields = _field_values(cls, values)
+            arguments[name] = fields if is_dict else cls(**fields)
+        function(**arguments)
+
+    command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    command.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+    del command.__wrapped__
+    return command
+
+
+def _show_all_help(context: typer.Context, is_set: bool) -> None:
+    if is_set:
+        context.meta[_ALL] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+_HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        is_eager=True,
+        expose_value=True,
+        callback=_show_all_help,
+        help="Show all options, in groups, and exit.",
+    ),
+]
+
+
+def _dataclass_of(annotation: Any) -> tuple[type | None, bool]:
+    """Return the dataclass that a parameter takes, and whether it takes a dict of its values."""
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return annotation, False
+    if get_origin(annotation) is Annotated:
+        for extra in get_args(annotation)[1:]:
+            if isinstance(extra, type) and dataclasses.is_dataclass(extra):
+                return extra, True
+    return None, False
+
+
+def _field_type(cls: type, spec: dataclasses.Field[Any]) -> Any:
+    """Evaluate the annotation of one field; others may name types that are not imported."""
+    if "type" in spec.metadata:
+        return spec.metadata["type"]
+    if "parse" in spec.metadata:
+        return str
+    if not isinstance(spec.type, str):
+        return spec.type
+    return eval(spec.type, vars(sys.modules[cls.__module__]))
+
+
+def _nested(cls: type, spec: dataclasses.Field[Any]) -> type | None:
+    if spec.metadata or spec.default_factory is dataclasses.MISSING:
+        return None
+    return _dataclass_of(spec.default_factory)[0]
+
+
+def _options_of(cls: type) -> Iterator[inspect.Parameter]:
+    for spec in dataclasses.fields(cls):
+        nested = _nested(cls, spec)
+        if nested is not None:
+            yield from _options_of(nested)
+        elif "help" in spec.metadata:
+            kind, default = _field_type(cls, spec), spec.default
+            if get_origin(kind) is tuple:
+                kind, default = list[get_args(kind)[0]], None  # type: ignore[misc]
+            if "parse" in spec.metadata:
+                default = None
+            yield _make_option(spec.name, kind, default, spec.metadata)
+
+
+def _make_option(
+    name: str, kind: Any, default: Any, metadata: Mapping[str, Any]
+) -> inspect.Parameter:
+    names = metadata.get("option", f"--{name.replace('_', '-')}").split("/")
+    if kind is bool and default is True:
+        names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
+    details: dict[str, Any] = {key: metadata.get(key) for key in ("help", "metavar", "min", "max")}
+    if metadata.get("is_argument"):
+        option = typer.Argument(**details)
+    else:
+        option = typer.Option(*names, rich_help_panel=metadata.get("group"), **details)
+    is_optional = default is None and type(None) not in get_args(kind)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is ... else default,
+        annotation=Annotated[kind | None if is_optional else kind, option],
+    )
+
+
+def _field_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for spec in dataclasses.fields(cls):
+        nested = _nested(cls, spec)
+        if nested is not None:
+            result[spec.name] = nested(**_field_values(nested, values))
+            continue
+        value = values.get(spec.name)
+        if "help" not in spec.metadata or value is None:
+            continue  # The field keeps its default.
+        if "parse" in spec.metadata:
+            if value:
+                result[spec.name] = spec.metadata["parse"](value)
+        elif isinstance(value, list):
+            result[spec.name] = tuple(item for item in value if item != "")
+        else:
+            result[spec.name] = value
+    return result

@@ -154,20 +154,15 @@ def format_table(
 
 def _cells(hit: Hit, short_ids: Mapping[str, str], is_scored: bool) -> list[str]:
     span = f"{format_time(hit.moment.start)}-{format_time(hit.moment.end)}"
+    recorded = hit.metadata.get("recorded")
     return [
         str(hit.rank),
         f"{hit.score:.3f}" if is_scored and hit.score >= 0 else "",
         "" if match_text(hit).startswith("score ") else match_text(hit),
         span if hit.duration else "image",
-        _recording_day(hit),
+        "" if recorded is None else datetime.fromtimestamp(recorded).strftime("%Y-%m-%d"),
         short_ids.get(hit.clip_id, hit.clip_id),
     ]
-
-
-def _recording_day(hit: Hit) -> str:
-    """Day of the recording here; empty if the file does not say."""
-    recorded = hit.metadata.get("recorded")
-    return "" if recorded is None else datetime.fromtimestamp(recorded).strftime("%Y-%m-%d")
 
 
 def _pad(cells: Sequence[str], widths: Sequence[int], heads: Sequence[str]) -> list[str]:

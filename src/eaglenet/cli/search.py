@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName
+from eaglenet.cli.options import AsJson, StoreName, argument
 from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import CaptionHit, HitList, SearchResult
-    from eaglenet.search.judge import Judge
-    from eaglenet.video.query_decoder import QueryDecoder
 
 PROMPT = "search> "
 HISTORY_LENGTH = 1000
@@ -111,49 +108,36 @@ class OutputOptions:
 
 def search(
     store: StoreName,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT",
-            help='Text to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
-        ),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", "--results", help="Show this many results.")] = 10,
-    queries: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel="Queries",
-            help="Search for each line of a text file; - is standard input.",
-        ),
-    ] = None,
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel="Queries",
-            help="With --video or --similar: rank the lines of a text file for it.",
-        ),
-    ] = None,
+    words: list[str] | None = argument(
+        'Text to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
+        None,
+        metavar="TEXT",
+    ),
+    k: int = option(10, "Show this many results.", name="-k/--results"),
+    queries: Path | None = option(
+        None,
+        "Search for each line of a text file; - is standard input.",
+        group="Queries",
+        metavar="FILE",
+    ),
+    captions: Path | None = option(
+        None,
+        "With --video or --similar: rank the lines of a text file for it.",
+        group="Queries",
+        metavar="FILE",
+    ),
     *,
     source: Annotated[dict[str, Any], Query],
     options: SearchOptions,
     output: OutputOptions,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL#MODEL",
-            rich_help_panel="Ranking",
-            help="Let a vision model on this OpenAI-compatible server order the first 10.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(rich_help_panel="Model", help="Load the model from here, if it has moved."),
-    ] = None,
-    device: Annotated[
-        str, typer.Option(rich_help_panel="Model", help="Run the model on auto, cpu, cuda or mps.")
-    ] = "auto",
+    judge: str | None = option(
+        None,
+        "Let a vision model on this OpenAI-compatible server order the first 10.",
+        group="Ranking",
+        metavar="URL#MODEL",
+    ),
+    model: str | None = option(None, "Load the model from here, if it has moved.", group="Model"),
+    device: str = option("auto", "Run the model on auto, cpu, cuda or mps.", group="Model"),
 ) -> None:
     """Find moments with a text, an image or a video."""
     is_interactive = (
@@ -172,12 +156,21 @@ def search(
         raise UsageError("--captions ranks captions for a video; add --video FILE or --similar ID")
     draw = _require_images() if output.thumbnails else None
     begin_short_command()
-    decoder = _start_decoder() if source.keys() & {"image", "video"} else None
+    decoder = None
+    if source.keys() & {"image", "video"}:
+        from eaglenet.video.query_decoder import QueryDecoder
+
+        decoder = QueryDecoder()
+        decoder.start()  # Its process takes as long as opening the store.
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import runs_through_numpy
 
-    opened_judge = _open_judge(judge)
+    opened_judge = None
+    if judge is not None:
+        from eaglenet.search.judge import Judge
+
+        opened_judge = Judge(judge)
     engine = Engine.open(store, model, device, decoder)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
@@ -307,8 +300,9 @@ def _play(hit: Hit) -> None:
 @contextmanager
 def history() -> Iterator[None]:
     """Keep a history of queries for the arrow keys, if the system has readline."""
-    readline = _import_readline()
-    if readline is None:
+    try:
+        import readline
+    except ImportError:
         yield
         return
     path = data_folder() / "history"
@@ -322,14 +316,6 @@ def history() -> Iterator[None]:
         with suppress(OSError):
             readline.write_history_file(path)
             path.chmod(0o600)
-
-
-def _import_readline() -> ModuleType | None:
-    try:
-        import readline
-    except ImportError:
-        return None
-    return readline
 
 
 def _require_images() -> DrawImage:
@@ -476,23 +462,6 @@ def _print_notes(
         )
 
 
-def _start_decoder() -> QueryDecoder:
-    """Start the process that decodes the query, which takes as long as opening the store."""
-    from eaglenet.video.query_decoder import QueryDecoder
-
-    decoder = QueryDecoder()
-    decoder.start()
-    return decoder
-
-
-def _open_judge(address: str | None) -> Judge | None:
-    if address is None:
-        return None
-    from eaglenet.search.judge import Judge
-
-    return Judge(address)
-
-
 def _print_notice(query: AnyQuery, hits: HitList) -> None:
     if hits.notice:
         hint = "; --literal searches for the text as it is" if query.dates else ""
@@ -510,10 +479,10 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
 
 def highlights(
     store: StoreName,
-    folder: Annotated[
-        Path | None, typer.Argument(help="Only files below this folder, or one file; default: all.")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", "--results", help="Show this many moments.")] = 10,
+    folder: Path | None = argument(
+        "Only files below this folder, or one file; default: all.", None
+    ),
+    k: int = option(10, "Show this many moments.", name="-k/--results"),
     as_json: AsJson = False,
     *,
     filters: Filters,

@@ -12,6 +12,7 @@ import typer
 from eaglenet.cli.options import StoreName
 from eaglenet.cli.terminal import end_short_command, print_line
 from eaglenet.core.errors import UsageError
+from eaglenet.core.settings import option
 
 Model = Annotated[str | None, typer.Option(help="Load the model from here, if it has moved.")]
 Device = Annotated[str, typer.Option(help="Run the model on auto, cpu, cuda or mps.")]
@@ -21,53 +22,31 @@ MIN_TOKEN, MAX_TOKEN = 16, 4096
 
 def serve(
     store: StoreName,
-    host: Annotated[
-        str, typer.Option(help="Listen on this address; a public one needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Listen on this port; 0 is any free one.")
-    ] = 8000,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Require the token in this file; - is standard input. Or set EAGLENET_TOKEN.",
-        ),
-    ] = None,
+    host: str = option("127.0.0.1", "Listen on this address; a public one needs a token."),
+    port: int = option(8000, "Listen on this port; 0 is any free one.", min=0, max=65535),
+    token_file: Path | None = option(
+        None,
+        "Require the token in this file; - is standard input. Or set EAGLENET_TOKEN.",
+        metavar="FILE",
+    ),
     model: Model = None,
     device: Device = "auto",
-    rate: Annotated[
-        float, typer.Option(min=0.1, help="Allow this many searches per second and client.")
-    ] = 100.0,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Abort a request after this many seconds.")
-    ] = 30.0,
-    allow_uploads: Annotated[
-        bool,
-        typer.Option("--allow-uploads", help="Allow searches with uploaded images and videos."),
-    ] = False,
-    agents: Annotated[
-        bool, typer.Option("--agents", help="Answer assistants at /mcp (MCP over HTTP).")
-    ] = False,
-    save_folder: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="With --agents: let them save clips into a folder."),
-    ] = None,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL#MODEL",
-            help="Let a vision model on this OpenAI-compatible server order the first 10.",
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Serve shard I of N of the store, without the page."),
-    ] = None,
-    shards: Annotated[
-        str | None,
-        typer.Option(metavar="URL,URL,...", help="Search in these shards, 1/N to N/N."),
-    ] = None,
+    rate: float = option(100.0, "Allow this many searches per second and client.", min=0.1),
+    timeout: float = option(30.0, "Abort a request after this many seconds.", min=0.1),
+    allow_uploads: bool = option(False, "Allow searches with uploaded images and videos."),
+    agents: bool = option(False, "Answer assistants at /mcp (MCP over HTTP)."),
+    save_folder: Path | None = option(
+        None, "With --agents: let them save clips into a folder.", metavar="FOLDER"
+    ),
+    judge: str | None = option(
+        None,
+        "Let a vision model on this OpenAI-compatible server order the first 10.",
+        metavar="URL#MODEL",
+    ),
+    shard: str | None = option(
+        None, "Serve shard I of N of the store, without the page.", metavar="I/N"
+    ),
+    shards: str | None = option(None, "Search in these shards, 1/N to N/N.", metavar="URL,URL,..."),
 ) -> None:
     """Search in a browser and over HTTP."""
     # Waiting threads that spin take the core of those they wait for: with other work on the
@@ -146,10 +125,9 @@ def read_token(file: Path | None) -> str | None:
 
 def mcp(
     store: StoreName,
-    save_folder: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Let assistants save clips into this folder."),
-    ] = None,
+    save_folder: Path | None = option(
+        None, "Let assistants save clips into this folder.", metavar="FOLDER"
+    ),
     model: Model = None,
     device: Device = "auto",
 ) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName
+from eaglenet.cli.options import AsJson, StoreName, argument
 from eaglenet.cli.results import format_time
-from eaglenet.cli.terminal import pluralize, print_json, print_line
+from eaglenet.cli.terminal import format_bytes, pluralize, print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.store.base import Store
@@ -24,8 +25,6 @@ LABEL_WIDTH = 18
 
 
 class TableFormat(StrEnum):
-    """Formats of an export."""
-
     parquet = "parquet"
     lance = "lance"
     csv = "csv"
@@ -53,10 +52,10 @@ def info(store: StoreName, as_json: AsJson = False) -> None:
         print_line(f"{label:<{LABEL_WIDTH}} {text}".rstrip())
     if values["damaged_files"] or values["skipped_files"]:
         print_line("`eaglenet store files` names damaged and skipped files", is_error=True)
-    print_line(f"{'size on disk':<{LABEL_WIDTH}} {_size(total)}")
+    print_line(f"{'size on disk':<{LABEL_WIDTH}} {format_bytes(total)}")
     for name, size in sorted(usage.items(), key=lambda part: -part[1]):
         percentage = f"{size / max(total, 1):.0%}"
-        print_line(f"  {name:<{LABEL_WIDTH - 2}} {_size(size):>9}  {percentage:>4}")
+        print_line(f"  {name:<{LABEL_WIDTH - 2}} {format_bytes(size):>9}  {percentage:>4}")
 
 
 def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -96,14 +95,6 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _size(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 @store.command()
 def files(store: StoreName, as_json: AsJson = False) -> None:
     """List all indexed files, and why others were skipped."""
@@ -123,13 +114,9 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
 @store.command()
 def transcript(
     store: StoreName,
-    file: Annotated[str, typer.Argument(help="Path of an indexed video, or the id of a clip.")],
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the lines as .srt or .vtt.")
-    ] = None,
-    source: Annotated[
-        int, typer.Option(min=1, metavar="NUMBER", help="Use this one of several transcripts.")
-    ] = 1,
+    file: str = argument("Path of an indexed video, or the id of a clip."),
+    save: Path | None = option(None, "Write the lines as .srt or .vtt.", metavar="FILE"),
+    source: int = option(1, "Use this one of several transcripts.", metavar="NUMBER", min=1),
     as_json: AsJson = False,
 ) -> None:
     """Show or save what is said in a video: subtitles, recognised speech, on-screen text."""
@@ -164,7 +151,7 @@ def transcript(
 @store.command()
 def remove(
     store: StoreName,
-    paths: Annotated[list[str], typer.Argument(help="Files, or folders with everything in them.")],
+    paths: list[str] = argument("Files, or folders with everything in them."),
 ) -> None:
     """Remove files from a store. The files themselves are not changed."""
     from eaglenet.indexing.maintenance import remove as remove_files
@@ -177,8 +164,8 @@ def remove(
 @store.command()
 def recall(
     store: StoreName,
-    k: Annotated[int, typer.Option("-k", min=1, help="Compare shortlists of this length.")] = 100,
-    queries: Annotated[int, typer.Option(min=1, help="Use this many clips as queries.")] = 100,
+    k: int = option(100, "Compare shortlists of this length.", name="-k", min=1),
+    queries: int = option(100, "Use this many clips as queries.", min=1),
     as_json: AsJson = False,
 ) -> None:
     """Measure how much of the exact shortlist the codes of a store find, and how fast."""
@@ -186,13 +173,12 @@ def recall(
     from eaglenet.store.kinds import open_store
 
     result = measure_recall(open_store(store), k=k, num_queries=queries)
-    if as_json:
-        print_json(asdict(result))
-        return
-    print_line(
+    print_record(
+        asdict(result),
+        as_json,
         f"{store}, {result.index}: "
         f"recall@{result.k} {result.recall:.4f} over {result.queries} queries, "
-        f"{result.milliseconds:.1f} ms per query (exact scan {result.exact_milliseconds:.1f} ms)"
+        f"{result.milliseconds:.1f} ms per query (exact scan {result.exact_milliseconds:.1f} ms)",
     )
 
 
@@ -202,11 +188,8 @@ def verify(store: StoreName, as_json: AsJson = False) -> None:
     from eaglenet.store.kinds import open_store
 
     counts = open_store(store).verify()
-    if as_json:
-        print_json(asdict(counts))
-        return
     clips, files = pluralize(counts.clips, "clip"), pluralize(counts.files, "file")
-    print_line(f"intact: {clips} of {files} in {store}")
+    print_record(asdict(counts), as_json, f"intact: {clips} of {files} in {store}")
 
 
 @store.command()
@@ -256,15 +239,13 @@ def upgrade(store: StoreName) -> None:
 @store.command("export")
 def export_tables(
     store: StoreName,
-    folder: Annotated[Path, typer.Argument(help="New folder for the tables.")],
-    table_format: Annotated[
-        TableFormat,
-        typer.Option(
-            "--format",
-            help="Write parquet (needs eaglenet[parquet]), lance (eaglenet[lance]) or csv (without "
-            "features and thumbnails).",
-        ),
-    ] = TableFormat.parquet,
+    folder: Path = argument("New folder for the tables."),
+    table_format: TableFormat = option(
+        TableFormat.parquet,
+        "Write parquet (needs eaglenet[parquet]), lance (eaglenet[lance]) or csv (without "
+        "features and thumbnails).",
+        name="--format",
+    ),
 ) -> None:
     """Write clips, files and transcripts as tables for other programs."""
     from eaglenet.indexing.exchange import export_store
@@ -277,7 +258,7 @@ def export_tables(
 @store.command("import")
 def import_tables(
     store: StoreName,
-    folder: Annotated[Path, typer.Argument(help="Folder that `eaglenet store export` wrote.")],
+    folder: Path = argument("Folder that `eaglenet store export` wrote."),
 ) -> None:
     """Add exported tables to a store; a new store is made if there is none."""
     from eaglenet.indexing.exchange import import_store

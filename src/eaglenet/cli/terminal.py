@@ -62,6 +62,15 @@ def print_json(value: Any) -> None:
     print(text)
 
 
+def print_record(record: Any, as_json: bool, *lines: str) -> None:
+    """Print a record as JSON, or lines for people."""
+    if as_json:
+        print_json(record)
+    else:
+        for line in lines:
+            print_line(line)
+
+
 def pluralize(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun.
 
@@ -69,6 +78,19 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
     ('1 clip', '1,200 copies')
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes with two digits or more.
+
+    >>> format_bytes(44_900_000), format_bytes(1_500_000_000), format_bytes(16_300_000_000)
+    ('45 MB', '1.5 GB', '16 GB')
+    """
+    unit = "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if count >= 1000:
+            count, unit = count / 1000, larger
+    return f"{count:.{int(count < 10 and unit != 'bytes')}f} {unit}"
 
 
 class SafeFormatter(logging.Formatter):
@@ -163,7 +185,6 @@ class Heartbeat:
         self._is_done.set()
 
     def print(self, line: str) -> None:
-        """Print a line of progress."""
         self._last_line = time.monotonic()
         print_line(line, is_error=True)
 

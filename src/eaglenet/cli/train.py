@@ -7,9 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import (
     AsJson,
@@ -22,12 +20,14 @@ from eaglenet.cli.options import (
     Settings,
     Tower,
     Variants,
+    argument,
     root_setting,
 )
 from eaglenet.cli.terminal import escape_line, pluralize, show_progress
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.registry import imported_modules
 from eaglenet.core.run_folder import WHOLE_MODEL
+from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck
@@ -37,14 +37,12 @@ if TYPE_CHECKING:
 
 
 def train(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="METHOD",
-            help="Method (`eaglenet recipes`), row of the paper such as table1/xpool-b16, "
-            "experiment.json, or small.",
-        ),
-    ],
+    name: str = argument(
+        "Method (`eaglenet recipes`), row of the paper such as table1/xpool-b16, "
+        "experiment.json, or small.",
+        metavar="METHOD",
+    ),
+    *,
     output: Output,
     data: Data = "",
     tower: Tower = "",
@@ -53,12 +51,9 @@ def train(
     root: Root = "",
     settings: Settings = None,
     device: Device = "auto",
-    log: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="Also log to tensorboard, wandb or trackio; commas between them."
-        ),
-    ] = "",
+    log: str = option(
+        "", "Also log to tensorboard, wandb or trackio; commas between them.", metavar="NAMES"
+    ),
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,18 +64,22 @@ def train(
     command is repeated with a larger --set training.epochs=N.
     """
     from eaglenet.research.experiments.runs import train as run_training
-    from eaglenet.research.small.run import TOWER_RECIPES
-    from eaglenet.research.training.loggers import parse_boards
+    from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
+    from eaglenet.research.training.checkpoint import parse_boards
 
     boards = parse_boards(log)
     if name in TOWER_RECIPES:
         if data or tower or protocol or variants or root:
             raise UsageError(f"{name} trains towers, with only --set (docs/how-to/make_small.md)")
-        train_towers(name, output, settings, device)
+        model = train_pairs(TOWER_RECIPES[name].changed(settings or []), output, device=device)
+        print(
+            f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
+            f"--model {shell_quote(model)}"
+        )
         return
     # A dry run reports a wrong root together with everything else that is missing.
     at_root = [f"data.root={root}"] if dry_run and root else root_setting(root)
-    experiment = find_experiment(name, data, tower, protocol, variants)
+    _, experiment = find_experiment(name, data, tower, protocol, variants)
     experiment = experiment.override([*at_root, *(settings or [])])
     if dry_run:
         dry_run_experiment(experiment, device, as_json)
@@ -108,18 +107,6 @@ def train(
     print_result(run, output)
 
 
-def train_towers(name: str, output: Path, settings: list[str] | None, device: str) -> None:
-    """Train towers: `--set folders=A,B`, `start.vision=...`, `start.text=...`."""
-    from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
-
-    experiment = TOWER_RECIPES[name].changed(settings or [])
-    model = train_pairs(experiment, output, device=device)
-    print(
-        f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
-        f"--model {shell_quote(model)}"
-    )
-
-
 def print_result(run: Run, output: Path) -> None:
     """Print the recalls of the selected epoch with their split, and the next command."""
     from eaglenet.research.data import SOURCES
@@ -145,13 +132,10 @@ def print_result(run: Run, output: Path) -> None:
 def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> None:
     """Build the method and count the data without decoding or training; report every problem."""
     from eaglenet.research.experiments.build import check_experiment
-    from eaglenet.research.training.distributed import join, leave
+    from eaglenet.research.training.distributed import join
 
-    world = join(device)
-    try:
+    with join(device) as world:
         check = check_experiment(experiment, world)
-    finally:
-        leave(world)
     if not world.is_main:
         return
     if as_json:
@@ -196,14 +180,12 @@ def split_line(part: Mapping[str, Any]) -> str:
 
 
 def recipes(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Method, row of the paper (table1/xpool-b16), table of the paper (table1) or "
-            "experiment.json; without it, list the axes.",
-        ),
-    ] = "",
+    name: str = argument(
+        "Method, row of the paper (table1/xpool-b16), table of the paper (table1) or "
+        "experiment.json; without it, list the axes.",
+        "",
+        metavar="[NAME]",
+    ),
     data: Data = "",
     tower: Tower = "",
     protocol: Protocol = "",
@@ -223,39 +205,33 @@ def recipes(
         axes = list_axes()
         print(json.dumps(axes, indent=2) if as_json else "\n".join(axes_lines(axes)))
         return
-    rows = {row: recipe for row, recipe in _items(paper_recipes()) if row.startswith(f"{name}/")}
-    if rows:
-        commands = {row: recipe.command for row, recipe in rows.items()}
-        width = max(map(len, commands))
-        lines = [f"{row:<{width}}  {command}" for row, command in commands.items()]
-        print(json.dumps(commands, indent=2) if as_json else "\n".join(lines))
+    rows = paper_recipes()
+    commands = {row: rows[row].command for row in rows if row.startswith(f"{name}/")}
+    if commands:
+        print(json.dumps(commands, indent=2) if as_json else "\n".join(_columns(commands, "")))
         return
-    experiment = find_experiment(name, data, tower, protocol, variants).override(settings or [])
+    recipe, experiment = find_experiment(name, data, tower, protocol, variants)
+    experiment = experiment.override(settings or [])
     if as_json:
         print(json.dumps(experiment.to_plain(), indent=2))
         return
-    if not name.endswith(".json"):
-        print(find_recipe(name, data, tower, protocol, variants).command)
+    if recipe is not None:
+        print(recipe.command)
     print("\n".join(difference_lines(experiment)))
-
-
-def _items(registry: Any) -> Iterable[tuple[str, Any]]:
-    return ((name, registry[name]) for name in registry)
 
 
 def list_axes() -> dict[str, Any]:
     """Every axis with its values, as plain data."""
     from eaglenet.methods import METHODS
     from eaglenet.research.recipes import DATA, PROTOCOLS, VARIANTS, paper_recipes
-    from eaglenet.research.recipes.benchmarks import TOWERS
     from eaglenet.research.recipes.recipe import OTHER_TOWERS
+    from eaglenet.research.recipes.setups import TOWERS
 
-    methods = {
-        name: spec.paper + (" (approximate)" if spec.is_approximate else "")
-        for name, spec in _items(METHODS)
-    }
     return {
-        "methods": methods,
+        "methods": {
+            name: METHODS[name].paper + (" (approximate)" if METHODS[name].is_approximate else "")
+            for name in METHODS
+        },
         "data": {
             name: {"title": axis.title, "towers": {t: list(p) for t, p in axis.towers.items()}}
             for name, axis in DATA.items()
@@ -274,20 +250,15 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
     """The axes in about forty lines."""
     lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
     lines += ["", "METHOD", *_wrapped(axes["methods"])]
-    lines += ["", "--data: towers, the default first"]
-    width = max(map(len, axes["data"]))
-    for name, entry in axes["data"].items():
-        lines.append(f"  {name:<{width}}  {entry['title']}: {_short(entry['towers'])}")
-    lines += ["", "--tower"]
-    width = max(map(len, axes["towers"]))
-    lines += [f"  {name:<{width}}  {title}" for name, title in axes["towers"].items()]
-    lines += ["", "--protocol"]
-    width = max(map(len, axes["protocols"]))
-    lines += [f"  {name:<{width}}  {title}" for name, title in axes["protocols"].items()]
+    data = {
+        name: f"{entry['title']}: {_short(entry['towers'])}" for name, entry in axes["data"].items()
+    }
+    lines += ["", "--data: towers, the default first", *_columns(data)]
+    lines += ["", "--tower", *_columns(axes["towers"])]
+    lines += ["", "--protocol", *_columns(axes["protocols"])]
     lines += ["", "--variant"]
     for method, variants in axes["variants"].items():
-        for name, values in variants.items():
-            lines.append(f"  {method}: {name}={'|'.join(values)}")
+        lines += [f"  {method}: {name}={'|'.join(values)}" for name, values in variants.items()]
     return [
         *lines,
         "",
@@ -296,8 +267,13 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
     ]
 
 
+def _columns(texts: Mapping[str, str], indent: str = "  ") -> list[str]:
+    width = max(map(len, texts))
+    return [f"{indent}{name:<{width}}  {text}" for name, text in texts.items()]
+
+
 def _short(towers: Iterable[str]) -> str:
-    from eaglenet.research.recipes.benchmarks import TOWERS
+    from eaglenet.research.recipes.setups import TOWERS
 
     names = list(towers)
     others = [name for name in names if name not in TOWERS]
@@ -339,30 +315,23 @@ def difference_lines(experiment: Experiment) -> list[str]:
     return [*lines, f"notes: {experiment.notes}"]
 
 
-def find_recipe(
+def find_experiment(
     name: str, data: str, tower: str, protocol: str, variants: list[str] | None
-) -> Recipe:
-    """The recipe of a method, or of a row of the paper's tables, with the given axes."""
-    from eaglenet.research.recipes import Recipe, paper_recipe
+) -> tuple[Recipe | None, Experiment]:
+    """A recipe (of a method or of a row of the paper) and its experiment, or one saved as JSON."""
+    from eaglenet.research.experiments.experiment import Experiment
+    from eaglenet.research.recipes import Recipe, paper_recipes
     from eaglenet.research.recipes.recipe import ROW_NAME
 
     axes = {"data": data, "tower": tower, "protocol": protocol, "variants": tuple(variants or ())}
-    recipe = paper_recipe(name) if ROW_NAME.fullmatch(name) else Recipe(name)
     changes: dict[str, Any] = {axis: value for axis, value in axes.items() if value}
-    return dataclasses.replace(recipe, **changes)
-
-
-def find_experiment(
-    name: str, data: str, tower: str, protocol: str, variants: list[str] | None
-) -> Experiment:
-    """The experiment of a recipe, or one saved as JSON."""
-    from eaglenet.research.experiments.experiment import Experiment
-
-    if not name.endswith(".json"):
-        return find_recipe(name, data, tower, protocol, variants).build()
-    if data or tower or protocol or variants:
-        raise UsageError(
-            f"{name} is a whole experiment; change it with --set instead of --data, --tower, "
-            "--protocol and --variant"
-        )
-    return Experiment.load(Path(name))
+    if name.endswith(".json"):
+        if changes:
+            raise UsageError(
+                f"{name} is a whole experiment; change it with --set instead of --data, --tower, "
+                "--protocol and --variant"
+            )
+        return None, Experiment.load(Path(name))
+    recipe = paper_recipes()[name] if ROW_NAME.fullmatch(name) else Recipe(name)
+    recipe = dataclasses.replace(recipe, **changes)
+    return recipe, recipe.build()

@@ -6,7 +6,7 @@
     log/...           changes to clips, files and transcripts, in order (see ``log``)
     features/...      features of the clips, one record each
     thumbnails/...    JPEG files end to end
-    writer.lease      renewed by the one writer (see ``lease``)
+    writer.lease      renewed by the one writer (see ``log``)
 
 All objects but two are written once and never changed. A commit uploads objects and then names them
 in ``store.json`` by a conditional write: it becomes visible as a whole, or not at all, and a writer
@@ -29,7 +29,6 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.cluster.lease import Lease, hold_lease
 from eaglenet.cluster.log import (
     HEAD,
     PARTS,
@@ -37,10 +36,12 @@ from eaglenet.cluster.log import (
     Chunk,
     Finish,
     Head,
+    Lease,
     Operation,
     SetHubness,
     append,
     encode,
+    hold_lease,
     length_of,
     new_id,
 )
@@ -80,8 +81,6 @@ from eaglenet.store.segments import checksums_of
 
 logger = logging.getLogger(__name__)
 
-OLD_FORMAT = "manifest.json"
-"""Object of stores that eaglenet made before it kept a log."""
 FRESH_SECONDS = 2.0
 """Seconds for which a read of ``store.json`` is reused: each costs a request."""
 ATTEMPTS = 5
@@ -199,11 +198,10 @@ class BucketStore:
         return look[1], self.mirror.file_id
 
     def usage(self) -> dict[str, int]:
-        parts = dict.fromkeys(PARTS, 0)
         with storage_errors():
-            for part in PARTS:
-                parts[part] = sum(entry.size for entry in self.folder.list(f"{part}/"))
-        return parts
+            return {
+                part: sum(entry.size for entry in self.folder.list(f"{part}/")) for part in PARTS
+            }
 
     def verify(self) -> Verified:
         """Compare every object with its hash, and the local copy with its checksums."""
@@ -299,7 +297,6 @@ class BucketWriter:
         return num_visible
 
     def _append(self, operation: Operation) -> None:
-        """Add an operation to the log."""
         with storage_errors():
             self.lease.require()
             head, operation = _append_operation(self.folder, self.head, operation)
@@ -403,15 +400,7 @@ def read_head(folder: ObjectFolder) -> Head | None:
         try:
             return Head.read(folder)
         except MissingObjectError:
-            pass
-        try:
-            folder.tag(OLD_FORMAT)
-        except MissingObjectError:
             return None
-    raise StoreError(
-        f"{folder.url} was made by an earlier eaglenet, in a format that is no longer read. Index "
-        f"again into another location: eaglenet index PATH --store {shell_quote(folder.url)}-2"
-    )
 
 
 @contextmanager
@@ -532,7 +521,6 @@ def _operations_of(
 
 
 def _is_inside(starts: NDArray[np.int64], chunks: Sequence[Chunk]) -> NDArray[np.bool_]:
-    """Return a mask of the offsets that lie in one of the chunks."""
     is_inside = np.zeros(len(starts), bool)
     for chunk in chunks:
         is_inside |= (starts >= chunk.start) & (starts < chunk.end)

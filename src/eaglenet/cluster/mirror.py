@@ -203,7 +203,6 @@ class Mirror:
         return writer
 
     def _operations(self, head: Head, position: Position) -> Iterator[tuple[Position, Operation]]:
-        """Operations after a position."""
         for chunk in head.parts["log"]:
             if chunk.end <= position.end:
                 continue
@@ -251,7 +250,6 @@ class Mirror:
 
 
 def cache_bytes() -> int:
-    """Bytes that all copies may take together."""
     text = os.environ.get(BYTES_VARIABLE, "")
     if text and not text.isdigit():
         raise UsageError(f"{BYTES_VARIABLE} is a number of bytes, not {text!r:.60}")
@@ -284,7 +282,8 @@ def merge_operations(
         is_plain = isinstance(operation, Changes) and not (
             operation.removed_files or operation.removed_sources or operation.windows
         )
-        if is_plain and pending is not None and _num_clips(pending[1]) < MERGE_CLIPS:
+        num_pending = sum(map(len, pending[1].clips)) if pending is not None else 0
+        if is_plain and pending is not None and num_pending < MERGE_CLIPS:
             assert isinstance(operation, Changes)
             previous = pending[1]
             joint_changes = Changes(
@@ -304,10 +303,6 @@ def merge_operations(
             yield position, operation
     if pending is not None:
         yield pending
-
-
-def _num_clips(changes: Changes) -> int:
-    return sum(map(len, changes.clips))
 
 
 class MirrorStore(LocalStore):

@@ -89,7 +89,6 @@ class CallSizer:
         self._size = FIRST_CALL
 
     def record(self, clips: int) -> None:
-        """Record the clips of a finished call."""
         now = self._clock()
         if not self._start:
             self._start = now  # The first call includes the start of the workers.

@@ -130,7 +130,6 @@ class RemoteShard:
         self.reason = ""
 
     def submit(self, query: ShardQuery[Answer]) -> Future[list[Answer]]:
-        """Send a query in a thread."""
         return self._threads.submit(self.answer, query)
 
     def answer(self, query: ShardQuery[Answer]) -> list[Answer]:
@@ -158,7 +157,6 @@ class RemoteShard:
         return answers
 
     def record(self, failure: ShardFailureError | None) -> None:
-        """Record a failure, or that the shard answered."""
         if failure is None:
             if self.failed_at is not None:
                 logger.warning("%s answers again", self.name)
@@ -243,10 +241,21 @@ class ShardScan:
         hubness_weights: Sequence[float] | None = None,
     ) -> list[Shortlist]:
         self._last = snapshot
-        if uses_exact_scan(snapshot):
-            return self._scan_vectors(snapshot, queries, k, filters, hubness_weights)
-        count = num_candidates(snapshot, k)
         results = []
+        if uses_exact_scan(snapshot):
+            for chunk in _chunks(len(queries), VECTOR_BYTES // (4 * queries.shape[1])):
+                weights_of_chunk = None
+                if hubness_weights is not None:
+                    weights_of_chunk = [hubness_weights[number] for number in chunk]
+                vectors = queries[chunk.start : chunk.stop]
+                query = self._vector_query(snapshot, vectors, k, filters, weights_of_chunk)
+                lists = self._answers(query)
+                results += [
+                    merge_shortlists([each[index] for each in lists], k)
+                    for index in range(len(chunk))
+                ]
+            return results
+        count = num_candidates(snapshot, k)
         for chunk in _chunks(len(queries), min(CODED_QUERIES, CANDIDATES // num_ranked(count))):
             weights = np.stack([weights_of(queries[number]) for number in chunk])
             answers = self._answers(self._code_query(snapshot, weights, count, filters))
@@ -254,27 +263,6 @@ class ShardScan:
                 rows = merge_best([near[index] for near in answers], count, snapshot.num_rows)
                 weight = hubness_weights[number] if hubness_weights else 0.0
                 results.append(rank_candidates(snapshot, rows, queries[number], k, weight))
-        return results
-
-    def _scan_vectors(
-        self,
-        snapshot: Snapshot,
-        queries: Vectors,
-        k: int,
-        filters: Filters | None,
-        hubness_weights: Sequence[float] | None,
-    ) -> list[Shortlist]:
-        results = []
-        for chunk in _chunks(len(queries), VECTOR_BYTES // (4 * queries.shape[1])):
-            weights = None
-            if hubness_weights is not None:
-                weights = [hubness_weights[number] for number in chunk]
-            vectors = queries[chunk.start : chunk.stop]
-            answers = self._answers(self._vector_query(snapshot, vectors, k, filters, weights))
-            results += [
-                merge_shortlists([lists[index] for lists in answers], k)
-                for index in range(len(chunk))
-            ]
         return results
 
     def _answers(self, query: ShardQuery[Answer]) -> list[list[Answer]]:
@@ -321,7 +309,6 @@ class ShardScan:
         filters: Filters | None = None,
         hubness_weights: Sequence[float] | None = None,
     ) -> ShardQuery[Shortlist]:
-        """Query for the best clips of each shard."""
         body = {
             **self._body(snapshot, filters),
             "k": k,
@@ -343,7 +330,6 @@ class ShardScan:
         count: int,
         filters: Filters | None = None,
     ) -> ShardQuery[Near]:
-        """Query for the best codes of each shard."""
         body = {**self._body(snapshot, filters), "count": count, "weights": pack(weights, "<i2")}
         by_prefixes = has_prefixes(snapshot.num_rows, weights.shape[-1] // WORD_BITS)
         return ShardQuery(
@@ -396,7 +382,6 @@ class ShardScan:
                     probes[shard] = shard.submit(self._probe_query(self._last))
 
     def close(self) -> None:
-        """Stop sending queries."""
         self._stop.set()
         for shard in self.shards:
             shard.close()

@@ -99,10 +99,6 @@ def unpack(text: str, dtype: str) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text, validate=True), dtype)
 
 
-def pack_shortlist(shortlist: Shortlist) -> dict[str, str]:
-    return {"rows": pack(shortlist.rows, "<i8"), "cosines": pack(shortlist.cosines, "<f4")}
-
-
 def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortlist:
     """Decode the best clips of a shard; raises ``ValueError`` for what no scan of it returns."""
     rows, cosines = unpack(body["rows"], "<i8"), unpack(body["cosines"], "<f4")
@@ -237,7 +233,6 @@ class Shard:
             snapshot.codes(*rows)
 
     def scan(self, request: ScanRequest) -> Lists:
-        """Best clips of this shard."""
         snapshot, row_mask = self._check(request)
         queries = _arrays("vectors", request.vectors, "<f4", request.dim).astype(np.float32)
         if not np.isfinite(queries).all():
@@ -249,7 +244,11 @@ class Shard:
             shortlists = exact_shortlists(
                 snapshot, queries, request.k, row_mask, self.shard, hubness_weights=weights
             )
-        return {"lists": [pack_shortlist(shortlist) for shortlist in shortlists]}
+        lists = [
+            {"rows": pack(shortlist.rows, "<i8"), "cosines": pack(shortlist.cosines, "<f4")}
+            for shortlist in shortlists
+        ]
+        return {"lists": lists}
 
     def near(self, request: NearRequest) -> Lists:
         """Clips of this shard that may be among those with the nearest codes of the store."""
@@ -306,7 +305,6 @@ def _other_version(text: str) -> Problem:
 
 
 def _arrays(name: str, text: str, dtype: str, size: int) -> NDArray[Any]:
-    """Decode a field of a request as ``[queries, size]``."""
     try:
         values = unpack(text, dtype)
     except ValueError as error:

@@ -32,7 +32,7 @@ def option(default: Any, help: str, *, name: str = "", **metadata: Any) -> Any:
     """Declare a dataclass field that the command line can set.
 
     name: name of the option, if it is not that of the field. ``metadata`` is described in
-    :mod:`eaglenet.cli.dataclass_options`.
+    :mod:`eaglenet.cli.options`.
     """
     named = {"option": name} if name else {}
     return dataclasses.field(default=default, metadata={"help": help, **named, **metadata})

@@ -1,7 +1,7 @@
 """Options of an index run, for Python and for the command line.
 
 Quick to import: the command line makes its options from these classes
-(:mod:`eaglenet.cli.dataclass_options`).
+(:mod:`eaglenet.cli.options`).
 """
 
 from __future__ import annotations

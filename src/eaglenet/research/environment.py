@@ -21,7 +21,6 @@ RECORDED = ("torch", "numpy", "safetensors", "tokenizers", "av", "triton")
 
 
 def describe_environment(packages: Sequence[str] = RECORDED) -> dict[str, Any]:
-    """Versions, commit and hardware of this process."""
     versions = {"eaglenet": __version__, "python": platform.python_version()}
     for package in packages:
         try:
@@ -37,7 +36,6 @@ def describe_environment(packages: Sequence[str] = RECORDED) -> dict[str, Any]:
 
 
 def describe_hardware() -> dict[str, Any]:
-    """Processor, cores, memory and accelerators."""
     hardware: dict[str, Any] = {
         "platform": platform.platform(),
         "processor": _processor_name(),

@@ -15,6 +15,7 @@ machine does it with one part.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -274,18 +275,17 @@ class Codes:
         largest = limit = int(np.iinfo(distances.dtype).max)
         if count < len(distances):
             every = slice(None, None, SAMPLE_STEP)
-            sample = np.sort(
-                distances[every] if allowed is None else distances[every][allowed[every]]
-            )
-            if 2 * count // SAMPLE_STEP < len(sample):
-                limit = int(sample[2 * count // SAMPLE_STEP])
+            sample = distances[every] if allowed is None else distances[every][allowed[every]]
+            expected = count / SAMPLE_STEP
+            # Three standard deviations more, so that a second pass is rare.
+            limit = _reach(sample, math.ceil(expected + 3 * expected**0.5) + 1)
         near = self._at_most(distances, limit, allowed)
         while len(near) < count and limit < largest:  # The estimate was too low.
             limit = min(limit + 1 + limit // 4, largest)
             near = self._at_most(distances, limit, allowed)
         if len(near) > count:
             values = distances[near]
-            near = near[values <= np.searchsorted(np.cumsum(np.bincount(values)), count)]
+            near = near[values <= _reach(values, count)]
         return near
 
     def _at_most(
@@ -348,6 +348,13 @@ def _nearest(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int
         keys = _keys(rows[indices], distances[indices])
         indices = indices[keys <= np.partition(keys, count - 1)[count - 1]]
     return indices
+
+
+def _reach(distances: Distances, count: int) -> int:
+    """Smallest distance within which ``count`` of these are, or the largest of the type."""
+    within = np.cumsum(np.bincount(distances, minlength=1))
+    largest = int(np.iinfo(distances.dtype).max)
+    return int(np.searchsorted(within, count)) if within[-1] >= count else largest
 
 
 def _best(rows: NDArray[np.int64], scores: NDArray[np.int32], count: int) -> NDArray[np.int64]:

@@ -11,12 +11,12 @@ import torch
 
 from eaglenet.core.errors import DatasetError
 from eaglenet.core.types import FrameSpec, PairBatch, TextFeatures, Tokens, VideoFeatures
-from eaglenet.research.data.batches import prefetch
 from eaglenet.research.data.features import FeatureSplit, PackedTokens
 from eaglenet.research.data.frame_cache import FrameCache
 from eaglenet.research.data.records import RetrievalProtocol, Split, VideoRecord, make_split
 from eaglenet.research.data.sources import cached_source
 from eaglenet.research.experiments.stored_data import feature_source
+from eaglenet.research.training.epochs import prefetch
 from eaglenet.video.decoding import decode, write_video
 
 SPEC = FrameSpec(num_frames=3, size=32)
@@ -41,7 +41,7 @@ def split(tmp_path: Path) -> Split:
         write_video(path, frames, fps=4)
         captions = (f"c {2 * number + 1}", f"c {2 * number + 2}")
         records.append(VideoRecord(f"v{number}", captions, path))
-    return make_split("toy", "train", RetrievalProtocol("toy", "toy"), records)
+    return make_split("toy", "train", RetrievalProtocol("toy"), records)
 
 
 def brightness(batch: PairBatch) -> list[int]:
@@ -62,7 +62,7 @@ def test_feature_pairs_match_texts_with_their_videos() -> None:
         video_of_text=torch.tensor([0, 1, 1, 2, 2]),
         video_ids=("a", "b", "c"),
         captions=("1", "2", "3", "4", "5"),
-        protocol=RetrievalProtocol("toy", "toy"),
+        protocol=RetrievalProtocol("toy"),
     )
     batch = feature_source(split).pairs([4, 0, 3])
     assert isinstance(batch.texts, TextFeatures)

@@ -116,7 +116,7 @@ def test_ids_that_fit_several_files_are_told(root: Path, clip: bytes) -> None:
 
 
 def test_a_video_without_captions_makes_the_check_incomplete(tmp_path: Path, files: Any) -> None:
-    report = check_dataset("didemo", files.didemo(tmp_path), splits=["train"], probe_files=False)
+    report = check_dataset("didemo", files.didemo(tmp_path), splits=["train"])
     assert report.splits[0].left_out[0].reason == "no caption in the annotations"
     assert report.exit_code == 3
 

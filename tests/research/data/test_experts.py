@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.research.data.demo.experts import TOKENS, WIDTHS, write_experts
-from eaglenet.research.data.experts import ExpertSplit, load_expert_folder, save_teacher
-from eaglenet.research.data.features import load_feature_folder
+from eaglenet.research.data.experts import load_expert_folder, save_teacher
+from eaglenet.research.data.features import FeatureSplit, load_feature_folder
 
 VIDEOS = 14
 
@@ -38,7 +38,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def split(written: Path) -> ExpertSplit:
+def split(written: Path) -> FeatureSplit:
     """The folder of experts, read back."""
     return load_expert_folder(written)
 
@@ -48,7 +48,7 @@ def change_index(folder: Path, **changes: object) -> None:
     (folder / "index.json").write_text(json.dumps({**index, **changes}))
 
 
-def test_every_expert_has_its_width_and_some_are_missing(split: ExpertSplit) -> None:
+def test_every_expert_has_its_width_and_some_are_missing(split: FeatureSplit) -> None:
     assert split.expert_widths == dict(sorted(WIDTHS.items()))
     batch = split.video_batch([3, 1])
     assert batch.experts is not None
@@ -64,7 +64,7 @@ def test_every_expert_has_its_width_and_some_are_missing(split: ExpertSplit) -> 
         assert everything[name].values[~present].abs().sum() == 0
 
 
-def test_a_batch_equals_a_loop_over_the_packed_files(written: Path, split: ExpertSplit) -> None:
+def test_a_batch_equals_a_loop_over_the_packed_files(written: Path, split: FeatureSplit) -> None:
     counts = np.load(written / "expert_colour_counts.npy")
     values = np.load(written / "expert_colour.npy").astype(np.float32)
     seconds = np.load(written / "expert_colour_seconds.npy")
@@ -80,7 +80,7 @@ def test_a_batch_equals_a_loop_over_the_packed_files(written: Path, split: Exper
         torch.testing.assert_close(colour.seconds[video, :count], torch.from_numpy(seconds[rows]))
 
 
-def test_selected_videos_bring_their_experts_and_texts(split: ExpertSplit) -> None:
+def test_selected_videos_bring_their_experts_and_texts(split: FeatureSplit) -> None:
     part = split.select([9, 2, 5])
     whole, chosen = split.videos.experts, part.videos.experts
     assert whole is not None

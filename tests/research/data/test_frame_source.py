@@ -21,7 +21,6 @@ from eaglenet.research.data.sources import SOURCES, DataChoice, Opening, Source
 from eaglenet.research.experiments.build import build_method, default_split
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.runs import train
-from eaglenet.research.experiments.stored_data import feature_folder
 from eaglenet.research.recipes import Recipe
 
 SMALL = [
@@ -125,7 +124,7 @@ def test_a_head_trains_on_features_that_are_made_once(folder: Path, tmp_path: Pa
     experiment = Recipe("drl", "frames").build().override([*SMALL, f"data.root={folder}"])
     run = train(experiment, tmp_path / "run", device="cpu")
     assert run.result["metrics"]["t2v"]["queries"] == 10
-    made = feature_folder(experiment.data, "train", tmp_path / "run" / "frames")
+    (made,) = (tmp_path / "run" / "frames").glob("*/train")
     before = (made / "index.json").stat().st_mtime_ns
     train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
     again = experiment.override([f"data.cache={tmp_path / 'run' / 'frames'}", "training.seed=2"])
@@ -170,7 +169,7 @@ def test_methods_are_compared_on_it_and_the_report_draws_the_table(
         assert f"| {column} |" in table
     for row in ("clip4clip", "drl"):
         assert f"\n| {row} |" in table
-        assert row in (tmp_path / "out" / "report" / "report.html").read_text()
+        assert row in (tmp_path / "out" / "report" / "report.md").read_text()
     finished = tmp_path / "out" / "clip4clip" / "seed-0" / "result.json"
     before = finished.stat().st_mtime_ns
     assert CliRunner().invoke(app, words).exit_code == 0

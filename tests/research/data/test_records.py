@@ -21,7 +21,7 @@ from eaglenet.research.data.records import (
     stable_order,
 )
 
-PROTOCOL = RetrievalProtocol("toy", "every caption is a query")
+PROTOCOL = RetrievalProtocol("toy")
 
 
 def small_split(**changes: object) -> Split:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError, ConfigError
-from eaglenet.research.data.batches import PairSampler
+from eaglenet.research.training.epochs import PairSampler
 
 # 9 videos with 5 captions each: 45 texts.
 OWNERS = torch.arange(9).repeat_interleave(5)

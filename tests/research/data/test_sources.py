@@ -37,7 +37,7 @@ def open_colours(data: DataChoice, split: str, opening: Opening) -> Source:
         torch.arange(frames, dtype=torch.float32).expand(len(records), -1).clone(),
     )
     tokens = opening.reader.tokenize(list(COLOURS), data.max_words)
-    made = make_split("colours", split, RetrievalProtocol("colours", "all of them"), records)
+    made = make_split("colours", split, RetrievalProtocol("colours"), records)
     return clip_source(made, tokens, lambda rows: clips[rows])
 
 
@@ -83,7 +83,7 @@ def test_a_dataset_of_files_is_one_registration(tmp_path: Path) -> None:
 
     def load(root: Path | str, split: str) -> Split:
         video = VideoRecord("a", ("a sheet",), Path(root))
-        return make_split("sheets", split, RetrievalProtocol("sheets", "all"), [video])
+        return make_split("sheets", split, RetrievalProtocol("sheets"), [video])
 
     add_dataset(DatasetSpec("sheets", "Sheets", load, max_words=9))
     try:

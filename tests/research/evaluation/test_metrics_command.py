@@ -65,10 +65,6 @@ def test_post_processing_is_labelled_and_leaves_the_plain_numbers(
     assert "not comparable" in text
 
 
-def test_a_transposed_file_swaps_the_directions(square: Path) -> None:
-    assert run(square, "--transpose")["t2v"]["R@1"] == run(square)["v2t"]["R@1"]
-
-
 def test_wrong_files_are_answered_with_what_was_expected(tmp_path: Path, square: Path) -> None:
     path = tmp_path / "bad.npy"
     np.save(path, np.zeros((2, 3, 4)))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.research.data.moment_files import MomentText, read_moments
+from eaglenet.research.data.annotation_files import MomentText, read_moments
 from eaglenet.research.evaluation.moments import (
     PRECISION_THRESHOLDS,
     average_precision,

@@ -6,7 +6,6 @@ import torch
 from eaglenet.core.errors import UsageError
 from eaglenet.research.evaluation.postprocessing import (
     dual_softmax,
-    dual_softmax_both,
     querybank_norm,
     sinkhorn_norm,
 )
@@ -16,13 +15,6 @@ def test_dual_softmax_by_hand() -> None:
     scores = torch.tensor([[0.0, 1.0, 0.5], [0.0, 0.0, 0.5]])
     expected_prior = torch.tensor([[0.5, 0.7310586, 0.5], [0.5, 0.2689414, 0.5]])
     torch.testing.assert_close(dual_softmax(scores, temperature=1.0), scores * expected_prior)
-
-
-def test_dual_softmax_of_the_other_direction_is_the_transpose() -> None:
-    scores = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
-    t2v, v2t = dual_softmax_both(scores)
-    torch.testing.assert_close(t2v, dual_softmax(scores))
-    torch.testing.assert_close(v2t, dual_softmax(scores.T).T)
 
 
 def test_querybank_norm_demotes_a_hub() -> None:

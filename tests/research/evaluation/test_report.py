@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Clips
-from eaglenet.research.evaluation.document import Figure, Table, to_html, to_markdown
+from eaglenet.core.types import Clips, Tokens
+from eaglenet.research.data.sources import Source
 from eaglenet.research.evaluation.figures import (
     Curve,
-    Gallery,
     QualitativeExample,
     Retrieved,
     bars_figure,
@@ -29,6 +28,7 @@ from eaglenet.research.evaluation.figures import (
 )
 from eaglenet.research.evaluation.paper import recall_against_time
 from eaglenet.research.evaluation.report import write_report
+from eaglenet.research.evaluation.report_blocks import make_table
 from eaglenet.research.evaluation.run_records import group_runs, read_runs
 
 PNG = b"\x89PNG"
@@ -139,13 +139,12 @@ def test_the_first_table_is_of_the_split_in_the_title(
     assert headings[1] == f"## Results on the {titles[other]}"
 
 
-def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
+def test_every_figure_lies_beside_the_report(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
-    page = write_report([tmp_path / "run"], tmp_path / "report").html.read_text()
-    sources = re.findall(r'src="([^"]{0,40})', page)
-    assert sources
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
-    assert "http" not in page
+    text = write_report([tmp_path / "run"], tmp_path / "report").markdown.read_text()
+    figures = re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)
+    assert figures
+    assert all((tmp_path / "report" / figure).is_file() for figure in figures)
 
 
 def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path: Path) -> None:
@@ -186,7 +185,7 @@ def test_scores_of_different_protocols_never_share_a_table(tmp_path: Path) -> No
     assert "(paper)" not in ours
 
 
-def test_the_command_writes_both_files_and_speaks_json(tmp_path: Path) -> None:
+def test_the_command_writes_the_report_and_speaks_json(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     arguments = ["report", str(tmp_path / "run"), str(tmp_path / "none"), "--json"]
     result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "report")])
@@ -194,15 +193,11 @@ def test_the_command_writes_both_files_and_speaks_json(tmp_path: Path) -> None:
     record = json.loads(result.stdout)
     assert record["runs"] == 1
     assert record["unfinished_or_unreadable"][0]["why"] == "no such folder"
-    assert (tmp_path / "report" / "report.html").exists()
+    assert (tmp_path / "report" / "report.md").exists()
 
 
-def test_cells_and_captions_are_escaped() -> None:
-    blocks = [Table(["a|b"], [["<script>"]]), Figure("p", 'say "x" <y>', PNG)]
-    page = to_html("<t>", blocks)
-    assert "<script>" not in page
-    assert "&lt;y&gt;" in page
-    assert "a\\|b" in to_markdown("t", blocks)
+def test_a_bar_in_a_cell_is_escaped() -> None:
+    assert make_table(["a|b"], [["c"]]).startswith("| a\\|b |")
 
 
 def clips_of(num_videos: int) -> Clips:
@@ -223,7 +218,14 @@ def test_examples_are_queries_on_which_the_runs_disagree() -> None:
     assert sorted(choose_queries(best, video_of_text, 2)) == [2, 4]
     assert len(choose_queries(best, video_of_text, 4)) == 4
     sentences, ids = [f"sentence {i}" for i in range(6)], [f"video{i}" for i in range(5)]
-    gallery = Gallery(sentences, ids, video_of_text, lambda rows: clips_of(5)[rows])
+    gallery = Source(
+        lambda rows: Tokens(rows[:, None], rows[:, None] >= 0),
+        lambda rows: clips_of(5)[rows],
+        video_of_text,
+        sentences,
+        ids,
+        "toy",
+    )
     examples = make_examples(best, gallery, 2)
     first = next(example for example in examples if example.query == "sentence 2")
     assert [video.is_right for video in first.videos["first"]] == [True, False]

@@ -518,10 +518,10 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(
 
 
 def test_budgets_that_differ_are_named() -> None:
-    from eaglenet.research.experiments.campaign import CannotRun, RunBudget, TrialRow, budget_lines
+    from eaglenet.research.experiments.campaign import CannotRun, TrialRow, budget_lines
 
     def row(**changes: Any) -> Any:
-        budget = RunBudget(**{"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes})
+        budget = {"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes}
         none = dict.fromkeys(field.name for field in dataclasses.fields(TrialRow))
         return TrialRow(**{**none, "budget": budget})
 

@@ -14,8 +14,7 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.research.data.demo.dataset import demo_split, render_clips
 from eaglenet.research.data.features import load_feature_folder
-from eaglenet.research.experiments.evaluation import evaluate_run
-from eaglenet.research.experiments.feature_export import export_features
+from eaglenet.research.experiments.evaluation import evaluate_run, export_features
 
 
 def run(*arguments: Path | str) -> str:

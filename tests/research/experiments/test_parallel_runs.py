@@ -10,8 +10,7 @@ import pytest
 
 from eaglenet.core.errors import UsageError
 from eaglenet.methods import METHODS
-from eaglenet.research.evaluation.bootstrap import read_ranks
-from eaglenet.research.evaluation.report import write_report
+from eaglenet.research.evaluation.report import read_ranks, write_report
 from eaglenet.research.experiments.campaign import (
     CannotRun,
     Search,
@@ -60,7 +59,7 @@ def test_rows_have_ranks_differences_and_seconds(features: Path, tmp_path: Path)
     trials = [trial(features), trial(features, "still", lr_encoder=0.0)]
     rows = run_campaign(trials, [0], tmp_path, split="val", device="cpu")
     assert len(read_ranks(tmp_path / "tiny" / "seed-0" / "ranks-val.npz")["t2v"]) == 30
-    timed = time_scoring(rows, tmp_path, 70, split="val", device="cpu", say=print)
+    timed = time_scoring(rows, tmp_path, 70, split="val", device="cpu")
     assert "70 x 70 s" in campaign_table(timed)[0]
     assert isinstance(timed[0], TrialRow)
     assert timed[0].pair_seconds["70"] > 0
@@ -72,19 +71,16 @@ def test_rows_have_ranks_differences_and_seconds(features: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_processes_give_the_same_rows_and_a_failed_run_stops_nobody(
-    features: Path, tmp_path: Path
+    features: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = trial(features)
     bad = trial(features, "bad")
     missing = dataclasses.replace(bad.experiment.data, root=str(tmp_path / "nothing"))
     bad = Trial("bad", dataclasses.replace(bad.experiment, data=missing))
-    said: list[str] = []
-    rows = run_campaign(
-        [bad, good], [0, 1], tmp_path / "two", split="val", device="cpu", jobs=2, say=said.append
-    )
+    rows = run_campaign([bad, good], [0, 1], tmp_path / "two", split="val", device="cpu", jobs=2)
     assert isinstance(rows[0], CannotRun)
     assert "no such folder" in rows[0].cannot_run
-    assert any("tried again" in line for line in said)
+    assert "trying again" in caplog.text
     alone = run_campaign([good], [0, 1], tmp_path / "one", split="val", device="cpu")
     assert isinstance(rows[1], TrialRow)
     assert isinstance(alone[0], TrialRow)

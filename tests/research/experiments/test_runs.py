@@ -26,12 +26,13 @@ from eaglenet.core.errors import (
 )
 from eaglenet.models.folder import load
 from eaglenet.research.data.features import load_feature_folder
+from eaglenet.research.evaluation.run_records import read_log
 from eaglenet.research.experiments.evaluation import evaluate_run, feature_notes
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.runs import Run, train
 from eaglenet.research.training import trainer as stopping
 from eaglenet.research.training import trainer as trainer_module
-from eaglenet.research.training.checkpoint import list_checkpoints, read_log
+from eaglenet.research.training.checkpoint import list_checkpoints
 from processes import kill, start, wait
 from sampling import one_in
 from tiny import logged_losses, tiny_experiment, write_features

@@ -6,13 +6,13 @@ import pytest
 
 from eaglenet.core.errors import UnknownNameError
 from eaglenet.research.evaluation.paper import paper_tables
-from eaglenet.research.recipes import paper_recipe, paper_recipes
+from eaglenet.research.recipes import paper_recipes
 from eaglenet.research.recipes.recipe import METHODS_OF_LABELS, TABLE_NUMBERS
 
 
 def test_every_row_builds_its_method_on_its_dataset() -> None:
     for name in paper_recipes():
-        recipe = paper_recipe(name)
+        recipe = paper_recipes()[name]
         experiment = recipe.build()
         assert experiment.data.dataset in (recipe.data, "features")
         if name.startswith(("table1/", "table2/")):
@@ -49,9 +49,9 @@ def test_every_table_of_the_paper_has_its_rows() -> None:
     ],
 )
 def test_rows_expand_to_commands(name: str, expected: str) -> None:
-    assert paper_recipe(name).command == f"eaglenet train {expected}"
+    assert paper_recipes()[name].command == f"eaglenet train {expected}"
 
 
 def test_an_unknown_row_suggests_a_near_one() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'table1/xpool-b16'"):
-        paper_recipe("table1/xpol-b16")
+        paper_recipes()["table1/xpol-b16"]

@@ -29,14 +29,14 @@ from eaglenet.research.experiments.build import build_method, default_split
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.recipes import DATA, TABLES, VARIANTS, Recipe
 from eaglenet.research.recipes.authors import MASKS_FRAMES, ORIGINALS
-from eaglenet.research.recipes.benchmarks import METHOD_TRAINING
 from eaglenet.research.recipes.recipe import INSIDE_CLIP, INSIDE_TOWERS
+from eaglenet.research.recipes.setups import METHOD_TRAINING
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
     freeze_parameters,
     halve_towers,
 )
-from eaglenet.research.training.step import StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 
 DIM, FRAMES, WORDS, PAIRS = 8, 3, 7, 5
 DATASETS = ("msrvtt", "didemo", "msvd", "vatex")
@@ -219,10 +219,7 @@ def take_step(experiment: Experiment) -> None:
     if training.precision == "fp16_weights":
         halve_towers(method)
     optimizer = training.make_optimizer(method)
-    options = StepOptions(
-        training.precision, training.accumulate, training.accumulation, augment=training.augment
-    )
-    losses = training_losses(method, make_batch(small), options, World())
+    losses = training_losses(method, make_batch(small), training, World())
     optimizer.step()
     assert all(value.isfinite() for value in losses.terms.values())
 

@@ -305,7 +305,7 @@ def loss_names(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
         found.append(watched.names)
         return build.Estimate(num_steps, 0.0, None)
 
-    monkeypatch.setattr(build, "try_estimate", one_step)
+    monkeypatch.setattr(build, "estimate_run", one_step)
     return lambda: found[-1]
 
 
@@ -427,7 +427,7 @@ def check_training(experiment: dict[str, Any], expected: dict[str, Any]) -> None
 def test_ablations_have_the_papers_settings(
     line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "try_estimate", lambda *_: "not timed")
+    monkeypatch.setattr(build, "estimate_run", lambda *_: "not timed")
     found = dry_run(line, folder, "--set", f"encoder.source={folder / 'clip-b16'}")
     table, data = shlex.split(line)[2], shlex.split(line)[4]
     assert list(found) == list(TABLES[table])

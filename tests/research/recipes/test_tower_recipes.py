@@ -14,7 +14,7 @@ from eaglenet.encoders.siglip import SiglipConfig, SiglipTextConfig, SiglipVisio
 from eaglenet.research.experiments.build import build_method
 from eaglenet.research.experiments.experiment import EncoderChoice
 from eaglenet.research.recipes import Recipe
-from eaglenet.research.recipes.benchmarks import TOWERS
+from eaglenet.research.recipes.setups import TOWERS
 
 
 @pytest.mark.parametrize("dataset", ["msrvtt", "didemo", "msvd", "vatex"])

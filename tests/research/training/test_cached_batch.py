@@ -13,11 +13,10 @@ from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import EagleNetConfig
+from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.step import (
     FiniteWatch,
-    RandomState,
-    StepOptions,
     split_batch,
     training_losses,
 )
@@ -50,7 +49,7 @@ def losses_and_gradients(
     dtype: torch.dtype, **options: int | str
 ) -> tuple[Losses, dict[str, Tensor], Method]:
     method = make_method(dtype)
-    losses = training_losses(method, make_batch(dtype), StepOptions(**options), World(), seed=5)
+    losses = training_losses(method, make_batch(dtype), TrainingConfig(**options), World(), seed=5)
     gradients = {
         name: value.grad for name, value in method.named_parameters() if value.grad is not None
     }
@@ -96,22 +95,11 @@ def test_dropout_in_the_encoder_is_replayed_in_the_second_pass() -> None:
 
     method = make_method(torch.float64)
     method.encoder.text.dropout = Recorder(0.5)
-    training_losses(method, make_batch(torch.float64), StepOptions(accumulate=3), World())
+    training_losses(method, make_batch(torch.float64), TrainingConfig(accumulate=3), World())
     assert len(seen) == 6
     for first, second in zip(seen[:3], seen[3:], strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=0)
     assert not torch.equal(seen[0][:4] == 0, seen[1][:4] == 0)
-
-
-def test_replaying_goes_on_afterwards_where_it_was() -> None:
-    state = RandomState.capture(torch.device("cpu"))
-    first = torch.rand(3)
-    after = RandomState.capture(torch.device("cpu"))
-    with state.replayed():
-        torch.testing.assert_close(torch.rand(3), first)
-    expected = torch.rand(2)
-    after.restore()
-    torch.testing.assert_close(torch.rand(2), expected)
 
 
 def test_a_batch_is_cut_into_nearly_equal_pieces() -> None:

@@ -13,8 +13,9 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.methods.eaglenet import EagleNetConfig
+from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import World
-from eaglenet.research.training.step import StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 from eaglenet.core.types import Clips, PairBatch, Tokens
 
 towers = ClipConfig(
@@ -39,7 +40,7 @@ for is_compiled in (False, True):
     method.encoder.set_gradient_checkpointing(1)
     if is_compiled:
         method.compile(backend="aot_eager", options=None)
-    losses = training_losses(method, batch, StepOptions(precision="fp32"), World(), seed=1)
+    losses = training_losses(method, batch, TrainingConfig(precision="fp32"), World(), seed=1)
     norms = [p.grad.norm() for p in method.parameters() if p.grad is not None]
     found.append((losses.total, torch.stack(norms)))
 torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)

@@ -14,21 +14,21 @@ from torch import Tensor
 
 from eaglenet.core.errors import DistributedError, NonFiniteError, StoppedError, UsageError
 from eaglenet.core.files import hold_lock
-from eaglenet.core.types import PairBatch
+from eaglenet.core.types import PairBatch, TextFeatures
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import build_method, load_source
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.training import trainer as trainer_module
+from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import (
     World,
     average_gradients,
     gather_tensor,
-    gather_uneven_tensor,
+    gather_uneven,
     join,
-    leave,
 )
 from eaglenet.research.training.epochs import evaluate_source
-from eaglenet.research.training.step import StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 from processes import free_port, run_ranks, start, wait
 from tiny import logged_losses, tiny_experiment
 
@@ -52,7 +52,7 @@ def gradients_of(
             batch.video_ids,
         )
         method.zero_grad()
-        losses = training_losses(method, batch, StepOptions(**options), world, seed=step)
+        losses = training_losses(method, batch, TrainingConfig(**options), world, seed=step)
         average_gradients(method.parameters(), world)
         totals.append(losses.total)
     gradients = {
@@ -75,7 +75,7 @@ def test_two_processes_equal_one_with_the_joined_batch(
         world = join("cpu")
         found = gradients_of(features, world, **options)
         torch.save(found, tmp_path / f"{world.rank}.pt")
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
     for index in range(2):
@@ -100,9 +100,9 @@ def test_a_gathered_tensor_has_the_summed_gradient(tmp_path: Path) -> None:
         mask = gather_tensor(torch.tensor([world.rank == 0]), world)
         assert mask.tolist() == [True, False]
         whole = torch.arange(5.0)[:, None]
-        uneven = gather_uneven_tensor(whole[world.rank :: 2], 5, world)
-        assert uneven.tolist() == whole.tolist()
-        leave(world)
+        uneven = gather_uneven(TextFeatures(whole[world.rank :: 2]), 5, world)
+        assert uneven.sentence.tolist() == whole.tolist()
+        world.__exit__()
 
     run_ranks(rank)
 
@@ -116,7 +116,7 @@ def test_local_gradients_are_those_of_the_released_code(tmp_path: Path) -> None:
         joined = gather_tensor(value, world, "local")
         (joined * (world.rank + 1)).sum().backward()
         assert value.grad.tolist() == [[world.rank + 1.0] * 2] * 3
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
 
@@ -130,7 +130,7 @@ def test_local_gradients_halve_the_encoder_and_keep_the_head(
         world = join("cpu")
         found = gradients_of(features, world, gradients="local")
         torch.save(found, tmp_path / f"{world.rank}.pt")
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
     found = torch.load(tmp_path / "1.pt")["gradients"]
@@ -156,10 +156,10 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(features: Path, tmp_
     def rank() -> None:
         original = trainer_module.training_losses
 
-        def signalled(method: Any, batch: Any, options: Any, world: Any, *, seed: Any) -> Any:
-            if world.rank == 1 and seed == 3:
+        def signalled(method: Any, batch: Any, config: Any, world: Any, **others: Any) -> Any:
+            if world.rank == 1 and others["seed"] == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return original(method, batch, options, world, seed=seed)
+            return original(method, batch, config, world, **others)
 
         trainer_module.training_losses = signalled
         with pytest.raises(StoppedError, match="SIGTERM after step 4 of 250") as stopped:
@@ -199,7 +199,7 @@ def test_shared_evaluation_equals_evaluation_by_one(features: Path, tmp_path: Pa
     def rank() -> None:
         world = join("cpu")
         assert [evaluated(world, **choice) for choice in choices] == expected
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
 
@@ -218,7 +218,7 @@ def test_features_that_are_not_finite_stop_every_process(features: Path) -> None
                 torch.nn.init.constant_(parameter, float("nan"))
         with pytest.raises(NonFiniteError, match="NaN or infinite"):
             evaluate_source(method, source, world)
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)
 

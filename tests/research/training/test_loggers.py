@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 
 from eaglenet.core.errors import UsageError
+from eaglenet.research.evaluation.run_records import read_log
 from eaglenet.research.experiments.runs import train
-from eaglenet.research.training.checkpoint import read_log
-from eaglenet.research.training.loggers import BOARDS, numbers, open_boards, parse_boards
+from eaglenet.research.training.checkpoint import (
+    BOARDS,
+    numbers,
+    open_boards,
+    parse_boards,
+)
 from tiny import tiny_experiment
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from eaglenet.core.types import PairBatch, TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.base import METHODS
+from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import World
-from eaglenet.research.training.step import StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 
 PAIRS, FRAMES, DIM = 4, 3, 8
 SAME_VIDEO = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
@@ -56,7 +57,7 @@ def test_two_captions_of_a_video_are_both_right_unless_the_released_way_is_asked
         return original(text, video, right)
 
     monkeypatch.setattr(method, "losses", watched)
-    training_losses(method, batch, StepOptions(positives=positives), World())
+    training_losses(method, batch, TrainingConfig(positives=positives), World())
     assert torch.equal(seen[0], expected)
 
 
@@ -65,7 +66,7 @@ def test_the_coarse_objective_is_the_softmax_loss_of_mean_frames_and_leaves_the_
 ):
     method, batch = build("xpool"), make_batch()
     right = torch.tensor(SAME_VIDEO).bool()
-    losses = training_losses(method, batch, StepOptions(objective="coarse"), World())
+    losses = training_losses(method, batch, TrainingConfig(), World(), is_coarse=True)
     unit = torch.nn.functional.normalize
     sentences = unit(method.encoder.text(batch.texts.sentence), dim=-1)
     frames = unit(method.encoder.frames(batch.videos.frames), dim=-1)
@@ -86,7 +87,7 @@ def test_the_draws_of_a_step_come_from_its_seed_alone() -> None:
     for seed, drawn_before in ((3, 0), (3, 50), (4, 0)):
         method = build("eaglenet").train()
         torch.rand(drawn_before)
-        losses = training_losses(method, make_batch(), StepOptions(), World(), seed=seed)
+        losses = training_losses(method, make_batch(), TrainingConfig(), World(), seed=seed)
         totals[seed, drawn_before] = losses.total.item()
     assert totals[3, 0] == totals[3, 50] != totals[4, 0]
 

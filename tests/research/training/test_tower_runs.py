@@ -114,7 +114,7 @@ def test_towers_on_two_processes_have_the_losses_of_one(tmp_path: Path, rank: in
 
 def test_every_process_holds_a_part_of_the_blocks_only(tmp_path: Path) -> None:
     from eaglenet.research.experiments.build import build_method
-    from eaglenet.research.training.distributed import is_sharded, join, leave, shard_towers
+    from eaglenet.research.training.distributed import is_sharded, join, shard_towers
 
     def rank() -> None:
         world = join("cpu")
@@ -123,6 +123,6 @@ def test_every_process_holds_a_part_of_the_blocks_only(tmp_path: Path) -> None:
         parts = [value for value in method.parameters() if is_sharded(value)]
         held = sum(value.to_local().numel() for value in parts)
         assert held < 0.6 * sum(value.numel() for value in parts)
-        leave(world)
+        world.__exit__()
 
     run_ranks(rank)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet.research.training.checkpoint import read_log
+from eaglenet.research.evaluation.run_records import read_log
 from processes import free_port
 from tiny import logged_losses
 

@@ -1,6 +1,6 @@
 """Published datasets: their annotation files as splits, under the protocols that the field reports.
 
-Each reader returns a protocol, the videos of a split, and the videos that it left out.
+Each reader returns the name of a protocol, the videos of a split, and the videos it left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.research.data.annotation_files import (
+    MomentText,
     VideoFinder,
     captions_by_video,
     captions_of_entries,
@@ -29,10 +30,10 @@ from eaglenet.research.data.annotation_files import (
     read_json,
     read_json_lines,
     read_list,
+    read_moments,
     refuse_duplicates,
     stem_of,
 )
-from eaglenet.research.data.moment_files import MomentText, read_moments
 from eaglenet.research.data.records import (
     DatasetSpec,
     RetrievalProtocol,
@@ -47,11 +48,10 @@ from eaglenet.research.data.records import (
 from eaglenet.research.data.sources import add_dataset
 
 SPLITS = ("train", "val", "test")
-HOLD_OUT = "training videos held out for validation ({}; 0 trains on all)"
 NO_CAPTION = "no caption in the annotations"
 
 Records = tuple[Sequence[VideoRecord], Sequence[VideoProblem]]
-Contents = tuple[RetrievalProtocol, Sequence[VideoRecord], Sequence[VideoProblem]]
+Contents = tuple[str, Sequence[VideoRecord], Sequence[VideoProblem]]
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,12 @@ def register(
     name: str,
     title: str,
     folders: Sequence[str],
-    options: Mapping[str, str] | None = None,
     max_words: int = 32,
 ) -> Callable[[Callable[..., Contents]], Callable[..., Contents]]:
     """Decorate ``read(files, split, *, ...)`` to register the dataset ``name``.
 
-    ``options`` describes the keyword arguments of ``read``. The loader also takes the folders of
-    the videos (``video_folders``), or an index of their files (``finder``).
+    The keyword arguments of ``read`` are options of the dataset. The loader also takes the folders
+    of the videos (``video_folders``), or an index of their files (``finder``).
     """
 
     def decorate(read: Callable[..., Contents]) -> Callable[..., Contents]:
@@ -120,7 +119,8 @@ def register(
         ) -> Split:
             check_split_name(name, split, SPLITS)
             files = DatasetFiles(Path(root), folders, video_folders, finder)
-            return make_split(name, split, *read(files, split, **settings))
+            protocol, videos, left_out = read(files, split, **settings)
+            return make_split(name, split, RetrievalProtocol(protocol), videos, left_out)
 
         parameters = [
             *(spec for key, spec in inspect.signature(read).parameters.items() if key != "files"),
@@ -130,38 +130,13 @@ def register(
             ),
         ]
         load.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        add_dataset(DatasetSpec(name, title, load, options=options or {}, max_words=max_words))
+        add_dataset(DatasetSpec(name, title, load, max_words=max_words))
         return read
 
     return decorate
 
 
-MSRVTT_TRAIN = RetrievalProtocol("MSR-VTT train", "every caption with its video")
-MSRVTT_HELD_OUT = RetrievalProtocol(
-    "MSR-VTT validation held out of training",
-    "videos taken out of the training list by a hash of their id; every caption is a query",
-)
-MSRVTT_VALIDATION = RetrievalProtocol(
-    "MSR-VTT full validation", "the 497 official videos; 20 captions each"
-)
-MSRVTT_1K_A = RetrievalProtocol(
-    "MSR-VTT 1k-A", "JSFusion's 1,000 test videos, one given caption each, against each other"
-)
-MSRVTT_FULL = RetrievalProtocol(
-    "MSR-VTT full test", "the 2,990 official test videos; each of their captions is a query"
-)
-
-
-@register(
-    "msrvtt",
-    "MSR-VTT",
-    ("msrvtt", "MSRVTT", "MSR-VTT", "msrvtt_data"),
-    {
-        "train": "training list: 9k, 7k or full",
-        "test": "test set: 1k-A or full",
-        "hold_out": HOLD_OUT.format(500),
-    },
-)
+@register("msrvtt", "MSR-VTT", ("msrvtt", "MSRVTT", "MSR-VTT", "msrvtt_data"))
 def read_msrvtt(
     files: DatasetFiles,
     split: str,
@@ -200,7 +175,7 @@ def read_msrvtt(
         captions = captions_of_entries(
             "msrvtt", path, rows, video="video_id", caption="sentence", title="line"
         )
-        return MSRVTT_1K_A, *files.records(read_ids(name), captions)
+        return "MSR-VTT 1k-A", *files.records(read_ids(name), captions)
     path = files.find("MSRVTT_data.json")
     content = read_json(path)
     sentences = content.get("sentences") if isinstance(content, dict) else None
@@ -210,21 +185,17 @@ def read_msrvtt(
         "msrvtt", path, enumerate(sentences), video="video_id", caption="caption", title="sentence"
     )
     if split == "test":
-        ids, protocol = read_ids("MSRVTT_test.full.csv"), MSRVTT_FULL
+        ids, protocol = read_ids("MSRVTT_test.full.csv"), "MSR-VTT full test"
     elif split == "val" and train == "full":
-        ids, protocol = read_ids("MSRVTT_val.full.csv"), MSRVTT_VALIDATION
+        ids, protocol = read_ids("MSRVTT_val.full.csv"), "MSR-VTT full validation"
     else:
         ids = read_ids(f"MSRVTT_train.{train}.csv")
-        protocol = MSRVTT_TRAIN if split == "train" else MSRVTT_HELD_OUT
+        protocol = (
+            "MSR-VTT train" if split == "train" else "MSR-VTT validation held out of training"
+        )
         if train != "full":
             ids = training_ids("msrvtt", split, ids, hold_out)
     return protocol, *files.records(ids, captions)
-
-
-MSVD = RetrievalProtocol(
-    "MSVD multi-caption",
-    "every caption is ranked against all videos; a video is right with any caption of its own",
-)
 
 
 @register("msvd", "MSVD", ("msvd", "MSVD", "msvd_data"))
@@ -243,7 +214,7 @@ def read_msvd(files: DatasetFiles, split: str) -> Contents:
         cause = " ".join(str(error).split())[:200]  # it may quote what is in the file
         raise DatasetError(f"{path}: not a readable pickle ({cause})") from error
     ids = read_list(files.find(f"{split}_list.txt"))
-    return MSVD, *files.records(ids, captions_by_video("msvd", path, content))
+    return "MSVD multi-caption", *files.records(ids, captions_by_video("msvd", path, content))
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -261,11 +232,6 @@ class PlainUnpickler(pickle.Unpickler):
         raise DatasetError(f"the pickle refers to an outside object {pid!r}; refused")
 
 
-VATEX = RetrievalProtocol(
-    "VATEX", "every caption is ranked against all videos of the list that are at hand"
-)
-
-
 @register("vatex", "VATEX", ("vatex", "VATEX"))
 def read_vatex(files: DatasetFiles, split: str) -> Contents:
     """Ten English captions per video, each of them a query; in the order of the list file.
@@ -274,20 +240,13 @@ def read_vatex(files: DatasetFiles, split: str) -> Contents:
     """
     path = files.find("ref_captions.json")
     captions = captions_by_video("vatex", path, read_json(path))
-    return VATEX, *files.records(read_list(files.find(f"{split}_list.txt")), captions)
-
-
-DIDEMO = RetrievalProtocol(
-    "DiDeMo paragraph retrieval",
-    "the descriptions of a video joined by spaces are one query; one query per video",
-)
+    return "VATEX", *files.records(read_list(files.find(f"{split}_list.txt")), captions)
 
 
 @register(
     "didemo",
     "DiDeMo",
     ("didemo", "DiDeMo", "Didemo"),
-    {"window": "whole (the paper) or first_31_seconds (the released code)"},
     max_words=64,
 )
 def read_didemo(
@@ -310,19 +269,13 @@ def read_didemo(
     ids = read_list(files.find(f"{split}_list.txt"))
     captions = {video_id: paragraphs.get(stem_of(video_id), []) for video_id in ids}
     seconds = (0.0, 31.0) if window == "first_31_seconds" else None
-    return DIDEMO, *files.records(ids, captions, window=seconds)
+    return "DiDeMo paragraph retrieval", *files.records(ids, captions, window=seconds)
 
 
 ACTIVITYNET = {
-    "train": RetrievalProtocol("ActivityNet Captions train", "a paragraph with its video"),
-    "val": RetrievalProtocol(
-        "ActivityNet Captions validation held out of training",
-        "videos taken out of train.json by a hash of their id; one paragraph per video",
-    ),
-    "test": RetrievalProtocol(
-        "ActivityNet Captions val1 paragraph retrieval",
-        "the sentences of a video of val_1.json joined by spaces are one query (4,917 videos)",
-    ),
+    "train": "ActivityNet Captions train",
+    "val": "ActivityNet Captions validation held out of training",
+    "test": "ActivityNet Captions val1 paragraph retrieval",
 }
 
 
@@ -330,7 +283,6 @@ ACTIVITYNET = {
     "activitynet",
     "ActivityNet Captions",
     ("activitynet", "ActivityNet", "captions"),
-    {"hold_out": HOLD_OUT.format(500)},
     max_words=64,
 )
 def read_activitynet(files: DatasetFiles, split: str, *, hold_out: int = 500) -> Contents:
@@ -348,22 +300,7 @@ def read_activitynet(files: DatasetFiles, split: str, *, hold_out: int = 500) ->
     return ACTIVITYNET[split], *files.records(ids, captions, prefix="v_")
 
 
-CHARADES_STA = RetrievalProtocol(
-    "Charades-STA partially relevant video retrieval",
-    "every sentence is ranked against all whole videos; it describes a part of its own",
-)
-CHARADES_STA_HELD_OUT = RetrievalProtocol(
-    "Charades-STA validation held out of training",
-    "videos taken out of the training file by a hash of their id; every sentence is a query",
-)
-
-
-@register(
-    "charades-sta",
-    "Charades-STA",
-    ("charades", "Charades", "charades_sta", "Charades-STA"),
-    {"hold_out": HOLD_OUT.format(500)},
-)
+@register("charades-sta", "Charades-STA", ("charades", "Charades", "charades_sta", "Charades-STA"))
 def read_charades_sta(files: DatasetFiles, split: str, *, hold_out: int = 500) -> Contents:
     """Half a minute at home; each sentence describes a part of one video.
 
@@ -376,7 +313,11 @@ def read_charades_sta(files: DatasetFiles, split: str, *, hold_out: int = 500) -
     ids = list(captions)
     if split != "test":
         ids = training_ids("charades-sta", split, ids, hold_out)
-    protocol = CHARADES_STA_HELD_OUT if split == "val" else CHARADES_STA
+    protocol = (
+        "Charades-STA validation held out of training"
+        if split == "val"
+        else "Charades-STA partially relevant video retrieval"
+    )
     return protocol, *files.records(ids, captions)
 
 
@@ -386,12 +327,6 @@ def texts_by_video(moments: Iterable[MomentText]) -> dict[str, list[str]]:
     for moment in moments:
         texts.setdefault(moment.video_id, []).extend([moment.text] if moment.text else [])
     return texts
-
-
-QVHIGHLIGHTS = RetrievalProtocol(
-    "QVHighlights partially relevant video retrieval",
-    "every query is ranked against all whole videos; it describes a part of its own",
-)
 
 
 @register("qvhighlights", "QVHighlights", ("qvhighlights", "QVHighlights", "moment_detr/data"))
@@ -404,10 +339,7 @@ def read_qvhighlights(files: DatasetFiles, split: str) -> Contents:
     captions = captions_of_entries(
         "qvhighlights", path, read_json_lines(path), video="vid", caption="query", title="line"
     )
-    return QVHIGHLIGHTS, *files.records(captions, captions)
-
-
-TGIF = RetrievalProtocol("TGIF", "every sentence is ranked against all GIFs of the official split")
+    return "QVHighlights partially relevant video retrieval", *files.records(captions, captions)
 
 
 @register(
@@ -434,7 +366,7 @@ def read_tgif(files: DatasetFiles, split: str) -> Contents:
         else:
             captions[name] = by_address.get(address, [])
     videos, left_out = files.records(captions, captions)
-    return TGIF, videos, [*left_out, *same_name]
+    return "TGIF", videos, [*left_out, *same_name]
 
 
 def file_stem(address: str) -> str:
@@ -456,10 +388,6 @@ LSMDC_FILES = {
     "test": "LSMDC16_challenge_1000_publictect.csv",  # spelled so by its authors
 }
 LSMDC_COLUMNS = ("clip", "start", "end", "extracted_start", "extracted_end", "sentence")
-LSMDC = RetrievalProtocol("LSMDC16", "every sentence is ranked against all clips")
-LSMDC_TEST = RetrievalProtocol(
-    "LSMDC16 public test", "the 1,000 clips of the retrieval challenge, one sentence each"
-)
 
 
 @register("lsmdc", "LSMDC", ("lsmdc", "LSMDC", "LSMDC16", "lsmdc2016"))
@@ -471,30 +399,19 @@ def read_lsmdc(files: DatasetFiles, split: str) -> Contents:
         "lsmdc", path, rows, video="clip", caption="sentence", title="line"
     )
     ids = dict.fromkeys(row["clip"] for _, row in rows)
-    return (LSMDC_TEST if split == "test" else LSMDC), *files.records(ids, captions)
+    return ("LSMDC16 public test" if split == "test" else "LSMDC16"), *files.records(ids, captions)
 
 
 YOUCOOK2 = {
-    "train": RetrievalProtocol("YouCook2 training clips", "the sentence of a step with its clip"),
-    "val": RetrievalProtocol(
-        "YouCook2 clips held out of training",
-        "all steps of videos taken out of the training videos by a hash of their id",
-    ),
-    "test": RetrievalProtocol(
-        "YouCook2 validation clips",
-        "the steps of the 457 official validation videos, one sentence each, against each other",
-    ),
+    "train": "YouCook2 training clips",
+    "val": "YouCook2 clips held out of training",
+    "test": "YouCook2 validation clips",
 }
 Step = tuple[str, tuple[str, ...], tuple[float, float]]
 """Id of a clip, its sentence (none where it is empty), and its seconds."""
 
 
-@register(
-    "youcook2",
-    "YouCook2",
-    ("youcook2", "YouCook2", "YouCookII", "YouCookII/annotations"),
-    {"hold_out": HOLD_OUT.format(100)},
-)
+@register("youcook2", "YouCook2", ("youcook2", "YouCook2", "YouCookII", "YouCookII/annotations"))
 def read_youcook2(files: DatasetFiles, split: str, *, hold_out: int = 100) -> Contents:
     """Steps of recipes, each a clip of a cooking video with one sentence.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -29,7 +28,6 @@ class SplitReport:
     undecodable: tuple[VideoProblem, ...] = ()
     left_out: tuple[VideoProblem, ...] = ()
     ambiguous: tuple[str, ...] = ()
-    longest_caption: int = 0
 
     @property
     def num_usable(self) -> int:
@@ -79,8 +77,6 @@ def check_dataset(
     splits: Sequence[str] | None = None,
     video_folders: Sequence[Path | str] = (),
     decode: bool = False,
-    probe_files: bool = True,
-    spec: FrameSpec | None = None,
     workers: int = 2,
     progress: Progress | None = None,
     **options: Any,
@@ -107,7 +103,16 @@ def check_dataset(
             broken[split] = str(error)
     if not loaded:
         raise DatasetError("; ".join(dict.fromkeys(broken.values())))
-    problems = look_at_files(loaded, decode, probe_files, spec or FrameSpec(), workers, progress)
+    records = {
+        video.path: video for split in loaded for video in split.videos if video.path is not None
+    }
+    outcomes = (decode_files if decode else probe_all)(records, workers)
+    title = "decoding videos" if decode else "opening videos"
+    problems = {}
+    for done, (path, reason) in enumerate(outcomes, start=1):
+        if reason is not None:
+            problems[path] = reason
+        report_progress(progress, title, done, len(records))
     reports = tuple(
         report_split(
             split,
@@ -137,7 +142,6 @@ def report_split(
         ),
         left_out=split.left_out,
         ambiguous=tuple(ambiguous),
-        longest_caption=max(len(text) for text in split.texts),
     )
 
 
@@ -154,33 +158,6 @@ def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
                 ordered = tuple(key for key in second.video_ids if key in shared)
                 overlaps[f"{first.name} and {second.name}"] = ordered
     return overlaps
-
-
-def look_at_files(
-    splits: Sequence[Split],
-    decode: bool,
-    probe_files: bool,
-    spec: FrameSpec,
-    workers: int,
-    progress: Progress | None,
-) -> dict[Path, str]:
-    """Reasons by path, for files that cannot be opened or, with ``decode``, decoded."""
-    if not (decode or probe_files):
-        return {}
-    records: dict[Path, VideoRecord] = {}
-    for split in splits:
-        for video in split.videos:
-            if video.path is not None:
-                records.setdefault(video.path, video)
-    outcomes = decode_files(records, spec, workers) if decode else probe_all(records, workers)
-    problems = {}
-    for done, (path, reason) in enumerate(outcomes, start=1):
-        if reason is not None:
-            problems[path] = reason
-        report_progress(
-            progress, "decoding videos" if decode else "opening videos", done, len(records)
-        )
-    return problems
 
 
 def probe_all(
@@ -200,17 +177,12 @@ def probe_all(
 
 
 def decode_files(
-    records: Mapping[Path, VideoRecord], spec: FrameSpec, workers: int
+    records: Mapping[Path, VideoRecord], workers: int
 ) -> Iterator[tuple[Path, str | None]]:
     from eaglenet.video.decoding import decode_many
     from eaglenet.video.pool import Failure
 
     items = [(str(path), path, record.window) for path, record in records.items()]
-    for outcome in decode_many(items, spec, workers=workers):
+    for outcome in decode_many(items, FrameSpec(), workers=workers):
         reason = outcome.reason if isinstance(outcome, Failure) else None
         yield Path(outcome.request.video_id), reason
-
-
-def count_reasons(problems: Sequence[VideoProblem]) -> list[tuple[str, int]]:
-    """Reasons with their counts, most frequent first."""
-    return Counter(problem.reason for problem in problems).most_common()

@@ -21,16 +21,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens, VideoFeatures
+from eaglenet.core.types import Expert, TextGraph
 from eaglenet.research.data.features import (
     FRAMES_FILE,
     INDEX_FILE,
@@ -180,70 +180,7 @@ def _load(path: Path) -> Any:
         raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
-@dataclass(frozen=True)
-class ExpertSplit(FeatureSplit):
-    """A feature split whose videos come with experts, and whose texts may come with more.
-
-    ``selected_words`` is the kind of words that :meth:`text_batch` returns.
-    """
-
-    experts: Mapping[str, PackedTokens] = field(default_factory=dict)
-    frames_expert: str = ""
-    words: Mapping[str, PackedTokens] = field(default_factory=dict)
-    selected_words: str = ""
-    token_ids: PackedTokens | None = None
-    graphs: TextGraph | None = None
-    text_teachers: Tensor | None = None
-    video_teachers: Tensor | None = None
-
-    @property
-    def expert_widths(self) -> dict[str, int]:
-        """Widths of all experts, the frames among them, in alphabetical order."""
-        widths = {name: packed.values.shape[1] for name, packed in self.experts.items()}
-        return dict(sorted({**widths, self.frames_expert: self.frame_dim}.items()))
-
-    @property
-    def words_dim(self) -> int:
-        """Width of the selected words; of sentences, where the folder has no words."""
-        return self.words[self.selected_words].values.shape[1] if self.words else self.text_dim
-
-    def text_batch(self, indices: Sequence[int] | Tensor) -> TextFeatures:
-        """Sentences, and the words, tokens, graphs and teachers that the folder has."""
-        features = super().text_batch(indices)
-        rows = self.text_row[self._indices(indices)]
-        if self.words:
-            words = self.words[self.selected_words].gather(rows)
-            features = replace(features, words=words.values, words_mask=words.mask)
-        if self.token_ids is not None:
-            tokens, mask = self.token_ids.rows_of(rows)
-            ids = self.token_ids.values[tokens, 0].long().masked_fill(~mask, 0)
-            features = replace(features, tokens=Tokens(ids, mask))
-        if self.graphs is not None:
-            features = replace(features, graph=self.graphs[rows])
-        if self.text_teachers is not None:
-            features = replace(features, teachers=self.text_teachers[rows].float())
-        return features
-
-    def video_batch(self, indices: Sequence[int] | Tensor) -> VideoFeatures:
-        """Frames, and all experts by name; the frames are one of them."""
-        rows = self._indices(indices)
-        frames = self.frames.gather(rows)
-        experts = {name: packed.gather(rows) for name, packed in self.experts.items()}
-        experts[self.frames_expert] = frames
-        teachers = None if self.video_teachers is None else self.video_teachers[rows].float()
-        return VideoFeatures(
-            frames.values, frames.mask, experts=dict(sorted(experts.items())), teachers=teachers
-        )
-
-    def select(self, video_indices: Sequence[int] | Tensor) -> ExpertSplit:
-        rows = self._indices(video_indices)
-        part = cast(ExpertSplit, super().select(video_indices))
-        teachers = None if self.video_teachers is None else self.video_teachers[rows]
-        experts = {name: packed.select(rows) for name, packed in self.experts.items()}
-        return replace(part, experts=experts, video_teachers=teachers)
-
-
-def load_expert_folder(folder: Path | str, *, words: str = "") -> ExpertSplit:
+def load_expert_folder(folder: Path | str, *, words: str = "") -> FeatureSplit:
     """Read and check a folder of experts.
 
     A plain feature folder has one expert, its frames. ``words`` selects one of several kinds.
@@ -277,8 +214,8 @@ def load_expert_folder(folder: Path | str, *, words: str = "") -> ExpertSplit:
     selected_words = words or next(iter(kinds), "")
     teachers = read_teachers(folder, counts)
     seconds = read_seconds(folder, f"expert_{frames_name}", len(whole.frames.values))
-    return ExpertSplit(
-        **{name: getattr(whole, name) for name in whole.__dataclass_fields__ if name != "frames"},
+    return replace(
+        whole,
         frames=replace(whole.frames, seconds=seconds),
         experts=experts,
         frames_expert=frames_name,

@@ -16,7 +16,14 @@ from torch import Tensor
 from eaglenet.core import untrusted
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.core.files import atomic_folder, write_json
-from eaglenet.core.types import Expert, FrameSpec, TextFeatures, VideoFeatures
+from eaglenet.core.types import (
+    Expert,
+    FrameSpec,
+    TextFeatures,
+    TextGraph,
+    Tokens,
+    VideoFeatures,
+)
 from eaglenet.research.data.annotation_files import read_json
 from eaglenet.research.data.records import RetrievalProtocol, hold_out_ids
 
@@ -71,7 +78,9 @@ class FeatureSplit:
     """Stored features of texts and videos. Arrays stay packed; batches are gathered on demand.
 
     All splits of a folder share the packed arrays. ``text_row`` is the row of each text in
-    ``packed_sentences``; ``frames`` has one set per video.
+    ``packed_sentences``; ``frames`` has one set per video. A folder of experts (`data.experts`)
+    gives more of each; ``frames_expert`` is the name of the frames among its experts, and
+    ``selected_words`` the kind of words that :meth:`text_batch` returns.
     """
 
     frames: PackedTokens
@@ -84,6 +93,14 @@ class FeatureSplit:
     protocol: RetrievalProtocol
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Metadata of the folder: model, frame_spec, dataset, split."""
+    experts: Mapping[str, PackedTokens] = field(default_factory=dict)
+    frames_expert: str = ""
+    words: Mapping[str, PackedTokens] = field(default_factory=dict)
+    selected_words: str = ""
+    token_ids: PackedTokens | None = None
+    graphs: TextGraph | None = None
+    text_teachers: Tensor | None = None
+    video_teachers: Tensor | None = None
 
     @property
     def num_texts(self) -> int:
@@ -109,18 +126,49 @@ class FeatureSplit:
     def device(self) -> torch.device:
         return self.frames.values.device
 
+    @property
+    def expert_widths(self) -> dict[str, int]:
+        """Widths of all experts, the frames among them, in alphabetical order."""
+        widths = {name: packed.values.shape[1] for name, packed in self.experts.items()}
+        return dict(sorted({**widths, self.frames_expert: self.frame_dim}.items()))
+
+    @property
+    def words_dim(self) -> int:
+        """Width of the selected words; of sentences, where the folder has no words."""
+        return self.words[self.selected_words].values.shape[1] if self.words else self.text_dim
+
     def text_batch(self, indices: Sequence[int] | Tensor) -> TextFeatures:
-        """Sentence features of these texts as float32, on this split's device."""
+        """Sentences of these texts as float32, and whatever else the folder has of them."""
         rows = self.text_row[self._indices(indices)]
         sentence = self.packed_sentences.index_select(0, rows).float()
         if self.sentence_scales is not None:
             sentence = sentence * self.sentence_scales[rows].float()
-        return TextFeatures(sentence)
+        features = TextFeatures(sentence)
+        if self.words:
+            words = self.words[self.selected_words].gather(rows)
+            features = replace(features, words=words.values, words_mask=words.mask)
+        if self.token_ids is not None:
+            tokens, mask = self.token_ids.rows_of(rows)
+            ids = self.token_ids.values[tokens, 0].long().masked_fill(~mask, 0)
+            features = replace(features, tokens=Tokens(ids, mask))
+        if self.graphs is not None:
+            features = replace(features, graph=self.graphs[rows])
+        if self.text_teachers is not None:
+            features = replace(features, teachers=self.text_teachers[rows].float())
+        return features
 
     def video_batch(self, indices: Sequence[int] | Tensor) -> VideoFeatures:
-        """Frame features of these videos as float32, padded with masked zeros."""
-        frames = self.frames.gather(self._indices(indices))
-        return VideoFeatures(frames.values, frames.mask)
+        """Frames of these videos as float32, padded with masked zeros, and all experts by name."""
+        rows = self._indices(indices)
+        frames = self.frames.gather(rows)
+        if not self.frames_expert:
+            return VideoFeatures(frames.values, frames.mask)
+        experts = {name: packed.gather(rows) for name, packed in self.experts.items()}
+        experts[self.frames_expert] = frames
+        teachers = None if self.video_teachers is None else self.video_teachers[rows].float()
+        return VideoFeatures(
+            frames.values, frames.mask, experts=dict(sorted(experts.items())), teachers=teachers
+        )
 
     @property
     def texts(self) -> TextFeatures:
@@ -133,7 +181,6 @@ class FeatureSplit:
         return self.video_batch(torch.arange(self.num_videos))
 
     def to(self, device: torch.device | str) -> FeatureSplit:
-        """The same split with its packed arrays on a device."""
         return _move_fields(self, device)
 
     def select(self, video_indices: Sequence[int] | Tensor) -> FeatureSplit:
@@ -150,9 +197,12 @@ class FeatureSplit:
         order = torch.argsort(torch.where(owners < 0, self.num_videos, owners), stable=True)
         texts = order[: int((owners >= 0).sum())]
         ids = tuple(self.video_ids[index] for index in rows.tolist())
+        videos, teachers = rows.to(self.device), self.video_teachers
         return replace(
             self,
-            frames=self.frames.select(rows.to(self.device)),
+            frames=self.frames.select(videos),
+            experts={name: packed.select(videos) for name, packed in self.experts.items()},
+            video_teachers=None if teachers is None else teachers[videos],
             text_row=self.text_row[texts.to(self.device)],
             video_of_text=owners[texts].to(self.device),
             video_ids=ids,
@@ -224,7 +274,6 @@ def stored_widths(folder: Path) -> tuple[int, int] | None:
 
 
 def load_feature_folder(folder: Path | str) -> FeatureSplit:
-    """Read and check a feature folder."""
     folder = Path(folder)
     index = read_index(folder)
     frames = read_array(folder / FRAMES_FILE, (np.float16, np.float32))
@@ -248,9 +297,7 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
     captions = tuple(caption for group in index["captions"] for caption in group)
     video_ids = tuple(index["video_ids"])
     family = str(metadata.get("protocol") or f"features of {folder.name}")
-    protocol = RetrievalProtocol(
-        family, "every stored caption is a query; the gallery is every video"
-    )
+    protocol = RetrievalProtocol(family)
     return FeatureSplit(
         frames=PackedTokens(frames, frame_count.cumsum(0) - frame_count, frame_count),
         packed_sentences=sentences,

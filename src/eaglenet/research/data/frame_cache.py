@@ -14,7 +14,6 @@ import logging
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,7 +62,6 @@ class FrameRow:
     lengths: tuple[int, ...]
     mask: tuple[bool, ...]
     seconds: tuple[float, ...]
-    checksum: int
     file_bytes: int
     window: tuple[float, float] | None
 
@@ -92,20 +90,6 @@ def file_size(path: Path | None) -> int | None:
         return None
 
 
-def pad_frames(
-    frames: Tensor, mask: Tensor, seconds: Tensor, num_frames: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Frames, mask and seconds with masked padding up to ``num_frames``."""
-    absent = num_frames - len(frames)
-    if absent < 0:
-        raise DatasetError(f"{len(frames)} frames decoded, expected at most {num_frames}")
-    return (
-        F.pad(frames, (0, 0, 0, 0, 0, 0, 0, absent)),
-        F.pad(mask, (0, absent)),
-        F.pad(seconds, (0, absent)),
-    )
-
-
 class Journal:
     """Appends rows: bytes first, made durable, then the lines that make them count."""
 
@@ -124,12 +108,17 @@ class Journal:
         self.last_commit = time.monotonic()
 
     def add(self, video: VideoRecord, decoded: DecodedVideo) -> None:
-        frames, mask, seconds = pad_frames(
-            decoded.frames, decoded.mask, decoded.seconds, self.spec.num_frames
-        )
-        array = frames.numpy()
-        raw = self.encoding == "raw"
-        parts = [array.tobytes()] if raw else [encode_jpeg(one) for one in array]
+        absent = self.spec.num_frames - len(decoded.frames)
+        if absent < 0:
+            raise DatasetError(
+                f"{len(decoded.frames)} frames decoded, expected at most {self.spec.num_frames}"
+            )
+        array = F.pad(decoded.frames, (0, 0, 0, 0, 0, 0, 0, absent)).numpy()
+        mask, seconds = F.pad(decoded.mask, (0, absent)), F.pad(decoded.seconds, (0, absent))
+        parts = [array.tobytes()]
+        if self.encoding == "jpeg":
+            # Without colour subsampling.
+            parts = [pixels_to_jpeg(one, quality=JPEG_QUALITY, subsampling=0) for one in array]
         content = b"".join(parts)
         self.data.write(content)
         line = {
@@ -138,7 +127,6 @@ class Journal:
             "lengths": [len(part) for part in parts],
             "mask": [int(flag) for flag in mask.tolist()],
             "seconds": [round(second, 4) for second in seconds.tolist()],
-            "checksum": zlib.crc32(content),
             # 0 where the file was removed meanwhile: a new file of that name is decoded again.
             "file_bytes": file_size(video.path) or 0,
             "window": video.window,
@@ -220,7 +208,6 @@ def parse_line(line: bytes) -> tuple[str, FrameRow | str] | None:
             lengths=tuple(entry["lengths"]),
             mask=tuple(bool(flag) for flag in entry["mask"]),
             seconds=tuple(entry["seconds"]),
-            checksum=int(entry["checksum"]),
             file_bytes=int(entry["file_bytes"]),
             window=tuple(entry["window"]) if entry["window"] else None,
         )
@@ -240,41 +227,23 @@ def read_header(folder: Path) -> dict[str, Any] | None:
     return header
 
 
-def write_header(folder: Path, split: Split, spec: FrameSpec, encoding: Encoding) -> dict[str, Any]:
-    header = {
-        "format": FORMAT,
-        "dataset": split.dataset,
-        "encoding": encoding,
-        "frame_spec": dataclasses.asdict(spec),
-    }
-    write_json(folder / HEADER_FILE, header)
-    return header
-
-
 def check_header(
     folder: Path,
     header: dict[str, Any],
+    split: Split,
     spec: FrameSpec | None = None,
-    split: Split | None = None,
     encoding: Encoding | None = None,
 ) -> None:
     """Refuse frames sampled in another way or of another dataset: scores would be wrong."""
-    expected: dict[str, Any] = {
-        "frame_spec": dataclasses.asdict(spec) if spec else None,
-        "dataset": split.dataset if split else None,
-        "encoding": encoding,
-    }
-    for key, value in expected.items():
+    frame_spec = dataclasses.asdict(spec) if spec else None
+    for key, value in (
+        ("frame_spec", frame_spec), ("dataset", split.dataset), ("encoding", encoding),
+    ):  # fmt: skip
         if value is not None and header[key] != value:
             raise DatasetError(
                 f"{folder} was built with {key} {header[key]}, not {value}; "
                 "use another folder or the same settings"
             )
-
-
-def encode_jpeg(frame: Bytes) -> bytes:
-    """[3, height, width] to JPEG, without colour subsampling."""
-    return pixels_to_jpeg(frame, quality=JPEG_QUALITY, subsampling=0)
 
 
 def decode_jpeg(content: Bytes) -> Bytes:
@@ -318,18 +287,16 @@ class FrameCache:
     encoding: Encoding
     rows: Mapping[str, FrameRow]
     skipped: Mapping[str, str]
-    split: Split | None = None
+    split: Split
 
     @classmethod
-    def open(
-        cls, folder: Path | str, split: Split | None = None, spec: FrameSpec | None = None
-    ) -> Self:
+    def open(cls, folder: Path | str, split: Split, spec: FrameSpec | None = None) -> Self:
         """Read an existing cache; frames of another ``spec`` or dataset are refused."""
         folder = Path(folder)
         header = read_header(folder)
         if header is None:
             raise DatasetError(f"{folder} holds no frame cache; make one with FrameCache.build")
-        check_header(folder, header, spec, split)
+        check_header(folder, header, split, spec)
         contents = read_journal(folder)
         frame_spec = FrameSpec(**header["frame_spec"])
         return cls(folder, frame_spec, header["encoding"], contents.rows, contents.skipped, split)
@@ -361,8 +328,16 @@ class FrameCache:
         folder.mkdir(parents=True, exist_ok=True)
         # Another process (another rank of a run) waits, then finds the frames decoded.
         with hold_lock(folder / LOCK_FILE, wait=True):
-            header = read_header(folder) or write_header(folder, split, spec, encoding or "raw")
-            check_header(folder, header, spec, split, encoding)
+            header = read_header(folder)
+            if header is None:
+                header = {
+                    "format": FORMAT,
+                    "dataset": split.dataset,
+                    "encoding": encoding or "raw",
+                    "frame_spec": dataclasses.asdict(spec),
+                }
+                write_json(folder / HEADER_FILE, header)
+            check_header(folder, header, split, spec, encoding)
             encoding = header["encoding"]
             contents = read_journal(folder)
             rows, skipped = contents.rows, contents.skipped
@@ -371,7 +346,15 @@ class FrameCache:
                 for video in split.videos
                 if needs_decoding(video, rows.get(video.video_id), skipped, retry_skipped)
             ]
-            check_space(folder, due, spec, encoding)
+            num_videos = sum(file_size(video.path) is not None for video in due)
+            needed = estimate_bytes(num_videos, spec, header["encoding"])
+            free = shutil.disk_usage(folder).free
+            if needed > free:
+                raise DatasetError(
+                    f"{folder}: {num_videos} videos need about {needed / 1e9:.1f} GB and "
+                    f"{free / 1e9:.1f} GB are free; use --encoding jpeg, fewer or smaller frames, "
+                    "or another disk"
+                )
             if due:
                 with Journal(folder, contents, spec, encoding) as journal:
                     title = f"decoding {split.name} frames"
@@ -389,18 +372,14 @@ class FrameCache:
             )
         return cache
 
-    def bound_to(self, split: Split) -> FrameCache:
-        """The same cache, its ``clips`` indexed by the videos of ``split``."""
-        return dataclasses.replace(self, split=split)
-
     @property
     def available(self) -> Tensor:
         """[videos] bool: the videos of the split that have frames here."""
-        return torch.tensor([self._row(video) is not None for video in self._split.videos])
+        return torch.tensor([self._row(video) is not None for video in self.split.videos])
 
     def clips(self, indices: Sequence[int] | Tensor) -> Clips:
         """Frames of these videos of the split, copied out of the memory map."""
-        videos = [self._split.videos[index] for index in torch.as_tensor(indices).tolist()]
+        videos = [self.split.videos[index] for index in torch.as_tensor(indices).tolist()]
         rows = []
         for video in videos:
             row = self._row(video)
@@ -418,42 +397,24 @@ class FrameCache:
             torch.tensor([row.seconds for row in rows], dtype=torch.float32),
         )
 
-    def verify(self) -> list[str]:
-        """Ids of videos whose bytes do not match their checksum."""
-        return [
-            video_id
-            for video_id, row in self.rows.items()
-            if zlib.crc32(self._bytes_of(row).tobytes()) != row.checksum
-        ]
-
     @property
     def num_bytes(self) -> int:
-        """Size of the data file."""
         path = self.folder / DATA_FILE
         return path.stat().st_size if path.exists() else 0
-
-    @property
-    def _split(self) -> Split:
-        if self.split is None:
-            raise DatasetError(f"{self.folder} was opened without a split; use bound_to(split)")
-        return self.split
 
     def _row(self, video: VideoRecord) -> FrameRow | None:
         row = self.rows.get(video.video_id)
         return row if row is not None and row.window == video.window else None
 
     @cached_property
-    def _data(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _data(self) -> Bytes:
         if self.num_bytes == 0:
             # An empty file cannot be mapped; it has no rows to read either.
             return np.empty(0, dtype=np.uint8)
         return np.memmap(self.folder / DATA_FILE, dtype=np.uint8, mode="r")
 
-    def _bytes_of(self, row: FrameRow) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return self._data[row.offset : row.offset + row.num_bytes]
-
-    def _read(self, row: FrameRow, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        data = self._bytes_of(row)
+    def _read(self, row: FrameRow, target: Bytes) -> None:
+        data = self._data[row.offset : row.offset + row.num_bytes]
         if self.encoding == "raw":
             target[...] = data.reshape(target.shape)
             return
@@ -504,17 +465,3 @@ def decode_into(
             journal.skip(video.video_id, outcome.reason)
         done += 1
         report_progress(progress, title, done, len(due))
-
-
-def check_space(
-    folder: Path, due: Sequence[VideoRecord], spec: FrameSpec, encoding: Encoding
-) -> None:
-    """Refuse videos whose frames exceed the free disk space."""
-    num_videos = sum(file_size(video.path) is not None for video in due)
-    needed = estimate_bytes(num_videos, spec, encoding)
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise DatasetError(
-            f"{folder}: {num_videos} videos need about {needed / 1e9:.1f} GB and {free / 1e9:.1f} "
-            "GB are free; use encoding='jpeg', fewer or smaller frames, or another disk"
-        )

@@ -66,17 +66,8 @@ class FrameItem:
     captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        """The item as a line of the index."""
-        return json.dumps(
-            {
-                "id": self.id,
-                "split": self.split,
-                "source": self.source,
-                "frames": self.frames,
-                "captions": {kind: list(texts) for kind, texts in self.captions.items() if texts},
-            },
-            ensure_ascii=False,
-        )
+        captions = {kind: list(texts) for kind, texts in self.captions.items() if texts}
+        return json.dumps({**vars(self), "captions": captions}, ensure_ascii=False)
 
     @classmethod
     def from_line(cls, line: str, where: str) -> FrameItem:
@@ -137,7 +128,6 @@ class FrameFolderWriter:
         self._lines.append(item.to_line())
 
     def close(self) -> None:
-        """Write the index."""
         if self._shard is not None:
             self._shard.close()
         (self.folder / INDEX_FILE).write_text("\n".join(self._lines) + "\n", "utf-8")
@@ -152,14 +142,11 @@ class FrameFolderWriter:
 
 @dataclass(frozen=True)
 class FrameFolder:
-    """The items of a folder of frames."""
-
     folder: Path
     items: tuple[FrameItem, ...]
 
     @classmethod
     def open(cls, folder: Path) -> FrameFolder:
-        """Read the index."""
         path = folder / INDEX_FILE
         if not path.is_file():
             raise DatasetError(
@@ -177,7 +164,6 @@ class FrameFolder:
 
     @property
     def splits(self) -> Mapping[str, int]:
-        """Items of each split."""
         return Counter(item.split for item in self.items)
 
     def read_jpegs(self) -> Iterator[tuple[str, bytes]]:
@@ -256,7 +242,6 @@ FRAMES = "frames"
 SPLITS: Mapping[str, str] = {"train": "train", "val": "validation", "test": "test"}
 """Names of splits in the index, by split."""
 OPTIONS = {"captions", "test_root", "towers"}
-PROTOCOL = "every caption is a query; the gallery is every item of the split"
 
 
 def load_items(data: DataChoice, split: str) -> tuple[FrameFolder, Split, list[FrameItem]]:
@@ -285,7 +270,7 @@ def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, li
     without = [
         VideoProblem(item.id, f"no caption of {kind}") for item in items if item not in usable
     ]
-    protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}", PROTOCOL)
+    protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}")
     videos = [VideoRecord(item.id, _captions(item, kind)) for item in usable]
     return make_split(FRAMES, split, protocol, videos, without), usable
 

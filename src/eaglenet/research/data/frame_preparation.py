@@ -34,14 +34,10 @@ MAX_IMAGE_BYTES = 64 * 2**20
 class FramePreparation:
     """Images, captions and options of a preparation.
 
-    captions: files by kind (people, machine or labels): JSON ``{item: [sentence, ...]}``,
-        gzipped or not, and MSR-VTT's ``{"sentences": [{"video_id", "caption"}, ...]}``.
-    item: a pattern with one group, the id of the item, that paths of images match.
-    halves: every image shows two frames side by side.
-    only, without: files with ids to take or to leave out (a test split), one per line or a CSV
-        with a column ``video_id``.
-    validation: share of the items, or from 1 up their number, for the validation split.
-    test: all items are the test split, in a folder without other splits.
+    The fields are the options of `eaglenet data frames`. Captions files are JSON
+    ``{item: [sentence, ...]}``, gzipped or not, and MSR-VTT's
+    ``{"sentences": [{"video_id", "caption"}, ...]}``; lists of ids have one per line, or are a CSV
+    with a column ``video_id``.
     """
 
     images: Path
@@ -128,7 +124,6 @@ def find_images(plan: FramePreparation) -> dict[str, list[Path]]:
 
 
 def read_captions(path: Path) -> Mapping[str, Sequence[str]]:
-    """Captions by item."""
     if path.suffix == ".gz":
         try:
             content = untrusted.parse_json(

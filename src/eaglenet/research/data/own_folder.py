@@ -39,15 +39,10 @@ VIDEO_KEYS = ("video", "path", "file", "video_id")
 CAPTION_KEYS = ("caption", "captions", "text", "sentence")
 # Text files beside videos that hold no captions.
 NOT_CAPTIONS = ("readme", "license", "licence", "notice", "changelog")
-OWN = RetrievalProtocol(
-    "own data", "every caption is a query; the gallery is every video of the split"
-)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a captions file."""
-
     where: str
     video: str
     captions: tuple[Any, ...]
@@ -94,7 +89,7 @@ def load(
         videos = {key: video for key, video in videos.items() if names.get(key) == split}
         # A video without captions has no split; it is counted with the largest one.
         left_out = [entry for entry in left_out if splits.get(entry.video_id, "train") == split]
-    protocol = replace(OWN, name=f"{folder.name or 'own data'} {split}")
+    protocol = RetrievalProtocol(f"{folder.name or 'own data'} {split}")
     return make_split("folder", split, protocol, list(videos.values()), left_out)
 
 
@@ -241,11 +236,4 @@ def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> d
     return {video_id: names[video_id.partition("#")[0]] for video_id in video_ids}
 
 
-add_dataset(
-    DatasetSpec(
-        "folder",
-        "your own CSV, JSON lines or folder",
-        load,
-        options={"fractions": "shares of train, val and test where no line names a split"},
-    )
-)
+add_dataset(DatasetSpec("folder", "your own CSV, JSON lines or folder", load))

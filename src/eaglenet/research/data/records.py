@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,6 @@ class RetrievalProtocol:
     """
 
     name: str
-    description: str
     family: str = ""
 
     def sized(
@@ -179,8 +178,6 @@ class DatasetSpec:
     title: str
     load: Loader
     splits: tuple[str, ...] = ("train", "val", "test")
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Descriptions of the options, by name."""
     max_words: int = 32
     """Tokens of a caption that a model reads by default."""
 
@@ -195,8 +192,6 @@ FILE_OPTIONS = ("finder", "video_folders")
 
 
 def with_checked_options(name: str, load: Loader) -> Loader:
-    """Wrap ``load`` to refuse unknown options and values of another type."""
-
     @wraps(load)
     def checked(root: Path | str, split: str, **options: Any) -> Split:
         return load(root, split, **check_options(name, load, options))

@@ -102,7 +102,8 @@ def parse(words: Sequence[str]) -> Parse:
         while (
             end < len(tags)
             and tags[end] == "noun"
-            and (end == position or not _opens(cleaned[end]))
+            # A determiner or pronoun begins a new phrase.
+            and (end == position or cleaned[end] not in DETERMINERS | PRONOUNS)
         ):
             end += 1
         if end == position:
@@ -153,7 +154,6 @@ def role_graph(words: Sequence[str], length: int) -> TextGraph:
 
 
 def role_graphs(sentences: Sequence[Sequence[str]], length: int) -> TextGraph:
-    """Graphs of several sentences."""
     return TextGraph.concatenate([role_graph(words, length) for words in sentences])
 
 
@@ -174,7 +174,6 @@ def over_tokens(
 
 
 def stems(word: str) -> set[str]:
-    """Stems that a word may be a form of."""
     forms = {word}
     for ending, others in (
         ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ing", ("", "e")), ("ed", ("", "e")),
@@ -221,11 +220,6 @@ def _tag(word: str, before: str, tag_before: str, after: Sequence[str]) -> str:
     if is_participle and not is_phrase_open and (before in AUXILIARIES or tag_before == "noun"):
         return "verb"
     return "noun"
-
-
-def _opens(word: str) -> bool:
-    """A determiner or pronoun begins a new phrase."""
-    return word in DETERMINERS or word in PRONOUNS
 
 
 def _prefix_role(words: Sequence[str], position: int) -> str:

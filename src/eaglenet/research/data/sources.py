@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +20,13 @@ from eaglenet.core.progress import Progress
 from eaglenet.core.registry import Registry
 from eaglenet.core.types import (
     Clips,
-    Encoder,
     FrameSpec,
     PairBatch,
     TextFeatures,
     Tokens,
     VideoFeatures,
 )
+from eaglenet.methods.base import Method
 from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
 from eaglenet.research.data.records import DATASETS, DatasetSpec, Split
 
@@ -68,7 +69,6 @@ class DataChoice:
         return folder
 
     def refuse_options(self, known: set[str]) -> None:
-        """Refuse options that are not ``known``."""
         for name in self.options:
             if name not in known:
                 listed = ", ".join(sorted(known))
@@ -116,24 +116,11 @@ class Source:
         }
 
 
-@runtime_checkable
-class Reader(Protocol):
-    """Model that reads a source; a method is one."""
-
-    @property
-    def config(self) -> Any: ...
-
-    @property
-    def encoder(self) -> Encoder: ...
-
-    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens: ...
-
-
 @dataclass(frozen=True)
 class Opening:
     """Context in which a split is opened: model, cache folder of frames, device."""
 
-    reader: Reader
+    reader: Method
     cache: Path
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     progress: Progress | None = None
@@ -164,7 +151,7 @@ class SourceSpec:
     title: str
     open: Callable[[DataChoice, str, Opening], Source]
     look: Callable[[DataChoice, str], Findings] | None = None
-    whole: Callable[[Path, Reader], Source] | None = None
+    whole: Callable[[Path, Method], Source] | None = None
     default_split: Callable[[DataChoice], str] = lambda data: "test"
     needs_folder: bool = True
     is_features: bool = False
@@ -235,7 +222,6 @@ def open_videos(data: DataChoice, split: str, opening: Opening) -> Source:
 
 
 def look_at_videos(data: DataChoice, split: str) -> Findings:
-    """Count the videos that have a file."""
     records = load_records(data, split)
     return findings_of(records, records.present().video_of_text, len(records.missing))
 
@@ -255,7 +241,8 @@ def findings_of(records: Split, video_of_text: Tensor, num_missing: int) -> Find
 def load_records(data: DataChoice, split: str) -> Split:
     """Read the annotations of a split and find its files."""
     spec = DATASETS[data.dataset]
-    data.refuse_options({*spec.options, "video_folders"})
+    names = {*inspect.signature(spec.load).parameters, "video_folders"}
+    data.refuse_options(names - {"root", "split", "finder"})
     return spec.load(data.folder(), split, **data.options)
 
 
@@ -263,7 +250,7 @@ def cached_source(
     split: Split, cache: FrameCache, tokenize: Callable[..., Tokens], max_words: int = 32
 ) -> Source:
     """Source over cached frames; videos that the cache had to skip leave the split."""
-    is_cached = cache.bound_to(split).available
+    is_cached = replace(cache, split=split).available
     if not is_cached.any():
         raise DatasetError(
             f"{cache.folder}: none of the {len(split)} videos of {split.dataset} {split.name} "
@@ -282,4 +269,4 @@ def cached_source(
         )
         split = split.only(usable, "not in the frame cache")
     tokens = tokenize(split.texts, max_length=max_words)
-    return clip_source(split, tokens, cache.bound_to(split).clips)
+    return clip_source(split, tokens, replace(cache, split=split).clips)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -104,8 +104,6 @@ class Timings:
 
 @dataclass(frozen=True)
 class NoiseSpread:
-    """Metrics over several seeds of the evaluation noise."""
-
     seeds: tuple[int, ...]
     metrics: tuple[Metrics, ...]
 
@@ -135,7 +133,6 @@ class EvaluationResult:
     notes: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         record: dict[str, Any] = {
             "method": self.method,
             "protocol": self.protocol,
@@ -161,14 +158,6 @@ class EvaluationResult:
         return format_result(self.to_dict())
 
 
-@dataclass(frozen=True)
-class TrainingBank:
-    """Training texts and videos in batches, for Sinkhorn offsets."""
-
-    texts: Iterable[Tokens | TextFeatures]
-    videos: Iterable[Clips | VideoFeatures]
-
-
 def evaluate(
     method: Method,
     texts: Tokens | TextFeatures | Sequence[str] | Iterable[Tokens | TextFeatures],
@@ -179,7 +168,7 @@ def evaluate(
     *,
     device: torch.device | str | None = None,
     missing_videos: Sequence[str] = (),
-    bank: TrainingBank | None = None,
+    bank: tuple[Iterable[Any], Iterable[Any]] | None = None,
     process: EvaluationProcess | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -190,8 +179,8 @@ def evaluate(
             that a large split never has to fit into memory; texts also as strings.
         protocol: a protocol object or its name; stored with the metrics.
         missing_videos: ids that the protocol lists but that were not found; reported.
-        bank: training texts and videos; the pairs are ranked again with the Sinkhorn offsets that
-            they give (UCoFiA; one process).
+        bank: batches of training texts and of training videos; the pairs are ranked again with the
+            Sinkhorn offsets that they give (UCoFiA; one process).
         process: this process, where several evaluate together. ``texts`` and ``videos`` are then
             its own rows; every process gets the metrics of all.
         progress: receives the number of scores computed.
@@ -207,7 +196,12 @@ def evaluate(
         video_batches = _batches(method, videos, options.video_batch)
         video = _encode(method, video_batches, target_device, options.precision, process)
         videos_done = _now(target_device)
-        _check_encoded(text, video, video_of_text)
+        if len(text) != len(video_of_text):
+            raise UsageError(
+                f"{len(text)} texts were encoded but video_of_text has {len(video_of_text)} "
+                "entries: it needs one entry per text, in the same order"
+            )
+        check_video_of_text(video_of_text, len(video))
         settings: dict[str, Any] = {
             "backend": options.backend,
             "precision": options.scoring_precision,
@@ -216,21 +210,17 @@ def evaluate(
         }
         if options.pair_noise:
             settings["pair_noise"] = 0
-        metrics = rank_pairs(
-            method,
-            text,
-            video,
-            video_of_text,
-            scores_file=options.scores_file,
-            ranks_file=options.ranks_file,
-            progress=progress,
-            **settings,
+
+        def rank(**changes: Any) -> Metrics:
+            return rank_pairs(method, text, video, video_of_text, **{**settings, **changes})
+
+        metrics = rank(
+            scores_file=options.scores_file, ranks_file=options.ranks_file, progress=progress
         )
         scored = _now(target_device)
         noise = None
         if options.noise_seeds:
-            seeds = options.noise_seeds
-            noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
+            noise = _noise_spread(method, rank, options)
         hubness = None
         if options.hubness:
             bank_texts = options.hubness_bank or typical_sentences()
@@ -243,14 +233,19 @@ def evaluate(
                 backend=options.backend,
                 precision=options.scoring_precision,
             )
-            hubness = rank_pairs(
-                method, text, video, video_of_text, bias=hub_bias(scores), **settings
-            )
+            hubness = rank(bias=hub_bias(scores))
         sinkhorn = None
         if bank is not None:
-            bank_text = _encode(method, iter(bank.texts), target_device, options.precision, None)
-            bank_video = _encode(method, iter(bank.videos), target_device, options.precision, None)
-            sinkhorn = sinkhorn_metrics(method, text, video, video_of_text, bank_text, bank_video)
+            others = [
+                _encode(method, iter(batches), target_device, options.precision, None)
+                for batches in bank
+            ]
+            sinkhorn = sinkhorn_metrics(method, text, video, video_of_text, *others)
+    device_name = str(target_device)
+    if process is not None:
+        device_name = f"{process.size} x {target_device.type}"
+    elif target_device.type == "cuda":
+        device_name = torch.cuda.get_device_name(target_device)
     return EvaluationResult(
         method=getattr(method, "name", type(method).__name__),
         protocol=str(getattr(protocol, "name", protocol)),
@@ -260,9 +255,7 @@ def evaluate(
         num_videos=len(video),
         num_missing_videos=len(missing_videos),
         missing_videos=tuple(missing_videos[:MAX_NAMES]),
-        device=_device_name(target_device)
-        if process is None
-        else f"{process.size} x {target_device.type}",
+        device=device_name,
         backend=options.backend,
         precision=options.precision,
         noise=noise,
@@ -320,31 +313,21 @@ def level_scores(
 
 
 def _noise_spread(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    video_of_text: Int[Tensor, "texts"],
-    settings: dict[str, Any],
-    seeds: Sequence[int],
+    method: Method, rank: Callable[..., Metrics], options: EvaluationOptions
 ) -> NoiseSpread:
-    if "pair_noise" in settings:
-        results = [
-            rank_pairs(method, text, video, video_of_text, **{**settings, "pair_noise": int(seed)})
-            for seed in seeds
-        ]
-        return NoiseSpread(tuple(int(seed) for seed in seeds), tuple(results))
     reseed = getattr(method, "reseed", None)
-    if reseed is None:
+    if reseed is None and not options.pair_noise:
         raise UsageError(
             f"{getattr(method, 'name', type(method).__name__)} has no evaluation noise to reseed; "
             "leave out --noise-seeds"
         )
+    results = []
     with _restored_buffers(method):
-        results = []
-        for seed in seeds:
-            reseed(int(seed))
-            results.append(rank_pairs(method, text, video, video_of_text, **settings))
-    return NoiseSpread(tuple(int(seed) for seed in seeds), tuple(results))
+        for seed in options.noise_seeds:
+            if not options.pair_noise and reseed is not None:
+                reseed(seed)
+            results.append(rank(**({"pair_noise": seed} if options.pair_noise else {})))
+    return NoiseSpread(options.noise_seeds, tuple(results))
 
 
 @contextmanager
@@ -397,17 +380,6 @@ def _encode(
     return features
 
 
-def _check_encoded(
-    text: TextFeatures, video: VideoFeatures, video_of_text: Int[Tensor, "texts"]
-) -> None:
-    if len(text) != len(video_of_text):
-        raise UsageError(
-            f"{len(text)} texts were encoded but video_of_text has {len(video_of_text)} entries: "
-            "it needs one entry per text, in the same order"
-        )
-    check_video_of_text(video_of_text, len(video))
-
-
 def _check_finite(features: TextFeatures | VideoFeatures) -> None:
     if isinstance(features, TextFeatures):
         name, values = "sentence", features.sentence
@@ -425,7 +397,3 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

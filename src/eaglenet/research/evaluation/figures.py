@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +16,20 @@ from torch import Tensor
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips
 from eaglenet.methods.base import Method, evaluating
+from eaglenet.research.data.sources import Source
 from eaglenet.scoring import score_all
 
 # Okabe and Ito: distinguishable with any colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 RIGHT, WRONG = "#1a9641", "#d7191c"
 DOTS_PER_INCH = 120
+FRAMES_SHOWN = 3
 MIN_SPAN = 2.0
 """Smallest span of an axis of recall, in points."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot."""
-
     label: str
     x: Sequence[int | float]
     y: Sequence[int | float]
@@ -138,20 +138,20 @@ def percent_range(low: float, high: float) -> tuple[float, float]:
     return low, max(high, low + MIN_SPAN)
 
 
-def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: int = 3) -> bytes:
+def qualitative_figure(examples: Sequence[QualitativeExample]) -> bytes:
     """Draw queries with the top videos of each method: right ones framed green, wrong ones red."""
     if not examples:
         raise UsageError("no example to draw: give at least one query with its videos")
     num_methods = max(len(example.videos) for example in examples)
     top_k = max(len(videos) for example in examples for videos in example.videos.values())
     rows = len(examples) * num_methods
-    figure = _figure(1.5 + 1.05 * num_frames * top_k, 0.45 + 1.3 * rows)
+    figure = _figure(1.5 + 1.05 * FRAMES_SHOWN * top_k, 0.45 + 1.3 * rows)
     grid = figure.add_gridspec(rows, top_k)
     for number, example in enumerate(examples):
         for line, (method, videos) in enumerate(example.videos.items()):
             for rank, video in enumerate(videos):
                 axes = figure.add_subplot(grid[number * num_methods + line, rank])
-                _draw_video(axes, video, num_frames)
+                _draw_video(axes, video)
                 if rank == 0:
                     axes.set_ylabel(method, fontsize=8)
                 if line == 0 and rank == 0:
@@ -160,9 +160,9 @@ def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: in
     return _png(figure)
 
 
-def _draw_video(axes: Any, video: Retrieved, num_frames: int) -> None:
-    total = len(video.frames)
-    indices = np.floor((np.arange(num_frames) + 0.5) * total / num_frames).astype(int)
+def _draw_video(axes: Any, video: Retrieved) -> None:
+    middles = (np.arange(FRAMES_SHOWN) + 0.5) * len(video.frames) / FRAMES_SHOWN
+    indices = np.floor(middles).astype(int)
     frames = [video.frames[index].movedim(0, -1).numpy() for index in indices]
     gap = np.full((frames[0].shape[0], max(1, frames[0].shape[1] // 48), 3), 255, dtype=np.uint8)
     spaced = [image for frame in frames for image in (gap, frame)][1:]
@@ -198,17 +198,6 @@ def _png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-@dataclass(frozen=True)
-class Gallery:
-    """Texts and videos of a figure like 3 to 5 of the paper."""
-
-    sentences: Sequence[str]
-    video_ids: Sequence[str]
-    video_of_text: Int[Tensor, "texts"]
-    clips: Callable[[Tensor], Clips]
-    """Frames of the videos with these indices."""
-
-
 def best_videos(
     method: Method, texts: Iterable[Any], videos: Iterable[Any], *, top_k: int
 ) -> Int[Tensor, "texts best"]:
@@ -237,7 +226,8 @@ def choose_queries(
     selected: list[int] = []
     used: set[int] = set()
     # Spread over the split: neighbours are often alike.
-    for query in [*_spread(disagree, count), *disagree, *range(0, len(video_of_text), step)]:
+    some = disagree[:: max(1, len(disagree) // max(1, count))]
+    for query in [*some, *disagree, *range(0, len(video_of_text), step)]:
         video = int(video_of_text[query])
         if len(selected) < count and video not in used:
             selected.append(query)
@@ -245,23 +235,21 @@ def choose_queries(
     return selected
 
 
-def _spread(queries: Sequence[int], count: int) -> Sequence[int]:
-    return queries[:: max(1, len(queries) // max(1, count))]
-
-
 def make_examples(
-    best: Mapping[str, Int[Tensor, "texts best"]], gallery: Gallery, count: int
+    best: Mapping[str, Int[Tensor, "texts best"]], source: Source, count: int
 ) -> list[QualitativeExample]:
-    """Build examples with the frames of every retrieved video."""
     examples = []
-    for query in choose_queries(best, gallery.video_of_text, count):
-        right = int(gallery.video_of_text[query])
+    video_of_text = source.video_of_text.cpu()
+    for query in choose_queries(best, video_of_text, count):
+        right = int(video_of_text[query])
         videos = {}
         for method, ranked in best.items():
-            frames = gallery.clips(ranked[query]).frames.cpu()
+            clips = source.videos(ranked[query])
+            assert isinstance(clips, Clips), "stored features have no frames to show"
+            frames = clips.frames.cpu()
             videos[method] = [
-                Retrieved(gallery.video_ids[video], frames[rank], video == right)
+                Retrieved(source.video_ids[video], frames[rank], video == right)
                 for rank, video in enumerate(ranked[query].tolist())
             ]
-        examples.append(QualitativeExample(gallery.sentences[query], videos))
+        examples.append(QualitativeExample(source.sentences[query], videos))
     return examples

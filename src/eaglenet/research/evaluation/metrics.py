@@ -243,15 +243,12 @@ def retrieval_metrics(
     raise_if_not_finite(scores)
     check_video_of_text(video_of_text, scores.shape[1])
     order = video_of_text.argsort(stable=True)
-    sorted_scores = scores if _is_sorted(order) else scores[order.to(scores.device)]
+    is_sorted = torch.equal(order, torch.arange(len(order), device=order.device))
+    sorted_scores = scores if is_sorted else scores[order.to(scores.device)]
     ranks = StreamingRanks(video_of_text[order], scores.shape[1], ties)
     ranks.add_targets(sorted_scores)
     ranks.add(sorted_scores)
     return ranks.metrics()
-
-
-def _is_sorted(order: Int[Tensor, "texts"]) -> bool:
-    return torch.equal(order, torch.arange(len(order), device=order.device))
 
 
 def raise_if_not_finite(
@@ -302,7 +299,7 @@ class EvaluationOptions:
     pair_noise: draw noise of its own for each pair, as the authors do, instead of one bank for all.
     scores_file: also write the scores to this ``.npy``, ``[texts, videos]``.
     ranks_file: also write the rank of each query to this ``.npz``, with ``t2v``, ``v2t`` and
-        ``video_of_text`` (`evaluation.bootstrap`).
+        ``video_of_text`` (`evaluation.report`).
     hubness: rank again with hubness offsets, computed from a fixed bank of texts.
     hubness_bank: the texts of that bank; empty: 256 that come with the package.
     sinkhorn: rank again with UCoFiA's Sinkhorn offsets, from so many training texts and videos.
@@ -370,16 +367,8 @@ def rank_pairs(
 ) -> Metrics:
     """Score all pairs and rank both directions; memory grows with texts + videos.
 
-    Blocks are whole columns where they fit, so that video-side work is done once.
-
-    Args:
-        max_scores: scores held at once.
-        process: this process, where several evaluate together; each gets the metrics of all.
-        scores_file: also write the matrix, ``[texts, videos]`` in the given order (one process).
-        ranks_file: also write the rank of every query.
-        bias: added to all scores of a video.
-        progress: receives the number of scores computed by this process.
-        settings: passed to :func:`score_all`.
+    Blocks are whole columns where they fit, so that video-side work is done once. ``bias`` is added
+    to all scores of a video; ``settings`` are passed to :func:`score_all`.
     """
     order = video_of_text.argsort(stable=True)
     text = text[order.to(text.sentence.device)]

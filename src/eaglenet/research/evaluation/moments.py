@@ -1,7 +1,7 @@
 """Moments against annotated spans: recalls at an IoU, mean IoU and mean average precision.
 
 ``evaluate_store`` searches each video of a store for its own texts. The annotation files are read
-by ``eaglenet.research.data.moment_files``.
+by ``eaglenet.research.data.annotation_files``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.research.data.moment_files import MomentText, Span
+from eaglenet.research.data.annotation_files import MomentText, Span
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
@@ -48,7 +48,6 @@ def span_ious(moments: NDArray[np.float64], spans: NDArray[np.float64]) -> NDArr
 
 
 def text_iou(moment: Span, text: MomentText) -> float:
-    """IoU of a moment with the annotation of a text."""
     ious = np.sort(span_ious(np.array([moment]), np.array(text.spans))[0])
     return float(ious[-text.num_annotators :].mean())
 

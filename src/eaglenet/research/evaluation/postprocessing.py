@@ -33,14 +33,6 @@ def dual_softmax(
     return scores * F.softmax(temperature * scores, dim=0)
 
 
-def dual_softmax_both(
-    scores: Float[Tensor, "texts videos"], *, temperature: float = 100.0
-) -> tuple[Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]]:
-    """Scores for text-to-video and for video-to-text, each with its own prior."""
-    other = dual_softmax(scores.T, temperature=temperature).T
-    return dual_softmax(scores, temperature=temperature), other
-
-
 def sinkhorn_offsets(
     bank: Float[Tensor, "bank items"], *, iterations: int = 4
 ) -> Float[Tensor, "items"]:
@@ -103,12 +95,11 @@ def querybank_norm(
     bank: Float[Tensor, "bank bank_videos"],
     *,
     temperature: float = 20.0,
-    top_k: int = 1,
 ) -> Float[Tensor, "texts videos"]:
     """Apply QB-Norm with the dynamic inverted softmax, over a bank of training queries.
 
-    ``s'_tv = exp(b s_tv) / sum_q exp(b bank_qv)`` for the texts whose best video is among the
-    ``top_k`` videos of some bank query (a hub); the other texts keep their order.
+    ``s'_tv = exp(b s_tv) / sum_q exp(b bank_qv)`` for the texts whose best video is the best of
+    some bank query (a hub); the other texts keep their order.
 
     The ratio is taken as a logarithm, ``b s_tv - logsumexp_q(b bank_qv)``: the same order within a
     text, without overflow. Rows that are not normalised stay as they are, so scores are comparable
@@ -119,16 +110,13 @@ def querybank_norm(
             f"the query bank scores {bank.shape[1]} videos but the matrix has {scores.shape[1]}: "
             "score the training texts against the same videos, in the same order"
         )
-    if not 1 <= top_k <= scores.shape[1]:
-        raise UsageError(f"top_k is {top_k}; expected 1 to {scores.shape[1]}, the number of videos")
     hubs = torch.zeros(scores.shape[1], dtype=torch.bool, device=scores.device)
-    hubs[bank.topk(top_k, dim=1).indices.flatten()] = True
+    hubs[bank.argmax(dim=1)] = True
     normalised = temperature * scores - torch.logsumexp(temperature * bank, dim=0)[None, :]
     return torch.where(hubs[scores.argmax(dim=1)][:, None], normalised, scores)
 
 
 def read_scores(path: Path) -> Float[Tensor, "texts videos"]:
-    """Read a ``.npy`` of shape ``[texts, videos]``."""
     if not path.is_file():
         raise UsageError(f"{path} is not a file: expected a .npy of scores [texts, videos]")
     array = _load_array(path)

@@ -1,7 +1,8 @@
-"""A report over run folders: tables, curves, recall against time, examples.
+"""A report over run folders: tables, clear differences, curves, recall against time, examples.
 
 Every table is of one split and one protocol, and names both. Numbers of the paper are labelled
-*paper*.
+*paper*. Differences between models come from a paired bootstrap: captions of one video are not
+independent, so videos are drawn, each with all its queries.
 """
 
 from __future__ import annotations
@@ -12,17 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, UsageError
-from eaglenet.research.evaluation.bootstrap import RANKS, compare_ranks, read_ranks
-from eaglenet.research.evaluation.document import (
-    Block,
-    Figure,
-    Heading,
-    Paragraph,
-    Table,
-    write_document,
-)
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.figures import (
     Curve,
@@ -32,11 +25,15 @@ from eaglenet.research.evaluation.figures import (
     recall_against_time_figure,
 )
 from eaglenet.research.evaluation.paper import recall_against_time
-from eaglenet.research.evaluation.paper_blocks import (
+from eaglenet.research.evaluation.report_blocks import (
+    Block,
+    Figure,
     evaluation_seconds,
+    make_table,
     over_datasets,
     paper_blocks,
     seconds_blocks,
+    write_document,
 )
 from eaglenet.research.evaluation.run_records import (
     TITLES,
@@ -50,6 +47,99 @@ from eaglenet.research.evaluation.run_records import (
     run_conditions,
 )
 
+DRAWS = 2000
+CONFIDENCE = 0.95
+CHUNK = 100  # draws at once: bounds the memory, not the result
+RANKS = "ranks"
+"""Files of ranks beside an evaluation: ``ranks-val.npz`` beside ``evaluation-val.json``."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A recall of one model minus that of another, in points.
+
+    low, high: limits of the middle 95% of the draws.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def is_clear(self) -> bool:
+        """The interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+
+
+def paired_bootstrap(
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+    groups: NDArray[np.int64],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Difference:
+    r"""Confidence interval of ``mean(first) - mean(second)`` over resampled groups.
+
+    .. math:: d_b = \frac{\sum_g n_{bg} \sum_{q \in g} (x_q - y_q)}{\sum_g n_{bg} |g|}, \quad
+        n_b \sim \mathrm{Multinomial}(G, 1/G)
+
+    ``first`` and ``second`` hold the score of each query (the percentage of seeds that were right),
+    ``groups`` the video of each query.
+    """
+    if not len(first) == len(second) == len(groups) or len(groups) == 0:
+        raise UsageError(
+            f"{len(first)}, {len(second)} values and {len(groups)} groups: a paired comparison "
+            "needs the same queries on both sides; evaluate both on the same split"
+        )
+    _, index = np.unique(groups, return_inverse=True)
+    sums = np.bincount(index, weights=first - second)
+    sizes = np.bincount(index).astype(np.float64)
+    generator = np.random.default_rng(seed)
+    probabilities = np.full(len(sums), 1 / len(sums))
+    differences = []
+    for start in range(0, draws, CHUNK):
+        counts = generator.multinomial(len(sums), probabilities, size=min(CHUNK, draws - start))
+        differences.append((counts @ sums) / (counts @ sizes))
+    values = np.concatenate(differences)
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    mean = float(sums.sum() / sizes.sum())
+    return Difference(mean, float(low), float(high))
+
+
+def read_ranks(path: Path) -> dict[str, NDArray[np.int64]]:
+    """Read the ``t2v`` and ``v2t`` ranks of a run, and the video of each text."""
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            return {name: content[name] for name in ("t2v", "v2t", "video_of_text")}
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"{path}: ranks cannot be read ({error}); delete it and evaluate again"
+        ) from error
+
+
+def compare_ranks(
+    first: Sequence[Mapping[str, Any]],
+    second: Sequence[Mapping[str, Any]],
+    direction: str = "t2v",
+) -> Difference:
+    """Compare R@1 of two models; each query counts with its mean over the seeds."""
+    queries = {len(record[direction]) for record in (*first, *second)}
+    owners = first[0]["video_of_text"]
+    same = all(np.array_equal(record["video_of_text"], owners) for record in (*first, *second))
+    if len(queries) != 1 or not same:
+        raise UsageError("the two models answered different queries: no paired comparison")
+    groups = owners if direction == "t2v" else np.arange(queries.pop())
+    sides = [
+        100.0 * np.mean([record[direction] <= 1 for record in records], axis=0)
+        for records in (first, second)
+    ]
+    return paired_bootstrap(sides[0], sides[1], groups)
+
+
 DIFFERENCES = (
     "Paired bootstrap over queries (videos are drawn and bring their captions; 2,000 draws): R@1 "
     "minus that of {name}, in points, with the middle 95%. An interval that contains 0 shows no "
@@ -60,10 +150,8 @@ DIFFERENCES = (
 def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
     """For every split with ranks: all recipes against the best, and against the first."""
     blocks: list[Block] = []
-    names = sorted(
-        {path.stem for group in groups for run in group.runs for path in _files(run.folder)}
-    )
-    for name in names:
+    folders = [run.folder for group in groups for run in group.runs]
+    for name in sorted({path.stem for each in folders for path in each.glob(f"{RANKS}-*.npz")}):
         all_ranks = {
             group.label: [
                 read_ranks(run.folder / f"{name}.npz")
@@ -75,15 +163,19 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         ranks = {label: records for label, records in all_ranks.items() if records}
         if len(ranks) < 2:
             continue
-        best = max(ranks, key=lambda label: _recall(ranks[label]))
+        recalls = {
+            label: np.mean([np.mean(record["t2v"] <= 1) for record in records])
+            for label, records in ranks.items()
+        }
+        best = max(recalls, key=lambda label: recalls[label])
         split = split_title(name.removeprefix(RANKS).lstrip("-"))
-        blocks.append(Heading(f"Differences on the {split}"))
+        blocks.append(f"## Differences on the {split}")
         for base in dict.fromkeys((best, next(iter(ranks)))):
             rows = difference_rows(ranks, base)
             if rows:
                 blocks += [
-                    Paragraph(DIFFERENCES.format(name=base)),
-                    Table(["recipe", "t2v", "v2t"], rows),
+                    DIFFERENCES.format(name=base),
+                    make_table(["recipe", "t2v", "v2t"], rows),
                 ]
     return blocks
 
@@ -106,23 +198,14 @@ def difference_rows(ranks: Mapping[str, Sequence[Mapping[str, Any]]], base: str)
     return rows
 
 
-def _recall(records: Sequence[Mapping[str, Any]]) -> float:
-    return float(np.mean([np.mean(record["t2v"] <= 1) for record in records]))
-
-
-def _files(folder: Any) -> list[Any]:
-    return sorted(folder.glob(f"{RANKS}-*.npz"))
-
-
 METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
 
 
 @dataclass(frozen=True)
 class Report:
-    """Files of a report, and the runs that it could not show in full."""
+    """The file of a report, and the runs that it could not show in full."""
 
     markdown: Path
-    html: Path
     num_runs: int
     broken: tuple[BrokenRun, ...]
     unfinished: tuple[RunRecord, ...]
@@ -138,10 +221,7 @@ def write_report(
     examples: Sequence[QualitativeExample] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Read the runs and write ``report.md`` and ``report.html`` into ``output``.
-
-    The table of ``first_split`` comes first.
-    """
+    """Read the runs and write ``report.md`` into ``output``; ``first_split`` comes first."""
     runs, broken = read_runs(folders)
     if not runs:
         reasons = "; ".join(f"{entry.folder}: {entry.reason}" for entry in broken)
@@ -153,9 +233,9 @@ def write_report(
     blocks += difference_blocks(groups)
     blocks += [*over_datasets(groups), *seconds_blocks(groups), *paper_blocks(groups)]
     blocks += _figures(runs, groups, examples, notes)
-    blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in notes)]
-    markdown, page = write_document(output, title, blocks)
-    return Report(markdown, page, len(runs), tuple(broken), tuple(unfinished), tuple(notes))
+    blocks += [*_provenance(runs), *_problems(runs, broken), *notes]
+    path = write_document(output, title, blocks)
+    return Report(path, len(runs), tuple(broken), tuple(unfinished), tuple(notes))
 
 
 SPLITS = {"test": "test split", "val": "validation split", "train": "training split"}
@@ -168,7 +248,7 @@ def split_title(split: str) -> str:
 def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
     """One section per split: evaluations of the selected models, then the scores of selection."""
     if not groups:
-        return [Heading("Results"), Paragraph("No run has finished yet.")]
+        return ["## Results", "No run has finished yet."]
     sections: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
     for name in sorted(
         {name for group in groups for run in group.runs for name in run.evaluations}
@@ -176,30 +256,26 @@ def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
         for group in groups:
             records = [run.evaluations[name] for run in group.runs if name in run.evaluations]
             if records:
-                split = str(records[0].get("split") or _split_of_file(name))
+                of_file = name.removeprefix("evaluation").strip("-_") or "other data"
+                split = str(records[0].get("split") or of_file)
                 sections.setdefault(split_title(split), []).append((group, records))
     order = sorted(sections, key=lambda title: title != split_title(first_split))
     blocks: list[Block] = []
     for title in order:
-        blocks += [Heading(f"Results on the {title}"), Paragraph(OURS), *_tables(sections[title])]
+        blocks += [f"## Results on the {title}", OURS, *_tables(sections[title])]
     selected: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
     for group in groups:
         records = [run.metrics for run in group.runs if run.metrics]
         selected.setdefault(group.runs[0].selection, []).append((group, records))
     for selection, entries in selected.items():
         split = "test" if "TEST" in selection else "val"
-        heading = Heading(f"Selected epoch, on the {split_title(split)}")
+        heading = f"## Selected epoch, on the {split_title(split)}"
         # A run without evaluations has no other results.
-        blocks += [heading, Paragraph(f"{OURS} {selection.capitalize()}."), *_tables(entries)]
+        blocks += [heading, f"{OURS} {selection.capitalize()}.", *_tables(entries)]
     return blocks
 
 
 OURS = "Ours. Mean +- sample standard deviation where several seeds ran."
-
-
-def _split_of_file(name: str) -> str:
-    """The split of ``evaluation-SPLIT``, for records that do not name it."""
-    return name.removeprefix("evaluation").strip("-_") or "other data"
 
 
 def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) -> list[Block]:
@@ -213,14 +289,14 @@ def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) 
     header += [*(f"v2t {name}" for name in METRICS), "Rsum"]
     blocks: list[Block] = []
     for protocol, rows in by_protocol.items():
-        blocks += [Paragraph(f"Protocol: {protocol}"), Table(header, rows)]
+        blocks += [f"Protocol: {protocol}", make_table(header, rows)]
     return blocks
 
 
 def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
     numbers = [
         {direction: {name: float(record[direction][name]) for name in METRICS}
-         for direction in ("t2v", "v2t")} | {"Rsum": _recall_sum(record)}
+         for direction in ("t2v", "v2t")} | {"Rsum": float(record["Rsum"])}
         for record in records
     ]  # fmt: skip
     summary = mean_and_spread(numbers)
@@ -232,12 +308,6 @@ def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     total = format_spread(mean["Rsum"], spread["Rsum"], len(records))
     return [group.label, group.method_title, str(len(records)), *cells, total]
-
-
-def _recall_sum(record: Mapping[str, Any]) -> float:
-    if "Rsum" in record:
-        return float(record["Rsum"])
-    return sum(float(record[side][name]) for side in ("t2v", "v2t") for name in METRICS[:3])
 
 
 def format_spread(mean: float, spread: float, count: int) -> str:
@@ -258,8 +328,8 @@ def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
     rows = [
         [group.label, *as_cells(entry)] for group, entry in zip(groups, conditions, strict=True)
     ]
-    lines = [Paragraph(line) for line in conditions_lines(conditions)]
-    return [Heading("Conditions"), Table(["recipe", *TITLES.values()], rows), *lines]
+    lines = conditions_lines(conditions)
+    return ["## Conditions", make_table(["recipe", *TITLES.values()], rows), *lines]
 
 
 def _figures(
@@ -292,7 +362,7 @@ def _figures(
     if examples:
         caption = "Queries on which the runs disagree, with the best videos of each: right green, "
         add("examples", f"{caption}wrong red", lambda: qualitative_figure(examples))
-    return [Heading("Figures"), *blocks] if blocks else []
+    return ["## Figures", *blocks] if blocks else []
 
 
 def _loss_curves(runs: Sequence[RunRecord]) -> list[Curve]:
@@ -368,8 +438,8 @@ def _provenance(runs: Sequence[RunRecord]) -> list[Block]:
         rows.append([short_folder, str(run.seed), commit, str(versions.get("torch", "?")),
                      str(device), videos or "?"])  # fmt: skip
     return [
-        Heading("Software and hardware"),
-        Table(["run", "seed", "commit", "torch", "hardware", "videos"], rows),
+        "## Software and hardware",
+        make_table(["run", "seed", "commit", "torch", "hardware", "videos"], rows),
     ]
 
 
@@ -382,4 +452,4 @@ def _problems(runs: Sequence[RunRecord], broken: Sequence[BrokenRun]) -> list[Bl
     rows += [[str(entry.folder), entry.reason] for entry in broken]
     if not rows:
         return []
-    return [Heading("Unfinished or unreadable runs"), Table(["folder", "problem"], rows)]
+    return ["## Unfinished or unreadable runs", make_table(["folder", "problem"], rows)]

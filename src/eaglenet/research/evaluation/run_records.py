@@ -66,10 +66,6 @@ class RecipeGroup:
         is_approximate = self.method in METHODS and METHODS[self.method].is_approximate
         return f"{self.method} (approximate)" if is_approximate else self.method
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(run.seed for run in self.runs)
-
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:
     """Read every run in ``folders`` and up to four levels below; lists what cannot be read."""
@@ -106,7 +102,7 @@ def read_run(folder: Path) -> RunRecord:
     manifest = _read_object(folder / MANIFEST, problems)
     result = _read_object(folder / RESULT, problems)
     experiment = _read_object(folder / EXPERIMENT, problems, needed=False)
-    events = _read_log(folder / LOG, problems)
+    events = read_log(folder, problems)
     steps = [entry for entry in events if entry.event == "step"]
     history = [entry for entry in events if entry.event == "evaluation"]
     training = experiment.get("training", {})
@@ -214,11 +210,13 @@ def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dic
     return value
 
 
-def _read_log(path: Path, problems: list[str]) -> list[LogEvent]:
+def read_log(folder: Path, problems: list[str] | None = None) -> list[LogEvent]:
+    """Read the events of a run's log up to the first broken line, which ``problems`` then names."""
+    path, events = folder / LOG, list[LogEvent]()
+    problems = [] if problems is None else problems
     if not path.exists():
         problems.append(f"no {path.name}")
-        return []
-    events: list[LogEvent] = []
+        return events
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
@@ -296,7 +294,6 @@ SLIPS: Mapping[str, str] = {
 
 
 def paper_conditions(label: str) -> Conditions:
-    """The conditions of a row of the paper's tables."""
     return OLDER.get(label, CLIP)
 
 
@@ -335,7 +332,6 @@ def conditions_lines(conditions: Sequence[Conditions]) -> list[str]:
 
 
 def as_cells(conditions: Conditions) -> list[str]:
-    """Values in the order of :data:`TITLES`."""
     return list(asdict(conditions).values())
 
 

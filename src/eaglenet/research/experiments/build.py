@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ from eaglenet.research.training.optimizer import (
     freeze_parameters,
     halve_towers,
 )
-from eaglenet.research.training.step import StepOptions, training_losses
+from eaglenet.research.training.step import training_losses
 
 FIRST_PAIRS = 4
 """Pairs of the first step that is timed on a CPU, where a whole batch may take minutes."""
@@ -68,13 +69,6 @@ class Estimate:
         return f"estimate: {self.num_steps:,} steps in about {length}{memory}, without evaluation"
 
 
-def count_steps(experiment: Experiment, video_of_text: torch.Tensor, world: World) -> int:
-    """Optimizer steps of the whole run."""
-    coarse, usual = pair_samplers(experiment.training, video_of_text, world)
-    training = experiment.training
-    return training.coarse_epochs * len(coarse) + training.epochs * len(usual)
-
-
 def estimate_run(
     experiment: Experiment,
     method: Method,
@@ -94,14 +88,12 @@ def estimate_run(
     if training.checkpointing:
         method.encoder.set_gradient_checkpointing(training.checkpointed_blocks or True)
     optimizer = training.make_optimizer(method)
-    options = StepOptions(
-        training.precision, positives=training.positives, num_frames=method.frame_spec.num_frames
-    )
+    plain = dataclasses.replace(training, accumulate=1, augment="none")
 
     def time_step(pairs: int) -> float:
         batch = make_batch(pairs).to(device)
         started = time.perf_counter()
-        training_losses(method, batch, options, World(device=device), seed=0)
+        training_losses(method, batch, plain, World(device=device), seed=0)
         optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -125,33 +117,14 @@ def estimate_run(
     return Estimate(num_steps, seconds * scale * num_steps, memory)
 
 
-def blank_batch(experiment: Experiment, method: Method, pairs: int) -> PairBatch:
+def blank_batch(data: DataChoice, method: Method, pairs: int) -> PairBatch:
     """Blank frames and one-word texts of the sizes that training shows."""
-    spec = experiment.data.frames
+    spec = data.frames
     frames = torch.zeros(pairs, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
     mask = torch.ones(pairs, spec.num_frames, dtype=torch.bool)
     seconds = torch.arange(spec.num_frames, dtype=torch.float32).expand(pairs, -1)
-    tokens = method.tokenize(["a"] * pairs, experiment.data.max_words)
+    tokens = method.tokenize(["a"] * pairs, data.max_words)
     return PairBatch(tokens, Clips(frames, mask, seconds), torch.arange(pairs))
-
-
-def try_estimate(
-    experiment: Experiment,
-    method: Method,
-    make_batch: MakeBatch,
-    num_steps: int,
-    device: torch.device,
-) -> Estimate | str:
-    """:func:`estimate_run`, or why it was not possible."""
-    try:
-        return estimate_run(experiment, method, make_batch, num_steps, device)
-    except torch.OutOfMemoryError:
-        return (
-            f"a step of {experiment.training.batch_size} pairs does not fit into the memory of "
-            f"{device}: lower it with --set training.batch_size=N, or --set training.accumulate=N"
-        )
-    except EagleNetError as error:
-        return f"no estimate: {error}"
 
 
 def build_method(experiment: Experiment) -> Method:
@@ -264,16 +237,10 @@ def check_fit(method: Method, data: DataChoice) -> None:
         )
     if method.tokenizer is None or SOURCES[data.dataset].is_features:
         return
-    clip = Clips(
-        torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8),
-        torch.ones(1, spec.num_frames, dtype=torch.bool),
-        torch.arange(spec.num_frames, dtype=torch.float32)[None],
-    )
     try:
         with evaluating(method), torch.no_grad(), torch.random.fork_rng():
-            tokens = method.tokenize(["a"], data.max_words)
-            text = method.encode_text(tokens.to(method.device))
-            method.score(text, method.encode_video(clip.to(method.device)))
+            pair = blank_batch(data, method, 1).to(method.device)
+            method.score(method.encode_text(pair.texts), method.encode_video(pair.videos))
     except (UsageError, ValueError) as error:
         raise ConfigError(
             f"data.frames ({spec.num_frames} frames of {spec.size} pixels) and data.max_words "
@@ -369,18 +336,29 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
         raise problems[0]
     described = {split: dict(entry.description) for split, entry in findings.items()}
     parameters = count_parameters(method)
-    num_steps = count_steps(experiment, findings["train"].video_of_text, world)
+    training = experiment.training
+    coarse, usual = pair_samplers(training, findings["train"].video_of_text, world)
+    num_steps = training.coarse_epochs * len(coarse) + training.epochs * len(usual)
     estimate: Estimate | str = "no estimate: features are computed when training starts"
     make_batch = _batch_maker(experiment, method, world.device)
     if make_batch is not None:
-        estimate = try_estimate(experiment, method, make_batch, num_steps, world.device)
+        try:
+            estimate = estimate_run(experiment, method, make_batch, num_steps, world.device)
+        except torch.OutOfMemoryError:
+            estimate = (
+                f"a step of {training.batch_size} pairs does not fit into the memory of "
+                f"{world.device}: lower it with --set training.batch_size=N, or --set "
+                "training.accumulate=N"
+            )
+        except EagleNetError as error:
+            estimate = f"no estimate: {error}"
     return ExperimentCheck(experiment, parameters, described, estimate)
 
 
 def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -> MakeBatch | None:
     """Batches to time steps with; None where features would have to be computed first."""
     if method.tokenizer is not None:
-        return partial(blank_batch, experiment, method)
+        return partial(blank_batch, experiment.data, method)
     if not SOURCES[experiment.data.dataset].is_features:
         return None
     source = load_source(experiment.data, "train", method, cache=Path(), device=device)
@@ -388,7 +366,6 @@ def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -
 
 
 def splits_of(experiment: Experiment) -> tuple[str, str]:
-    """The splits that training reads."""
     return "train", experiment.training.select
 
 

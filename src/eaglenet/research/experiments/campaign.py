@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +20,8 @@ from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
 from eaglenet.research.environment import describe_environment
 from eaglenet.research.evaluation import report
-from eaglenet.research.evaluation.document import Block, Heading, Paragraph, Table, to_markdown
 from eaglenet.research.evaluation.evaluate import mean_and_spread
+from eaglenet.research.evaluation.report_blocks import make_table, to_markdown
 from eaglenet.research.evaluation.run_records import (
     TITLES,
     Conditions,
@@ -38,8 +39,9 @@ from eaglenet.research.experiments.trials import (
     run_jobs,
     slug,
 )
-from eaglenet.research.training.distributed import join, leave
+from eaglenet.research.training.distributed import join
 
+logger = logging.getLogger(__name__)
 SEARCH_FOLDER = "search"
 
 
@@ -69,48 +71,38 @@ def search_setting(
     device: str,
     jobs: int,
     announce: Callable[[str], Progress | None],
-    say: Callable[[str], None],
 ) -> list[Trial]:
     """The trials, each with the value that gave the best validation R@1 with ``seed``.
 
     The best run becomes that seed's run. ``search.json`` lists the score of each value.
     """
-    candidates: dict[str, dict[str, Job]] = {}
-    for trial in trials:
-        candidates[trial.label] = {}
-        for value in search.values:
-            changed = trial.experiment.override([f"{search.setting}={value}"])
-            subfolder = f"{SEARCH_FOLDER}/{slug(trial.label)}/{slug(value)}"
-            job = make_job(
-                Trial(trial.label, changed),
-                seed,
-                folder,
-                split="val",
-                device=device,
-                subfolder=subfolder,
-            )
+    candidates: dict[tuple[str, str], Job] = {}
+    for value in search.values:
+        for trial in trials:
+            candidate = Trial(trial.label, trial.experiment.override([f"{search.setting}={value}"]))
+            job = make_job(candidate, seed, folder, split="val", device=device)
+            output = folder / SEARCH_FOLDER / slug(trial.label) / slug(value)
             title = f"{trial.label}, {search.setting}={value}"
-            candidates[trial.label][value] = dataclasses.replace(job, title=title)
-    everything = [candidates[trial.label][value] for value in search.values for trial in trials]
-    outcomes = run_jobs(everything, jobs, announce, say)
+            candidates[trial.label, value] = dataclasses.replace(job, title=title, output=output)
+    outcomes = run_jobs(list(candidates.values()), jobs, announce)
     tuned, table = [], {}
     for trial in trials:
         scores = {
             value: outcome.result["metrics"]["t2v"]["R@1"]
-            for value, job in candidates[trial.label].items()
-            if isinstance(outcome := outcomes[job.output], SeedRun)
+            for value in search.values
+            if isinstance(outcome := outcomes[candidates[trial.label, value].output], SeedRun)
         }
         table[trial.label] = scores
         if not scores:
             tuned.append(trial)
             continue
         best = max(scores, key=lambda value: scores[value])
-        say(f"{trial.label}: {search.setting}={best} is best of {scores}")
+        logger.info("%s: %s=%s is best of %s", trial.label, search.setting, best, scores)
         changed = trial.experiment.override([f"{search.setting}={best}"])
         tuned.append(Trial(trial.label, changed))
         own = make_job(tuned[-1], seed, folder, split="val", device=device).output
         if not own.exists():
-            shutil.copytree(candidates[trial.label][best].output, own)
+            shutil.copytree(candidates[trial.label, best].output, own)
     write_json(folder / "search.json", {"setting": search.setting, "val t2v R@1": table})
     return tuned
 
@@ -121,16 +113,7 @@ BUDGET = {
     "frames": "frames per video",
     "words": "words at most",
 }
-
-
-@dataclass(frozen=True)
-class RunBudget:
-    """Training budget of a run. Authors' settings differ in it."""
-
-    pairs: int | None
-    batch: int
-    frames: int
-    words: int
+"""Training budget of a run, in which authors' settings differ."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +131,7 @@ class TrialRow:
     epoch_seconds: float | None
     train_seconds: float
     parameters: Mapping[str, int]
-    budget: RunBudget
+    budget: Mapping[str, int | None]
     conditions: Conditions
     peak_memory_bytes: int | None
     selection: str
@@ -163,8 +146,6 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class CannotRun:
-    """A trial that cannot run, with the reason."""
-
     label: str
     cannot_run: str
 
@@ -182,7 +163,6 @@ def run_campaign(
     jobs: int = 1,
     search: Search | None = None,
     announce: Callable[[str], Progress | None] = lambda title: None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> list[CampaignRow]:
     """Train every trial with every seed and evaluate it on ``split``; finished runs are reused.
 
@@ -202,7 +182,7 @@ def run_campaign(
             rows[trial.label] = CannotRun(trial.label, str(error))
     if search is not None:
         runnable = search_setting(
-            runnable, search, seeds[0], folder, device=device, jobs=jobs, announce=announce, say=say
+            runnable, search, seeds[0], folder, device=device, jobs=jobs, announce=announce
         )
     jobs_of = {
         trial.label: [make_job(trial, seed, folder, split=split, device=device) for seed in seeds]
@@ -210,13 +190,13 @@ def run_campaign(
     }
     # Seed by seed, so that the heavy runs of one method do not all share the device.
     order = [jobs_of[trial.label][index] for index in range(len(seeds)) for trial in runnable]
-    results = run_jobs(order, jobs, announce, say)
+    results = run_jobs(order, jobs, announce)
     for trial in runnable:
         outcomes = [results[job.output] for job in jobs_of[trial.label]]
         records = [outcome for outcome in outcomes if isinstance(outcome, SeedRun)]
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         for failure in failures:
-            say(f"{failure.title} failed: {failure.reason}")
+            logger.warning("%s failed: %s", failure.title, failure.reason)
         if records:
             rows[trial.label] = summarise_trial(trial, records)
         else:
@@ -232,6 +212,7 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
     spread = mean_and_spread(metrics)
     experiment, protocol = trial.experiment, str(evaluations[0]["protocol"])
     peaks = [one["peak_memory_bytes"] for one in results if one["peak_memory_bytes"] is not None]
+    epochs = [one["epoch_seconds"] for one in results if one.get("epoch_seconds") is not None]
     return TrialRow(
         label=trial.label,
         method=experiment.method,
@@ -241,15 +222,15 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
         std=spread["std"],
         score_seconds=statistics.median(one["seconds"]["score"] for one in evaluations),
         test_seconds=statistics.median(sum(one["seconds"].values()) for one in evaluations),
-        epoch_seconds=_median([one.get("epoch_seconds") for one in results]),
+        epoch_seconds=statistics.median(epochs) if epochs else None,
         train_seconds=statistics.median(one["seconds"] for one in results),
         parameters=results[0]["parameters"],
-        budget=RunBudget(
-            results[0].get("pairs"),
-            experiment.training.batch_size,
-            experiment.data.frames.num_frames,
-            experiment.data.max_words,
-        ),
+        budget={
+            "pairs": results[0].get("pairs"),
+            "batch": experiment.training.batch_size,
+            "frames": experiment.data.frames.num_frames,
+            "words": experiment.data.max_words,
+        },
         conditions=run_conditions(experiment.to_plain(), protocol),
         peak_memory_bytes=max(peaks) if peaks else None,
         selection=results[0]["selection"],
@@ -262,32 +243,29 @@ def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCh
     Raises:
         EagleNetError: missing data or weights, which concern all trials.
     """
-    world = join(device)
     checks: dict[str, ExperimentCheck | str] = {}
-    try:
+    with join(device) as world:
         for trial in trials:
             try:
                 checks[trial.label] = check_experiment(trial.experiment, world)
             except ConfigError as error:
                 checks[trial.label] = str(error)
-    finally:
-        leave(world)
     return checks
 
 
 def finished_rows(rows: Sequence[CampaignRow]) -> list[TrialRow]:
-    """The rows that ran."""
     return [row for row in rows if isinstance(row, TrialRow)]
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None
-
-
-def row_conditions(rows: Sequence[CampaignRow]) -> list[Conditions]:
-    """Conditions of each row that ran."""
-    return [row.conditions for row in finished_rows(rows)]
+def remarks(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
+    """Lines on differences between the rows, on rows that could not run, and on other runs."""
+    return [
+        *budget_lines(rows),
+        *conditions_lines([row.conditions for row in finished_rows(rows)]),
+        *approximate_lines(rows),
+        *reasons(rows),
+        *left_out_lines(folder, rows),
+    ]
 
 
 def approximate_lines(rows: Sequence[CampaignRow]) -> list[str]:
@@ -301,7 +279,7 @@ def approximate_lines(rows: Sequence[CampaignRow]) -> list[str]:
 def budget_lines(rows: Sequence[CampaignRow]) -> list[str]:
     """A sentence on whether all rows had the same budget, and in what they differ."""
     budgets = [row.budget for row in finished_rows(rows)]
-    differing = [name for name in BUDGET if len({getattr(entry, name) for entry in budgets}) > 1]
+    differing = [name for name in BUDGET if len({budget[name] for budget in budgets}) > 1]
     if not budgets:
         return []
     if not differing:
@@ -331,7 +309,7 @@ def write_report(
         {"title": title, "split": split, **describe_environment(), "rows": plain_rows(rows, paper)},
     )
     ran = finished_rows(rows)
-    blocks: list[Block] = [Table(*(table or campaign_table(rows)))]
+    blocks = [make_table(*(table or campaign_table(rows)))]
     if ran:
         points = [
             [
@@ -342,19 +320,24 @@ def write_report(
             ]
             for row in sorted(ran, key=lambda row: float(row.test_seconds))
         ]
-        conditions = row_conditions(ran)
-        blocks += [
-            Heading("Recall against test time"),
-            Table(["", "whole test s", "of it scoring s", "t2v R@1"], points),
-            Paragraph(f"Split: {split}. Protocol: {ran[0].protocol}; {ran[0].selection}."),
-            Heading("Budget"),
-            Table(["", *BUDGET.values()], [[row.label, *_budget_cells(row.budget)] for row in ran]),
-            *(Paragraph(line) for line in (*budget_lines(rows), *approximate_lines(rows))),
-            Heading("Conditions"),
-            Table(["", *TITLES.values()], [[row.label, *as_cells(row.conditions)] for row in ran]),
-            *(Paragraph(line) for line in conditions_lines(conditions)),
+        budgets = [
+            [row.label, *("-" if n is None else f"{n:,}" for n in row.budget.values())]
+            for row in ran
         ]
-    blocks += [Paragraph(line) for line in (*reasons(rows), *left_out_lines(folder, rows))]
+        conditions = [[row.label, *as_cells(row.conditions)] for row in ran]
+        blocks += [
+            "## Recall against test time",
+            make_table(["", "whole test s", "of it scoring s", "t2v R@1"], points),
+            f"Split: {split}. Protocol: {ran[0].protocol}; {ran[0].selection}.",
+            "## Budget",
+            make_table(["", *BUDGET.values()], budgets),
+            *budget_lines(rows),
+            *approximate_lines(rows),
+            "## Conditions",
+            make_table(["", *TITLES.values()], conditions),
+            *conditions_lines([row.conditions for row in ran]),
+        ]
+    blocks += [*reasons(rows), *left_out_lines(folder, rows)]
     write_text(folder / f"{name}.md", to_markdown(title, blocks))
     if ran:
         runs = [folder / slug(row.label) for row in ran]
@@ -382,7 +365,6 @@ def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[st
 
 
 def reasons(rows: Sequence[CampaignRow]) -> list[str]:
-    """One line per row that could not run, with the reason."""
     return [f"{row.label}: {row.cannot_run}" for row in rows if isinstance(row, CannotRun)]
 
 
@@ -417,8 +399,3 @@ def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
         f"{peak / 2**20:.0f}" if peak is not None else "-",
         *(f"{row.pair_seconds[size]:.3f}" if size in row.pair_seconds else "-" for size in sizes),
     ]
-
-
-def _budget_cells(budget: RunBudget) -> list[str]:
-    amounts = (getattr(budget, name) for name in BUDGET)
-    return ["-" if amount is None else f"{amount:,}" for amount in amounts]

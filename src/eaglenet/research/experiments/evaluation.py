@@ -1,4 +1,4 @@
-"""Evaluation of a run on its own data, and of any model on any dataset."""
+"""Models on data: evaluation of a run or of any model, and features encoded once by its towers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress
 from eaglenet.core.settings import differences, override, split_assignment, to_plain
-from eaglenet.core.types import FrameSpec
+from eaglenet.core.types import Expert, FrameSpec
 from eaglenet.methods.base import Method
+from eaglenet.methods.early.teachtext import teaching_vectors
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
+from eaglenet.research.data.experts import save_teacher
 from eaglenet.research.data.sources import DataChoice, Source
 from eaglenet.research.evaluation.evaluate import EvaluationResult
 from eaglenet.research.evaluation.metrics import EvaluationOptions
@@ -23,13 +27,15 @@ from eaglenet.research.experiments.build import check_data, default_split, load_
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.runs import SELECTION_NOTES, frames_folder, load_run
 from eaglenet.research.experiments.stored_data import (
+    encode_batches,
     feature_notes,
     feature_source,
     read_features,
     refuse_selection_videos,
+    write_features,
 )
-from eaglenet.research.training.distributed import World, join, leave
-from eaglenet.research.training.epochs import evaluate_source
+from eaglenet.research.training.distributed import World, join
+from eaglenet.research.training.epochs import evaluate_source, fetched, index_chunks
 
 
 def evaluate_run(
@@ -62,15 +68,17 @@ def evaluate_run(
         )
     name = "" if features is not None else evaluated_split(experiment, split)
     training = None
-    world = join(device)
-    try:
+    with join(device) as world:
         method = method.to(world.device)
         if features is not None:
             stored = read_features(Path(features).expanduser(), method)
             source = feature_source(stored)
             notes += feature_notes(data, stored)
         else:
-            notes += split_notes(experiment, name)
+            if name == "train":
+                notes.append("the run was trained on this split: not a score on unseen videos")
+            elif name == experiment.training.select == "val":
+                notes.append("this split chose the epoch: somewhat high for unseen videos")
             cache = frames_folder(Path(folder).expanduser())
             source = load_source(
                 data,
@@ -89,8 +97,6 @@ def evaluate_run(
         result = evaluate_source(
             method, source, world, options, training=training, progress=progress
         )
-    finally:
-        leave(world)
     return dataclasses.replace(result, split=name, notes=(*result.notes, *notes))
 
 
@@ -112,15 +118,6 @@ def evaluated_split(experiment: Experiment, split: str | None) -> str:
     return name
 
 
-def split_notes(experiment: Experiment, split: str) -> list[str]:
-    """Notes on a split that the run has seen, whose score is therefore too high."""
-    if split == "train":
-        return ["the run was trained on this split: not a score on unseen videos"]
-    if split == experiment.training.select == "val":
-        return ["this split chose the epoch: somewhat high for unseen videos"]
-    return []
-
-
 def evaluate_model(
     name_or_folder: str | Path,
     dataset: str,
@@ -140,8 +137,7 @@ def evaluate_model(
     """
     method = load(name_or_folder)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
-    world = join(device)
-    try:
+    with join(device) as world:
         source = dataset_source(method, dataset, root, split, data_options, world, progress)
         training = None
         if options is not None and options.sinkhorn:
@@ -149,8 +145,6 @@ def evaluate_model(
         result = evaluate_source(
             method.to(world.device), source, world, options, training=training, progress=progress
         )
-    finally:
-        leave(world)
     return dataclasses.replace(result, notes=(*result.notes, *notes))
 
 
@@ -182,12 +176,91 @@ def dataset_source(
     if spec.whole is not None:
         return spec.whole(data.folder(), method)
     split = split or spec.default_split(data)
-    cache = user_cache(data)
+    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    key = f"{Path(data.root).resolve()} {data.frames}".encode()
+    cache = base / "eaglenet" / "frames" / hashlib.sha256(key).hexdigest()[:16]
     return load_source(data, split, method, cache=cache, device=world.device, progress=progress)
 
 
-def user_cache(data: DataChoice) -> Path:
-    """Cache folder for frames of a dataset that no run folder owns."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    key = f"{Path(data.root).resolve()} {data.frames}".encode()
-    return base / "eaglenet" / "frames" / hashlib.sha256(key).hexdigest()[:16]
+def export_features(
+    name_or_folder: str,
+    dataset: str,
+    root: str | Path,
+    output: str | Path,
+    *,
+    split: str = "train",
+    options: Mapping[str, Any] | None = None,
+    experts: Mapping[str, str] | None = None,
+    words: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Source:
+    """Encode a split with a model's towers into a features folder ``output``.
+
+    With ``experts`` (name -> model) the folder also holds the frames of those models and the words,
+    token ids and graphs of the first; ``words`` adds these without another model.
+    """
+    output = Path(output).expanduser()
+    if output.exists():
+        raise UsageError(f"{output} exists and is never overwritten; choose another --output")
+    with join(device) as world:
+        if world.size > 1:
+            raise UsageError("features are written by one process: run this without torchrun")
+
+        def open_with(model: str) -> tuple[Method, Source]:
+            method = load(model)
+            source = dataset_source(method, dataset, root, split, options, world, progress)
+            return method.to(world.device).eval(), source
+
+        @torch.inference_mode()
+        def encode_expert(model: str) -> Expert:
+            """Encode the same videos with another model."""
+            method, others = open_with(model)
+            if list(others.video_ids) != list(source.video_ids):
+                raise UsageError(
+                    f"{model} could read other videos of {dataset} {split} than the first model; "
+                    "decode all of them first with `eaglenet data cache`"
+                )
+            chunks, title = index_chunks(others.num_videos, 32), f"encoding videos with {model}"
+            batches = fetched(others.videos, chunks, title, progress)
+            videos = encode_batches(method.encode_video, batches, world.device)
+            return Expert(videos.frames, videos.mask)
+
+        method, source = open_with(name_or_folder)
+        write_features(
+            method,
+            source,
+            output,
+            model=name_or_folder,
+            dataset=dataset,
+            split=split,
+            experts={name: (of, encode_expert(of)) for name, of in (experts or {}).items()},
+            words=words,
+            progress=progress,
+        )
+    return source
+
+
+def write_teacher(name_or_folder: str, folder: Path, name: str) -> tuple[int, int]:
+    """Encode every text and video of a features folder with a model, as a teacher for others.
+
+    The teacher may read other word features of the folder than its student. Gives the number of
+    texts and videos.
+    """
+    if not name.replace("-", "").isalnum():
+        raise UsageError(f"teacher {name!r}: use letters, digits and -; it names a file")
+    if (folder / f"teacher_{name}_text.npy").exists():
+        raise UsageError(f"{folder} has a teacher {name!r} already; give another name")
+    method = load(name_or_folder).eval()
+    split = read_features(folder, method)
+    with torch.inference_mode():
+        texts = [
+            teaching_vectors(method, method.encode_text(split.text_batch(rows)))
+            for rows in index_chunks(split.num_texts, 256)
+        ]
+        videos = [
+            teaching_vectors(method, method.encode_video(split.video_batch(rows)))
+            for rows in index_chunks(split.num_videos, 64)
+        ]
+    save_teacher(folder, name, torch.cat(texts), torch.cat(videos))
+    return split.num_texts, split.num_videos

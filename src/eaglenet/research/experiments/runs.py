@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import DATASETS
-from eaglenet.research.data.sources import DataChoice, Source, few_videos
+from eaglenet.research.data.sources import Source, few_videos
 from eaglenet.research.environment import describe_environment, reset_peak_memory
+from eaglenet.research.evaluation.run_records import read_log
 from eaglenet.research.experiments.build import (
     build_method,
     check_data,
@@ -37,17 +37,15 @@ from eaglenet.research.experiments.build import (
 )
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.stored_data import save_with_towers
-from eaglenet.research.training.checkpoint import Position, read_log
+from eaglenet.research.training.checkpoint import Position, check_boards
 from eaglenet.research.training.distributed import (
     World,
     barrier,
     join,
-    leave,
     sum_over_ranks,
     wait_for_main,
 )
 from eaglenet.research.training.epochs import pair_samplers
-from eaglenet.research.training.loggers import check_boards
 from eaglenet.research.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -84,51 +82,38 @@ def train(
     """
     folder = Path(folder).expanduser()
     check_boards(boards)
-    world = join(device)
-    try:
+    with join(device) as world:
         result = find_result(experiment, folder)
         if result is not None:
             return Run(folder, experiment, result, was_finished=True)
         with run_lock(folder, world):
             begin_run(experiment, folder, world)
-            result = _train(experiment, folder, world, progress, boards)
+            method, sources = prepare(experiment, folder, world, progress)
+            if world.is_main:
+                write_manifest(experiment, folder, sources, method, world)
+            trainer = Trainer(
+                experiment.training,
+                method,
+                sources["train"],
+                sources[experiment.training.select],
+                folder,
+                world,
+                experiment=experiment.to_plain(),
+                progress=progress,
+                boards=boards,
+            )
+            reset_peak_memory(world.device)
+            with deterministic(world.device, experiment.training.deterministic):
+                position = trainer.fit()
+            result = summarise(experiment, position, method)
+            if world.is_main:
+                if method.tokenizer is None and experiment.data.dataset in DATASETS:
+                    # Methods with adapters need the features they were given.
+                    with suppress(UsageError):
+                        save_with_towers(folder)
+                write_json(folder / RESULT, result)
+            barrier(world, "waiting for rank 0 to write the result")
         return Run(folder, experiment, result)
-    finally:
-        leave(world)
-
-
-def _train(
-    experiment: Experiment,
-    folder: Path,
-    world: World,
-    progress: Progress | None,
-    boards: Sequence[str],
-) -> dict[str, Any]:
-    method, sources = prepare(experiment, folder, world, progress)
-    if world.is_main:
-        write_manifest(experiment, folder, sources, method, world)
-    trainer = Trainer(
-        experiment.training,
-        method,
-        sources["train"],
-        sources[experiment.training.select],
-        folder,
-        world,
-        experiment=experiment.to_plain(),
-        progress=progress,
-        boards=boards,
-    )
-    reset_peak_memory(world.device)
-    with deterministic(world.device, experiment.training.deterministic):
-        position = trainer.fit()
-    result = summarise(experiment, position, method)
-    if world.is_main:
-        if method.tokenizer is None and experiment.data.dataset in DATASETS:
-            with suppress(UsageError):  # Methods with adapters need the features they were given.
-                save_with_towers(folder)
-        write_json(folder / RESULT, result)
-    barrier(world, "waiting for rank 0 to write the result")
-    return result
 
 
 @contextmanager
@@ -160,12 +145,6 @@ def frames_folder(folder: Path) -> Path:
     return next((candidate for candidate in shared if candidate.is_dir()), folder / "frames")
 
 
-def with_jitter(data: DataChoice) -> DataChoice:
-    """The data of training, with ``data.jitter`` times the frames that a step shows."""
-    num_frames = data.jitter * data.frames.num_frames
-    return dataclasses.replace(data, frames=dataclasses.replace(data.frames, num_frames=num_frames))
-
-
 def prepare(
     experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
 ) -> tuple[Method, dict[str, Source]]:
@@ -178,13 +157,15 @@ def prepare(
         findings = inspect_split(experiment.data, "train", None)
         pair_samplers(experiment.training, findings.video_of_text, world)
     names = splits_of(experiment)
+    data = experiment.data
+    num_frames = data.jitter * data.frames.num_frames
+    jittered = replace(data, frames=replace(data.frames, num_frames=num_frames))
     sources: dict[str, Source] = {}
     for is_main in (True, False):
         if world.is_main == is_main:
             for name in names:
-                data = experiment.data
                 sources[name] = load_source(
-                    with_jitter(data) if name == "train" else data,
+                    jittered if name == "train" else data,
                     name,
                     method,
                     cache=frames_folder(folder),
@@ -233,8 +214,8 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
 def is_extension(saved: Experiment, experiment: Experiment) -> bool:
     """Tell whether ``experiment`` is ``saved`` with more epochs."""
     epochs = experiment.training.epochs
-    longer = dataclasses.replace(saved.training, epochs=epochs)
-    same = dataclasses.replace(saved, training=longer).to_plain() == experiment.to_plain()
+    longer = replace(saved.training, epochs=epochs)
+    same = replace(saved, training=longer).to_plain() == experiment.to_plain()
     return same and epochs > saved.training.epochs
 
 

@@ -23,7 +23,7 @@ from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
 from eaglenet.methods.base import Method
 from eaglenet.models.files import WEIGHTS, local_folder
 from eaglenet.models.folder import load, save, save_head, with_head
-from eaglenet.research.data.experts import ExpertSplit, add_experts, load_expert_folder
+from eaglenet.research.data.experts import add_experts, load_expert_folder
 from eaglenet.research.data.features import (
     INDEX_FILE,
     FeatureSplit,
@@ -35,7 +35,6 @@ from eaglenet.research.data.features import (
 from eaglenet.research.data.frame_folder import (
     FRAMES,
     OPTIONS,
-    load_items,
     look_at_frames,
     open_clips,
 )
@@ -44,7 +43,6 @@ from eaglenet.research.data.role_graphs import over_tokens, role_graphs
 from eaglenet.research.data.sources import (
     DataChoice,
     Opening,
-    Reader,
     Source,
     SourceSpec,
     add_source,
@@ -212,25 +210,21 @@ def feature_source(split: FeatureSplit) -> Source:
     )
 
 
-def read_features(folder: Path, reader: Reader) -> FeatureSplit:
+def read_features(folder: Path, reader: Method) -> FeatureSplit:
     """Read a features folder for a model, with its experts where the model reads those."""
     config = reader.encoder.config
     if isinstance(config, ExpertConfig):
         return check_experts(load_expert_folder(folder, words=config.words), config)
-    words = words_of_towers(read_index(folder))
+    # Words made by the same towers as the sentences.
+    index = read_index(folder)
+    kinds, model = index.get("words") or {}, index.get("model")
+    words = next((name for name, entry in kinds.items() if model and entry["model"] == model), "")
     if words:
         return check_features(load_expert_folder(folder, words=words), reader)
     return check_features(load_feature_folder(folder), reader)
 
 
-def words_of_towers(index: Mapping[str, Any]) -> str:
-    """Name of the word features made by the same towers as the sentences; empty if none."""
-    kinds = index.get("words") or {}
-    model = index.get("model")
-    return next((name for name, entry in kinds.items() if model and entry["model"] == model), "")
-
-
-def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
+def check_experts(features: FeatureSplit, config: ExpertConfig) -> FeatureSplit:
     """Refuse a folder whose experts or words differ from those the model was built for."""
     widths = features.expert_widths
     expected_widths = dict(sorted(config.experts.items()))
@@ -257,7 +251,7 @@ def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
     return features
 
 
-def check_features(features: FeatureSplit, reader: Reader) -> FeatureSplit:
+def check_features(features: FeatureSplit, reader: Method) -> FeatureSplit:
     """Refuse features whose width or number of frames does not fit the model."""
     encoder = reader.encoder
     if not isinstance(encoder, FeatureEncoder):
@@ -332,20 +326,31 @@ def open_frames(data: DataChoice, split: str, opening: Opening) -> Source:
     """Open frames for towers, or their features for a head on frozen towers."""
     if not ENCODERS[opening.reader.encoder.family].reads_features:
         return open_clips(data, split, opening)
-    return feature_source(open_frame_features(data, split, opening).to(opening.device))
-
-
-def open_frame_features(data: DataChoice, split: str, opening: Opening) -> FeatureSplit:
-    """Open the features of a split; compute them where they are missing."""
     data.refuse_options(OPTIONS)
-    folder = feature_folder(data, split, opening.cache)
-    if not folder.exists():
-        load_items(data, split)  # refuses a broken folder before towers are loaded
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with hold_lock(folder.parent / f".{split}.lock", wait=True):
-            if not folder.exists():  # another run may have computed them meanwhile
-                make_features(data, split, opening, folder)
-    return read_features(folder, opening.reader)
+    towers = str(data.options.get("towers") or TOWERS)
+    root = data.options.get("test_root") if split == "test" else None
+    root_folder = data.folder(str(root) if root else None).resolve()
+    kind = data.options.get("captions", "")
+    key = f"{root_folder} {weights_of(towers)} {kind} {data.frames.num_frames}"
+    return _cached_features(data, split, opening, root_folder.name, key, open_clips)
+
+
+def _cached_features(
+    data: DataChoice,
+    split: str,
+    opening: Opening,
+    name: str,
+    key: str,
+    open_pixels: Callable[[DataChoice, str, Opening], Source],
+) -> Source:
+    """Open the features of a split in the cache; compute them where they are missing."""
+    base = Path(data.cache).expanduser() if data.cache else opening.cache
+    folder = base / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}" / split
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(folder.parent / f".{split}.lock", wait=True):
+        if not folder.exists():
+            make_features(data, split, opening, folder, open_pixels)
+    return feature_source(read_features(folder, opening.reader).to(opening.device))
 
 
 def open_video_features(data: DataChoice, split: str, opening: Opening) -> Source:
@@ -359,14 +364,7 @@ def open_video_features(data: DataChoice, split: str, opening: Opening) -> Sourc
     records = load_records(data, split).present()
     videos = [(asdict(video), _version(video.path)) for video in records.videos]
     key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
-    base = Path(data.cache).expanduser() if data.cache else opening.cache
-    name = f"{data.dataset}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-    folder = base / name / split
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with hold_lock(folder.parent / f".{split}.lock", wait=True):
-        if not folder.exists():
-            make_features(data, split, opening, folder, open_videos)
-    return feature_source(read_features(folder, opening.reader).to(opening.device))
+    return _cached_features(data, split, opening, data.dataset, key, open_videos)
 
 
 def _version(path: Path | None) -> tuple[int, int]:
@@ -388,7 +386,7 @@ def make_features(
     split: str,
     opening: Opening,
     folder: Path,
-    open_pixels: Callable[[DataChoice, str, Opening], Source] = open_clips,
+    open_pixels: Callable[[DataChoice, str, Opening], Source],
 ) -> None:
     """Encode a split with the towers named by ``data.options.towers``."""
     name = str(data.options.get("towers") or TOWERS)
@@ -412,17 +410,6 @@ def make_features(
         words=True,
         progress=opening.progress,
     )
-
-
-def feature_folder(data: DataChoice, split: str, cache: Path) -> Path:
-    """Cache folder of features: one per frames, captions and towers."""
-    base = Path(data.cache).expanduser() if data.cache else cache
-    towers = str(data.options.get("towers") or TOWERS)
-    root = data.options.get("test_root") if split == "test" else None
-    root_folder = data.folder(str(root) if root else None).resolve()
-    kind = data.options.get("captions", "")
-    key = f"{root_folder} {weights_of(towers)} {kind} {data.frames.num_frames}".encode()
-    return base / f"{root_folder.name}-{hashlib.sha256(key).hexdigest()[:8]}" / split
 
 
 def weights_of(towers: str) -> str:

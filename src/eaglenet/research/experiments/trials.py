@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ import torch
 from eaglenet.core.files import read_json, write_json
 from eaglenet.core.platform import num_cores
 from eaglenet.core.process import ChildProcess, start_child
-from eaglenet.core.progress import Progress
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.registry import import_plugin, imported_modules
 from eaglenet.research.data import SOURCES
-from eaglenet.research.data.sources import DataChoice
-from eaglenet.research.evaluation.bootstrap import RANKS
 from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.evaluation.report import RANKS
 from eaglenet.research.experiments.evaluation import evaluate_run
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.runs import train
@@ -35,16 +33,12 @@ WORKER_LOG = ".worker.log"
 
 @dataclass(frozen=True)
 class Trial:
-    """One row of a campaign: its label and its experiment."""
-
     label: str
     experiment: Experiment
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One finished run of a trial: its result and its evaluation."""
-
     seed: int
     evaluation: Mapping[str, Any]
     result: Mapping[str, Any]
@@ -71,24 +65,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed run, with the reason."""
-
     title: str
     reason: str
 
 
-def make_job(
-    trial: Trial, seed: int, folder: Path, *, split: str, device: str, subfolder: str | None = None
-) -> Job:
+def make_job(trial: Trial, seed: int, folder: Path, *, split: str, device: str) -> Job:
     """The job of a trial with a seed, in its own folder of the campaign."""
     training = dataclasses.replace(trial.experiment.training, seed=seed)
     experiment = dataclasses.replace(trial.experiment, training=training)
-    output = folder / (subfolder or f"{slug(trial.label)}/seed-{seed}")
+    output = folder / slug(trial.label) / f"seed-{seed}"
     return Job(f"{trial.label}, seed {seed}", experiment, output, split, device)
 
 
 def slug(label: str) -> str:
-    """A folder name for a label."""
     return "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in label)
 
 
@@ -109,35 +98,31 @@ def run_jobs(
     jobs: Sequence[Job],
     processes: int,
     announce: Callable[[str], Progress | None],
-    say: Callable[[str], None] = lambda line: None,
 ) -> dict[Path, SeedRun | Failure]:
     """Run all jobs, ``processes`` at a time; a failed one does not stop the rest.
 
     With one process errors are raised. With several, failed jobs are run again at the end, one at a
     time, in case memory was short.
     """
-    if processes == 1:
+    if processes == 1 or not jobs:
         return {job.output: run_job(job, announce(job.title)) for job in jobs}
-    first = [job for job in jobs[:1] if _fills_a_cache(job.experiment.data)]
-    failed = _run_in_processes(first, 1, say) if first else []
-    failed += _run_in_processes(jobs[len(first) :], processes, say)
+    # The first run may decode frames that the others read, without a lock.
+    spec = SOURCES[jobs[0].experiment.data.dataset]
+    first = jobs[:1] if spec.keeps_frames and not spec.gives_features else []
+    progress = announce("")
+    failed = _run_in_processes(first, 1, progress) if first else []
+    failed += _run_in_processes(jobs[len(first) :], processes, progress)
     if failed:
-        say(f"{len(failed)} runs failed; trying again, one at a time")
-        _run_in_processes(failed, 1, say)
+        logger.warning("%d runs failed; trying again, one at a time", len(failed))
+        _run_in_processes(failed, 1, progress)
     return {job.output: _outcome(job) for job in jobs}
 
 
-def _fills_a_cache(data: DataChoice) -> bool:
-    """Tell whether the first run decodes frames that the others read, without a lock."""
-    spec = SOURCES[data.dataset]
-    return spec.keeps_frames and not spec.gives_features
-
-
-def _run_in_processes(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> list[Job]:
+def _run_in_processes(jobs: Sequence[Job], processes: int, progress: Progress | None) -> list[Job]:
     """Run jobs in ``processes`` child processes; gives those that failed."""
     waiting, failed = list(jobs), list[Job]()
     running: dict[Any, tuple[ChildProcess, Job]] = {}
-    done, started = 0, time.monotonic()
+    done = 0
     modules = imported_modules()
     while waiting or running:
         while waiting and len(running) < processes:
@@ -150,10 +135,8 @@ def _run_in_processes(jobs: Sequence[Job], processes: int, say: Callable[[str], 
             process.join()
             done += 1
             outcome = "done" if process.exitcode == 0 else f"FAILED (see {job.output / WORKER_LOG})"
-            say(
-                f"{done} of {len(jobs)} after {time.monotonic() - started:.0f} s: "
-                f"{job.title} {outcome}"
-            )
+            detail = f"{job.title} {outcome}"
+            report_progress(progress, "runs", done, len(jobs), detail, is_notable=True)
             if process.exitcode != 0:
                 failed.append(job)
     return failed

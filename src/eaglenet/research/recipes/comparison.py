@@ -1,12 +1,13 @@
 """Comparison of methods: `eaglenet compare` without a terminal.
 
 from eaglenet.research.recipes.comparison import compare
-compare(["clip4clip", "xpool"], "frames", "OUT", root="FOLDER", seeds=3, jobs=12, say=print)
+compare(["clip4clip", "xpool"], "frames", "OUT", root="FOLDER", seeds=3, jobs=12)
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -32,14 +33,14 @@ from eaglenet.research.experiments.campaign import (
 from eaglenet.research.experiments.runs import SELECTION_NOTES, frames_folder, load_run
 from eaglenet.research.experiments.trials import Trial, slug
 from eaglenet.research.recipes.recipe import Recipe
-from eaglenet.research.training.distributed import join, leave
+from eaglenet.research.training.distributed import join
 from eaglenet.scoring import score_all
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Title and rows of a finished comparison."""
-
     title: str
     rows: list[CampaignRow]
 
@@ -60,7 +61,6 @@ def compare(
     time_pairs: int = 0,
     device: str = "auto",
     announce: Callable[[str], Progress | None] = lambda title: None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
     """Train and evaluate methods with the same data and seeds, and write the report.
 
@@ -81,11 +81,10 @@ def compare(
         jobs=jobs,
         search=Search.parse(search) if search else None,
         announce=announce,
-        say=say,
     )
     rows += refused
     if time_pairs:
-        rows = time_scoring(rows, folder, time_pairs, split=reported, device=device, say=say)
+        rows = time_scoring(rows, folder, time_pairs, split=reported, device=device)
     note = SELECTION_NOTES[trials[0].experiment.training.select]
     searched = f"; {search} searched on validation for each" if search else ""
     where = replace(parse_row(trials[0].label, base), variants=()).name.partition("/")[2]
@@ -152,7 +151,6 @@ def time_scoring(
     *,
     split: str,
     device: str,
-    say: Callable[[str], None],
 ) -> list[CampaignRow]:
     """Add to each row the seconds of ``pairs`` x ``pairs`` scores of its first seed's model."""
     timed: list[CampaignRow] = []
@@ -163,7 +161,7 @@ def time_scoring(
                 seconds = scoring_seconds(run, pairs, split=split, device=device)
                 row = dataclasses.replace(row, pair_seconds={str(pairs): seconds})
             except (EagleNetError, torch.OutOfMemoryError) as error:
-                say(f"{row.label}: not timed ({error})")
+                logger.warning("%s: not timed (%s)", row.label, error)
         timed.append(row)
     return timed
 
@@ -174,8 +172,7 @@ def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
     A split with fewer texts or videos is repeated.
     """
     path = run / f"scoring-{pairs}.json"
-    world = join(device)
-    try:
+    with join(device) as world:
         earlier = read_json(path) if path.exists() else {}
         if earlier.get("device") == str(world.device):
             return float(earlier["seconds"])
@@ -194,8 +191,6 @@ def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
             ]
             video = type(batches[0]).concatenate(batches)
             times = [_seconds(lambda: score_all(method, text, video)) for _ in range(REPEATS + 1)]
-    finally:
-        leave(world)
     seconds = statistics.median(times[1:])
     write_json(path, {"pairs": pairs, "seconds": seconds, "device": str(world.device)})
     return seconds

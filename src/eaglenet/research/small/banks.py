@@ -46,7 +46,6 @@ class PairBank:
         return self.num_frames > 1
 
     def tokens(self, rows: Int[Tensor, "texts"]) -> Tokens:
-        """Tokens of these texts."""
         ids = self.ids[rows]
         return Tokens(ids, ids != 0)
 
@@ -118,7 +117,6 @@ def open_bank(
 
 
 def join_banks(first: PairBank, second: PairBank) -> PairBank:
-    """Join the items of both."""
     frames, sentences = len(first.frames), len(first.sentences)
     return PairBank(
         items=first.items + second.items,
@@ -236,7 +234,6 @@ def evaluate_pairs(encoder: CompactEncoder, bank: PairBank) -> Metrics:
 
 
 def evaluate_all(encoder: CompactEncoder, banks: Mapping[str, PairBank]) -> dict[str, Metrics]:
-    """Metrics of each bank, by name."""
     return {name: evaluate_pairs(encoder, bank) for name, bank in banks.items()}
 
 

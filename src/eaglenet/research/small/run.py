@@ -32,13 +32,11 @@ from eaglenet.research.small.banks import (
     open_pictures,
     recall_sum,
 )
-from eaglenet.research.small.start import keep_pieces, start_from
+from eaglenet.research.small.start import keep_latin_pieces, start_from
 from eaglenet.research.small.trainer import (
     BEST,
     PairTrainer,
     PairTrainingConfig,
-    Weights,
-    greedy_soup,
 )
 
 TEXT_BATCH = 100
@@ -96,7 +94,7 @@ class PairExperiment:
     beginning: first stage, common to all ingredients, with towers that do not pool patches.
     ingredients: runs that continue it, each ``beginning`` with these settings changed, separated
         by spaces ("lr_towers=5e-5 seed=1"). The teacher is the mean of the weights that improve
-        each other (:func:`eaglenet.research.small.trainer.greedy_soup`).
+        each other (:func:`greedy_soup`).
     further, agreeing, finishing: likewise, one stage after another, each from the mean of the
         previous one, which also enters the next mean. Settings of ``agreeing`` may add images of
         ``unlabelled`` to each batch.
@@ -125,7 +123,6 @@ class PairExperiment:
     head_weight: float = 0.75
 
     def changed(self, settings: Sequence[str]) -> PairExperiment:
-        """Apply `section.field=value` settings."""
         experiment = self
         for setting in settings:
             path, text = split_assignment(setting, "beginning.steps=4000")
@@ -190,6 +187,33 @@ def train_pairs(
     return output / MODEL
 
 
+Weights = Mapping[str, Tensor]
+
+
+def mean_of_weights(parts: Sequence[Weights]) -> dict[str, Tensor]:
+    names = parts[0].keys()
+    return {
+        name: sum((part[name] for part in parts[1:]), parts[0][name]) / len(parts) for name in names
+    }
+
+
+def greedy_soup(
+    parts: Sequence[Weights], score: Callable[[Weights], float]
+) -> tuple[dict[str, Tensor], list[int], float]:
+    """Average weights, best first; each next one is included if the score does not fall.
+
+    Returns the mean, the numbers of the weights in it, and its score.
+    """
+    scores = [score(part) for part in parts]
+    order = sorted(range(len(parts)), key=lambda number: -scores[number])
+    members, best = [order[0]], scores[order[0]]
+    for number in order[1:]:
+        candidate = score(mean_of_weights([parts[k] for k in [*members, number]]))
+        if candidate >= best:
+            members, best = [*members, number], candidate
+    return mean_of_weights([parts[k] for k in members]), members, best
+
+
 @dataclass(frozen=True)
 class Stages:
     """The stages of a run; a stage whose folder has the file ``done`` is read, not run again."""
@@ -219,7 +243,7 @@ class Stages:
 
     def round(self, stage: str, settings: Sequence[str], mean: CompactEncoder) -> CompactEncoder:
         """Mean of ``mean`` and of runs that start from it."""
-        start = _copy_weights(mean)
+        start = {name: value.detach().cpu().clone() for name, value in mean.state_dict().items()}
         runs = self.runs(stage, settings, start)
         return self.mean([start, *runs]) if runs else mean
 
@@ -243,7 +267,6 @@ class Stages:
         return names
 
     def runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
-        """Run from ``start`` with each list of settings."""
         results = []
         for number, changes in enumerate(settings):
             config = self.experiment.beginning
@@ -321,17 +344,12 @@ class Stages:
 
 
 def _paths(names: str) -> list[Path]:
-    """Paths in a list separated by commas."""
     return [Path(name.strip()).expanduser() for name in names.split(",") if name.strip()]
-
-
-def _copy_weights(encoder: CompactEncoder) -> Weights:
-    return {name: value.detach().cpu().clone() for name, value in encoder.state_dict().items()}
 
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:
     """Save a zero-shot model of these towers: int8 weights, and Latin word pieces only."""
-    smaller, ids = keep_pieces(backend)
+    smaller, ids = keep_latin_pieces(backend)
     config = encoder.config
     shrunk = CompactEncoder(replace(config, text=replace(config.text, vocabulary_size=len(ids))))
     weights = dict(encoder.state_dict())

@@ -6,7 +6,7 @@ Both are read in their published layout (``model.safetensors`` as transformers w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,23 +115,23 @@ def _block(
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
-def is_latin(piece: str) -> bool:
-    """Tell whether a word piece is in Latin letters, a number or a sign."""
-    return piece in SPECIAL or (piece.isascii() and not piece.startswith("["))
-
-
-def keep_pieces(
-    backend: tokenizers.Tokenizer, keep: Callable[[str], bool] = is_latin
+def keep_latin_pieces(
+    backend: tokenizers.Tokenizer,
 ) -> tuple[tokenizers.Tokenizer, Int[Tensor, "pieces"]]:
     """Reduce the vocabulary; returns the tokenizer and the old ids of its pieces, in order.
 
-    A word whose pieces all remain is split as before; others become shorter pieces or ``[UNK]``.
+    Latin letters, numbers and signs remain. A word whose pieces all remain is split as before;
+    others become shorter pieces or ``[UNK]``.
     """
     plain: dict[str, Any] = json.loads(backend.to_str())
     if plain["model"]["type"] != "WordPiece":
         raise CheckpointError(f"expected word pieces, got {plain['model']['type']}")
     old = sorted(plain["model"]["vocab"].items(), key=lambda entry: int(entry[1]))
-    remaining = [(piece, number) for piece, number in old if keep(piece)]
+    remaining = [
+        (piece, number)
+        for piece, number in old
+        if piece in SPECIAL or (piece.isascii() and not piece.startswith("["))
+    ]
     new = {piece: number for number, (piece, _) in enumerate(remaining)}
     plain["model"]["vocab"] = new
     plain["truncation"] = plain["padding"] = None

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -27,8 +27,95 @@ from eaglenet.research.small.banks import (
     random_views,
     recall_sum,
 )
-from eaglenet.research.small.losses import agreement_loss, distillation_loss, pair_loss
 from eaglenet.research.training.config import check_minimum
+
+
+def pair_loss(
+    pictures: Float[Tensor, "pairs dim"],
+    sentences: Float[Tensor, "pairs dim"],
+    log_scale: Float[Tensor, ""],
+    *,
+    is_same: Bool[Tensor, "pairs pairs"] | None = None,
+    meanings: Float[Tensor, "pairs meaning"] | None = None,
+    share: float = 0.0,
+    temperature: float = 0.05,
+) -> Float[Tensor, ""]:
+    r"""Cross entropy both ways of ``exp(log_scale) cos(p_i, s_j)`` with soft targets.
+
+    ``T = (1 - share) S + share softmax(M M^T / temperature)``, where row ``i`` of ``S`` is even
+    over the pairs with the same text as pair ``i`` (``is_same``; the identity without it) and
+    ``M`` are unit vectors of the meaning of the texts; the rows of ``T`` are the targets of both
+    directions.
+    """
+    p, s = F.normalize(pictures.float(), dim=-1), F.normalize(sentences.float(), dim=-1)
+    logits = log_scale.float().exp().clamp(max=100.0) * (p @ s.T)
+    rows, columns = F.log_softmax(logits, dim=1), F.log_softmax(logits, dim=0)
+    if is_same is None:
+        hard = -(rows.diagonal().mean() + columns.diagonal().mean()) / 2
+    else:
+        even = is_same / is_same.sum(dim=1, keepdim=True)
+        hard = -((even * rows).sum(dim=1).mean() + (even * columns.T).sum(dim=1).mean()) / 2
+    if meanings is None or not share:
+        return hard
+    with torch.no_grad():
+        targets = F.softmax((meanings @ meanings.T).float() / temperature, dim=1)
+    soft = -((targets * rows).sum(dim=1).mean() + (targets * columns.T).sum(dim=1).mean()) / 2
+    return (1 - share) * hard + share * soft
+
+
+def distillation_loss(
+    pictures: Float[Tensor, "pairs dim"],
+    targets: Float[Tensor, "pairs dim"],
+    sentences: Float[Tensor, "pairs dim"],
+    log_scale: Float[Tensor, ""],
+) -> Float[Tensor, ""]:
+    r"""Distance of the image vectors, and of their similarities to the texts of the batch.
+
+    ``mean(1 - cos(p, t)) + KL(softmax(a t s^T) || softmax(a p s^T))``, the divergence over the
+    texts of an image and over the images of a text by halves, ``a = exp(log_scale)``; p: student,
+    t: teacher, s: texts by the teacher's text tower, which is the student's too.
+    """
+    p, t, s = (F.normalize(part.float(), dim=-1) for part in (pictures, targets, sentences))
+    scale = log_scale.detach().float().exp().clamp(max=100.0)
+    distance = (1 - (p * t).sum(dim=-1)).mean()
+    return distance + _divergence(scale * (p @ s.T), scale * (t @ s.T))
+
+
+def agreement_loss(
+    pictures: Float[Tensor, "pictures dim"],
+    sentences: Float[Tensor, "sentences dim"],
+    log_scale: Float[Tensor, ""],
+    *,
+    earlier_images: Float[Tensor, "pictures dim"],
+    earlier_texts: Float[Tensor, "sentences dim"],
+    scale: Float[Tensor, ""],
+) -> Float[Tensor, ""]:
+    r"""Change of the similarities between images without texts and the texts of a batch.
+
+    ``KL(softmax(b v w^T) || softmax(a p s^T))``, over the texts of an image and over the images of
+    a text by halves, ``a = exp(log_scale)``; v (``earlier_images``) and w (``earlier_texts``) are
+    the unit vectors of the same images and texts before training, b (``scale``) the scale then.
+    """
+    p, s = F.normalize(pictures.float(), dim=-1), F.normalize(sentences.float(), dim=-1)
+    ours = log_scale.float().exp().clamp(max=100.0) * (p @ s.T)
+    return _divergence(ours, scale * (earlier_images.float() @ earlier_texts.float().T))
+
+
+def _divergence(
+    ours: Float[Tensor, "rows columns"], theirs: Float[Tensor, "rows columns"]
+) -> Float[Tensor, ""]:
+    """KL divergence of softmax(ours) from softmax(theirs): mean of rows and columns by halves."""
+    parts = [
+        F.kl_div(
+            F.log_softmax(ours, dim=side),
+            F.log_softmax(theirs, dim=side),
+            reduction="sum",
+            log_target=True,
+        )
+        / ours.shape[1 - side]
+        for side in (0, 1)
+    ]
+    return (parts[0] + parts[1]) / 2
 
 
 @dataclass(frozen=True)
@@ -36,13 +123,11 @@ class PairTrainingConfig:
     """Settings of a training on pairs. The recipe ``small`` changes some of them.
 
     steps: number of batches; the rates fall to zero over them on a cosine.
-    seconds: time limit, after which the rates have fallen to zero; 0 for none.
     batch_items, video_share: images and videos per batch, and the share of videos among them.
     frames_per_video: random frames per video; their mean is the vector of the video.
     lr_towers, lr_heads: peak rates of the two towers and of projections and temperature.
     soft_targets: share of the target for texts of similar meaning, by the text tower before
         training: two captions "a man is talking" are both right for either video.
-    soft_temperature: temperature of those similarities.
     machine_share: probability of a captioner's text where people wrote one too.
     layer_decay: factor of a block's rate per block above it; embeddings have the lowest rate.
     word_dropout: share of tokens hidden. text_dropout: dropout of each text branch.
@@ -56,7 +141,6 @@ class PairTrainingConfig:
     """
 
     steps: int = 12000
-    seconds: float = 0.0
     batch_items: int = 1536
     video_share: float = 0.4
     frames_per_video: int = 2
@@ -65,7 +149,6 @@ class PairTrainingConfig:
     weight_decay: float = 0.05
     warmup_steps: int = 200
     soft_targets: float = 0.2
-    soft_temperature: float = 0.05
     machine_share: float = 0.3
     layer_decay: float = 1.0
     word_dropout: float = 0.1
@@ -96,10 +179,8 @@ class PairTrainingConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, should be in 0 ... 1")
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay is {self.layer_decay}, should be above 0, at most 1")
-        if not 0 < self.crop <= 1 or not 0 <= self.average < 1 or self.soft_temperature <= 0:
-            raise ConfigError(
-                "crop should be in 0 ... 1, average below 1, soft_temperature above 0"
-            )
+        if not 0 < self.crop <= 1 or not 0 <= self.average < 1:
+            raise ConfigError("crop should be in 0 ... 1, average below 1")
 
 
 IMAGE_BATCH = 512
@@ -137,30 +218,6 @@ class Unlabelled:
             ]
         scale = encoder.logit_scale.float().exp().clamp(max=100.0)
         return cls(frames, _unit(images), _unit(texts), scale)
-
-    def draw(self, number: int, generator: torch.Generator) -> Int[Tensor, "drawn"]:
-        """Rows of random images."""
-        return torch.randint(
-            len(self.frames), (number,), generator=generator, device=self.frames.device
-        )
-
-    def loss(
-        self,
-        rows: Int[Tensor, "drawn"],
-        pictures: Float[Tensor, "drawn dim"],
-        texts: Int[Tensor, "pairs"],
-        sentences: Float[Tensor, "pairs dim"],
-        log_scale: Float[Tensor, ""],
-    ) -> Float[Tensor, ""]:
-        """Change of the similarities between these images and the texts of a batch."""
-        return agreement_loss(
-            pictures,
-            sentences,
-            log_scale,
-            earlier_images=self.image_vectors[rows],
-            earlier_texts=self.text_vectors[texts],
-            scale=self.scale,
-        )
 
 
 def _unit(parts: list[Tensor]) -> Float[Tensor, "rows dim"]:
@@ -223,12 +280,11 @@ class PairTrainer:
         best, recent = -1.0, torch.zeros((), device=self.device)
         share = 0.0
         while share < 1.0:
-            loss = self._train_step(self._rate(share))
+            warm = min(1.0, (self.step + 1) / max(self.config.warmup_steps, 1))
+            loss = self._train_step(warm * (0.5 + 0.5 * math.cos(math.pi * min(share, 1.0))))
             recent = loss if self.step == 1 else 0.98 * recent + 0.02 * loss
             seconds = time.monotonic() - started
             share = self.step / self.config.steps
-            if self.config.seconds:
-                share = max(share, seconds / self.config.seconds)
             if self.step % self.config.evaluate_every == 0 or share >= 1.0:
                 if not math.isfinite(recent.item()):
                     raise NonFiniteError(f"the loss is {recent.item()} after {self.step} steps")
@@ -245,7 +301,12 @@ class PairTrainer:
         size = self.encoder.config.vision.image_size
         inputs = self.train.frames[rows]
         if self.unlabelled is not None:
-            others = self.unlabelled.draw(config.unlabelled_items, self.generator)
+            others = torch.randint(
+                len(self.unlabelled.frames),
+                (config.unlabelled_items,),
+                generator=self.generator,
+                device=self.device,
+            )
             inputs = torch.cat([inputs, self.unlabelled.frames[others]])
         pixels = random_views(inputs, size, config.crop, self.generator)
         tokens = self._hide_words(self.train.tokens(sentences))
@@ -265,14 +326,18 @@ class PairTrainer:
                 is_same=same_words(self.train.ids[sentences]),
                 meanings=None if self.meanings is None else self.meanings[sentences],
                 share=config.soft_targets,
-                temperature=config.soft_temperature,
             )
         else:
             goal = pool_frames(targets.float(), len(videos), config.frames_per_video)
             loss = distillation_loss(pictures, goal, sentence, self.encoder.logit_scale)
         if self.unlabelled is not None:
-            loss = loss + self.unlabelled.loss(
-                others, alone, sentences, sentence, self.encoder.logit_scale
+            loss = loss + agreement_loss(
+                alone,
+                sentence,
+                self.encoder.logit_scale,
+                earlier_images=self.unlabelled.image_vectors[others],
+                earlier_texts=self.unlabelled.text_vectors[sentences],
+                scale=self.unlabelled.scale,
             )
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -313,10 +378,6 @@ class PairTrainer:
         inner[:, 0] = False
         inner[:, :-1] &= tokens.mask[:, 1:]
         return Tokens(tokens.ids, tokens.mask & ~(inner & (draws < self.config.word_dropout)))
-
-    def _rate(self, share: float) -> float:
-        warm = min(1.0, (self.step + 1) / max(self.config.warmup_steps, 1))
-        return warm * (0.5 + 0.5 * math.cos(math.pi * min(share, 1.0)))
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         config = self.config
@@ -416,31 +477,3 @@ def pool_frames(
     split = num_videos * frames_per_video
     videos = unit[:split].unflatten(0, (num_videos, frames_per_video)).mean(dim=1)
     return torch.cat([F.normalize(videos, dim=-1), unit[split:]])
-
-
-Weights = Mapping[str, Tensor]
-
-
-def mean_of_weights(parts: Sequence[Weights]) -> dict[str, Tensor]:
-    """The mean of each weight over all parts."""
-    names = parts[0].keys()
-    return {
-        name: sum((part[name] for part in parts[1:]), parts[0][name]) / len(parts) for name in names
-    }
-
-
-def greedy_soup(
-    parts: Sequence[Weights], score: Callable[[Weights], float]
-) -> tuple[dict[str, Tensor], list[int], float]:
-    """Average weights, best first; each next one is included if the score does not fall.
-
-    Returns the mean, the numbers of the weights in it, and its score.
-    """
-    scores = [score(part) for part in parts]
-    order = sorted(range(len(parts)), key=lambda number: -scores[number])
-    members, best = [order[0]], scores[order[0]]
-    for number in order[1:]:
-        candidate = score(mean_of_weights([parts[k] for k in [*members, number]]))
-        if candidate >= best:
-            members, best = [*members, number], candidate
-    return mean_of_weights([parts[k] for k in members]), members, best

@@ -16,6 +16,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, PairBatch
 
 Frames = UInt8[Tensor, "frames 3 height width"]
+Matrix = tuple[tuple[float, float], tuple[float, float]]
 Operation = Callable[[Tensor, float, float], Tensor]
 """Frames of one video, strength from 0 to 1, direction -1 or 1 -> frames."""
 
@@ -74,38 +75,15 @@ def equalize(frames: Frames, strength: float, direction: float) -> Frames:
     return equalized.to(torch.uint8).reshape(frames.shape)
 
 
-def invert(frames: Frames, strength: float, direction: float) -> Frames:
-    return frames ^ 255
-
-
-def posterize(frames: Frames, strength: float, direction: float) -> Frames:
-    """Only the highest bits of every value, at most four."""
-    bits = 4 - int(strength * 4)
-    return frames & (256 - (1 << 8 - bits))
-
-
-def solarize(frames: Frames, strength: float, direction: float) -> Frames:
-    """Values from a threshold on inverted."""
-    return torch.where(frames < 256 - int(strength * 256), frames, 255 - frames)
-
-
 def solarize_add(frames: Frames, strength: float, direction: float) -> Frames:
     """Values of the dark half raised."""
     raised = (frames.int() + int(strength * MOST_ADDED)).clamp(max=255).to(torch.uint8)
     return torch.where(frames < FILL, raised, frames)
 
 
-def color(frames: Frames, strength: float, direction: float) -> Frames:
-    return _blend(grey(frames).float(), frames, strength, direction)
-
-
 def contrast(frames: Frames, strength: float, direction: float) -> Frames:
     mean = grey(frames).float().mean(dim=(1, 2, 3), keepdim=True)
     return _blend((mean + 0.5).floor(), frames, strength, direction)
-
-
-def brightness(frames: Frames, strength: float, direction: float) -> Frames:
-    return _blend(torch.zeros_like(frames, dtype=torch.float32), frames, strength, direction)
 
 
 def sharpness(frames: Frames, strength: float, direction: float) -> Frames:
@@ -138,32 +116,15 @@ def _blend(
 def rotate(frames: Frames, strength: float, direction: float) -> Frames:
     angle = math.radians(direction * MOST_DEGREES * strength)
     cosine, sine = math.cos(angle), math.sin(angle)
-    return _warp(frames, [[cosine, -sine], [sine, cosine]], (0.0, 0.0))
+    return _warp(frames, ((cosine, -sine), (sine, cosine)), (0.0, 0.0))
 
 
-def shear_x(frames: Frames, strength: float, direction: float) -> Frames:
-    """Rows move by their distance from the top."""
-    factor = direction * MOST_SHEAR * strength
-    return _warp(frames, [[1.0, factor], [0.0, 1.0]], (factor * frames.shape[2] / 2, 0.0))
+def _shear(frames: Frames, x: float, y: float) -> Frames:
+    height, width = frames.shape[2:]
+    return _warp(frames, ((1.0, x), (y, 1.0)), (x * height / 2, y * width / 2))
 
 
-def shear_y(frames: Frames, strength: float, direction: float) -> Frames:
-    """Columns move by their distance from the left."""
-    factor = direction * MOST_SHEAR * strength
-    return _warp(frames, [[1.0, 0.0], [factor, 1.0]], (0.0, factor * frames.shape[3] / 2))
-
-
-def translate_x(frames: Frames, strength: float, direction: float) -> Frames:
-    shift = direction * MOST_SHIFT * strength * frames.shape[3]
-    return _warp(frames, [[1.0, 0.0], [0.0, 1.0]], (shift, 0.0))
-
-
-def translate_y(frames: Frames, strength: float, direction: float) -> Frames:
-    shift = direction * MOST_SHIFT * strength * frames.shape[2]
-    return _warp(frames, [[1.0, 0.0], [0.0, 1.0]], (0.0, shift))
-
-
-def _warp(frames: Frames, matrix: list[list[float]], shift: tuple[float, float]) -> Frames:
+def _warp(frames: Frames, matrix: Matrix, shift: tuple[float, float]) -> Frames:
     """Sample each pixel x at ``matrix x + shift``, in pixels from the centre; grey outside."""
     height, width = frames.shape[2:]
     (xx, xy), (yx, yy) = matrix
@@ -181,12 +142,35 @@ def _warp(frames: Frames, matrix: list[list[float]], shift: tuple[float, float])
     return filled.to(torch.uint8).reshape(frames.shape)
 
 
+UNCHANGED = ((1.0, 0.0), (0.0, 1.0))
 OPERATIONS: dict[str, Operation] = {
-    "auto_contrast": auto_contrast, "equalize": equalize, "invert": invert, "rotate": rotate,
-    "posterize": posterize, "solarize": solarize, "solarize_add": solarize_add, "color": color,
-    "contrast": contrast, "brightness": brightness, "sharpness": sharpness, "shear_x": shear_x,
-    "shear_y": shear_y, "translate_x": translate_x, "translate_y": translate_y,
-}  # fmt: skip
+    "auto_contrast": auto_contrast,
+    "equalize": equalize,
+    "invert": lambda frames, strength, sign: frames ^ 255,
+    "rotate": rotate,
+    # Only the highest bits of every value, at most four.
+    "posterize": lambda frames, strength, sign: frames & (256 - (1 << 4 + int(strength * 4))),
+    # Values from a threshold on inverted.
+    "solarize": lambda frames, strength, sign: torch.where(
+        frames < 256 - int(strength * 256), frames, 255 - frames
+    ),
+    "solarize_add": solarize_add,
+    "color": lambda frames, strength, sign: _blend(grey(frames).float(), frames, strength, sign),
+    "contrast": contrast,
+    "brightness": lambda frames, strength, sign: _blend(
+        torch.zeros_like(frames, dtype=torch.float32), frames, strength, sign
+    ),
+    "sharpness": sharpness,
+    # Rows move by their distance from the top, columns by their distance from the left.
+    "shear_x": lambda frames, strength, sign: _shear(frames, sign * MOST_SHEAR * strength, 0.0),
+    "shear_y": lambda frames, strength, sign: _shear(frames, 0.0, sign * MOST_SHEAR * strength),
+    "translate_x": lambda frames, strength, sign: _warp(
+        frames, UNCHANGED, (sign * MOST_SHIFT * strength * frames.shape[3], 0.0)
+    ),
+    "translate_y": lambda frames, strength, sign: _warp(
+        frames, UNCHANGED, (0.0, sign * MOST_SHIFT * strength * frames.shape[2])
+    ),
+}
 
 
 Augmentation = Literal["none", "crop_flip", "rand_augment"]
@@ -209,7 +193,13 @@ def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None
         return batch
     if num_frames is not None and videos.mask.shape[1] > num_frames:
         num_videos, num_decoded = videos.mask.shape
-        videos = take_frames(videos, jittered_indices(num_videos, num_decoded, num_frames))
+        indices = jittered_indices(num_videos, num_decoded, num_frames)
+        rows = torch.arange(num_videos)[:, None]
+        frames, mask, seconds = (
+            value[rows.to(value.device), indices.to(value.device)]
+            for value in (videos.frames, videos.mask, videos.seconds)
+        )
+        videos = Clips(frames, mask, seconds)
     if augmentation == "crop_flip":
         videos = dataclasses.replace(videos, frames=crop_and_flip(videos.frames))
     elif augmentation == "rand_augment":
@@ -226,15 +216,6 @@ def jittered_indices(
     last = num_decoded - 1 - torch.randint(0, interval, (num_videos, 1))
     steps = torch.linspace(0, 1, num_frames)
     return (first + steps * (last - first)).round().long()
-
-
-def take_frames(clips: Clips, indices: Int[Tensor, "videos frames"]) -> Clips:
-    """The frames at ``indices`` of each video."""
-    rows = torch.arange(len(clips))[:, None]
-    return Clips(
-        *(value[rows.to(value.device), indices.to(value.device)]
-          for value in (clips.frames, clips.mask, clips.seconds))
-    )  # fmt: skip
 
 
 def crop_and_flip(

@@ -1,20 +1,134 @@
-"""Atomic checkpoints: after a kill at any moment, the newest file is whole."""
+"""Progress of a run on disk: atomic checkpoints, its log, and boards that show the log."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from eaglenet.core.errors import CheckpointError
+from eaglenet.core.errors import EXTRAS, CheckpointError, UsageError, shell_quote
 from eaglenet.core.files import atomic_write, write_text
 from eaglenet.core.run_folder import LOG, LogEvent
-from eaglenet.research.training.loggers import Board, numbers
+from eaglenet.research.evaluation.run_records import read_log
+
+PROJECT = "eaglenet"
+"""Project of a run on boards that have projects; WANDB_PROJECT and TRACKIO_PROJECT change it."""
+
+
+class Board(Protocol):
+    """Shows numbers by step."""
+
+    def add(self, values: Mapping[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """A folder ``tensorboard`` in the run folder."""
+
+    def __init__(self, folder: Path, step: int, experiment: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # What an interrupted run showed after its last checkpoint is hidden, as it is cut from the
+        # log.
+        self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=step + 1)
+
+    def add(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class HostedBoard:
+    """wandb or trackio, which has the interface of wandb.
+
+    A run keeps its name, so that a resumed one goes on under it.
+    """
+
+    def __init__(self, module: str, folder: Path, step: int, experiment: Mapping[str, Any]) -> None:
+        self._module = import_module(module)
+        path = folder.resolve()
+        name = f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+        options: dict[str, Any] = {"id": name, "dir": str(folder)} if module == "wandb" else {}
+        self._module.init(
+            project=os.environ.get(f"{module.upper()}_PROJECT", PROJECT),
+            name=name,
+            config=dict(experiment),
+            resume="allow",
+            **options,
+        )
+
+    def add(self, values: Mapping[str, float], step: int) -> None:
+        self._module.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._module.finish()
+
+
+BOARDS: Mapping[str, tuple[str, Callable[[Path, int, Mapping[str, Any]], Board]]] = {
+    "tensorboard": ("torch.utils.tensorboard", TensorBoard),
+    "wandb": ("wandb", partial(HostedBoard, "wandb")),
+    "trackio": ("trackio", partial(HostedBoard, "trackio")),
+}
+"""Module that must be installed, and function that opens the board, by name."""
+
+
+def parse_boards(names: str) -> tuple[str, ...]:
+    """Parse names of boards, separated by commas.
+
+    >>> parse_boards("wandb, tensorboard")
+    ('wandb', 'tensorboard')
+    """
+    boards = tuple(name.strip() for name in names.split(",") if name.strip())
+    for name in boards:
+        if name not in BOARDS:
+            raise UsageError(f"--log {name}: unknown board; choose from {', '.join(BOARDS)}")
+    return tuple(dict.fromkeys(boards))
+
+
+def check_boards(names: Sequence[str]) -> None:
+    """Fail before the data is prepared, not after, where a board is not installed."""
+    for name in names:
+        try:
+            import_module(BOARDS[name][0])
+        except ImportError as error:
+            # wandb and trackio are no extras: they bring many packages, trackio an older pillow.
+            package = f"eaglenet[{EXTRAS[name]}]" if name in EXTRAS else name
+            raise UsageError(
+                f"--log {name}: cannot be loaded ({error}): pip install {shell_quote(package)}, "
+                f"or leave {name} out; log.jsonl holds the same numbers"
+            ) from error
+
+
+def open_boards(
+    names: Sequence[str], folder: Path, step: int, experiment: Mapping[str, Any]
+) -> list[Board]:
+    return [BOARDS[name][1](folder, step, experiment) for name in names]
+
+
+def numbers(event: LogEvent) -> dict[str, float]:
+    """``event/name`` of every number of an event, those of both directions included."""
+    return dict(_numbers(event.values, event.event))
+
+
+def _numbers(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}/{name}")
+        elif isinstance(value, float):
+            yield f"{prefix}/{name}", value
+
 
 KEEP = 2
 FORMAT = 1
@@ -141,17 +255,3 @@ def cut_log(folder: Path, step: int, evaluated: int) -> None:
         if entry.step <= min(step, limits.get(entry.event, step))
     ]
     write_text(path, "".join(json.dumps(entry.to_dict()) + "\n" for entry in entries))
-
-
-def read_log(folder: Path) -> list[LogEvent]:
-    """All whole events of a run's log."""
-    events: list[LogEvent] = []
-    path = folder / LOG
-    if not path.exists():
-        return events
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            events.append(LogEvent.parse(line))
-        except ValueError:
-            break
-    return events

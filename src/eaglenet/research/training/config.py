@@ -21,10 +21,11 @@ from eaglenet.research.training.optimizer import (
     build_optimizer,
     parameter_groups,
 )
-from eaglenet.research.training.step import Accumulation, Positives, Precision
 
+Precision = Literal["auto", "bf16", "fp32", "fp16_weights"]
+Accumulation = Literal["whole", "split"]
+Positives = Literal["same_video", "own_pair"]
 Select = Literal["val", "test"]
-SelectBy = Literal["R@1", "Rsum"]
 Captions = Literal["all", "one"]
 # Step seeds are made of it (`training.trainer`) and must fit 63 bits.
 MAX_SEED = 2**31 - 1
@@ -74,7 +75,11 @@ class TrainingConfig:
     warmup: share of all steps. clip_norm: of all gradients together; 0 turns it off.
     precision: ``auto`` is bf16 autocast over fp32 weights on a GPU and fp32 on a CPU;
         ``fp16_weights`` stores the towers' matrices in fp16, as the released code does.
-    accumulate: pieces that a batch is encoded in; see ``accumulation`` in `training.step`.
+    accumulate: pieces that a batch is encoded in. accumulation: ``whole`` keeps the whole
+        contrastive batch; ``split`` averages the losses of the pieces, each with its own smaller
+        matrix (the released DiDeMo setting: 16 of 64 pairs).
+    positives: right pairs: all captions of a video, or (released code) a caption's ``own_pair``
+        alone, so that two captions of one video are negatives of each other.
     freeze: ``embeddings`` freezes what the field's "freeze 0" does; ``towers`` both towers whole.
     lora_rank: train low-rank changes of the towers' matrices instead of the towers, at
         ``lr_head``; 0 for none. The exported model has them added in and is like any other.
@@ -106,9 +111,7 @@ class TrainingConfig:
     precision: Precision = "auto"
     accumulate: int = 1
     accumulation: Accumulation = "whole"
-    positives: Positives = (
-        "same_video"  # or own_pair: captions of one video are negatives (released)
-    )
+    positives: Positives = "same_video"
     gradients: GatherGradients = "sum"
     augment: Augmentation = "none"
     checkpointing: bool = False
@@ -123,7 +126,6 @@ class TrainingConfig:
     deterministic: bool = True
     seed: int = 0
     select: Select = "val"
-    select_by: SelectBy = "R@1"
     eval_every: int = 1
     patience: int = 0
     log_every: int = 20
@@ -154,7 +156,6 @@ class TrainingConfig:
             )
 
     def make_optimizer(self, method: torch.nn.Module) -> torch.optim.Optimizer:
-        """Build the optimizer of all parameters of ``method`` that are trained."""
         groups = parameter_groups(
             method,
             lr_encoder=self.lr_encoder,

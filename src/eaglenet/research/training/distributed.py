@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -43,7 +43,7 @@ TIMEOUT_VARIABLE = "EAGLENET_TIMEOUT_SECONDS"
 
 @dataclass(frozen=True)
 class World:
-    """Rank of this process among all, and its device."""
+    """Rank of this process among all, and its device; leaves the others after a ``with`` block."""
 
     rank: int = 0
     size: int = 1
@@ -52,6 +52,13 @@ class World:
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World:
@@ -78,12 +85,6 @@ def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World
     return World(rank, size, target)
 
 
-def leave(world: World) -> None:
-    """Leave the process group, if there is one."""
-    if world.size > 1 and dist.is_initialized():
-        dist.destroy_process_group()
-
-
 def gather(record: Record, world: World, gradients: GatherGradients = "sum") -> Record:
     """The records of all ranks joined in rank order, differentiable."""
     if world.size == 1:
@@ -104,16 +105,15 @@ def gather_uneven(record: Record, num_total: int, world: World) -> Record:
     """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
     if world.size == 1:
         return record
-    return record.map_tensors(lambda value: gather_uneven_tensor(value, num_total, world))
-
-
-def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:
-    """One tensor of :func:`gather_uneven`: padded to equal shares, joined, put in order."""
     each = -(-num_total // world.size)
-    filler = value.new_zeros(each - len(value), *value.shape[1:])
-    parts = _all_gather(torch.cat([value, filler]), world)
-    by_rank = parts.view(world.size, each, *value.shape[1:])
-    return by_rank.transpose(0, 1).flatten(0, 1)[:num_total]
+
+    def gather_rows(value: Tensor) -> Tensor:
+        filler = value.new_zeros(each - len(value), *value.shape[1:])
+        parts = _all_gather(torch.cat([value, filler]), world)
+        by_rank = parts.view(world.size, each, *value.shape[1:])
+        return by_rank.transpose(0, 1).flatten(0, 1)[:num_total]
+
+    return record.map_tensors(gather_rows)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -14,98 +14,30 @@ from eaglenet.encoders.low_rank import is_adapter
 from eaglenet.research.training.distributed import is_sharded
 
 
-class GroupOptimizer(torch.optim.Optimizer):
-    """An optimizer whose step is a step of each group."""
+class Ranger(torch.optim.RAdam):
+    """Optimizer of CE and TeachText: rectified Adam (Liu et al., 2020) with look-ahead.
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            self.step_group(group)
-        return loss
-
-    def step_group(self, group: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-
-class Ranger(GroupOptimizer):
-    r"""Optimizer of CE and TeachText: rectified Adam with look-ahead.
-
-        m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - rate decay w
-        w <- w - rate r m / (sqrt(v) + eps)     where the variance of v is known well enough
-        w <- w - rate m / (1 - b1^t)            in the first steps, where it is not
-        every ``every`` steps:  slow <- slow + share (w - slow),  w <- slow
-
-    with the rectification r of Liu et al. (2020), bias corrections in it.
+    Every :attr:`EVERY` steps ``slow <- (slow + w) / 2`` and ``w <- slow``.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        *,
-        betas: tuple[float, float] = (0.95, 0.999),
-        eps: float = 1e-5,
-        weight_decay: float = 0.0,
-        every: int = 6,
-        share: float = 0.5,
-        threshold: float = 5.0,
-    ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "every": every,
-            "share": share,
-            "threshold": threshold,
-        }
-        super().__init__(params, defaults)
+    EVERY = 6
 
-    def step_group(self, group: dict[str, Any]) -> None:
-        for weight in group["params"]:
-            if weight.grad is not None:
-                self._step_weight(group, weight)
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr, (0.95, 0.999), 1e-5, weight_decay, decoupled_weight_decay=True)
 
-    def _step_weight(self, group: dict[str, Any], weight: torch.Tensor) -> None:
-        state, gradient = self.state[weight], weight.grad
-        assert gradient is not None
-        if not state:
-            state["count"] = 0
-            state["first"] = torch.zeros_like(weight)
-            state["second"] = torch.zeros_like(weight)
-            state["slow"] = weight.detach().clone()
-        state["count"] += 1
-        first_decay, second_decay = group["betas"]
-        state["first"].lerp_(gradient, 1.0 - first_decay)
-        state["second"].mul_(second_decay).addcmul_(gradient, gradient, value=1.0 - second_decay)
-        if group["weight_decay"]:
-            weight.mul_(1.0 - group["lr"] * group["weight_decay"])
-        size, is_known = step_size(state["count"], group["betas"], group["threshold"])
-        if is_known:
-            divisor = state["second"].sqrt().add_(group["eps"])
-            weight.addcdiv_(state["first"], divisor, value=-group["lr"] * size)
-        else:
-            weight.add_(state["first"], alpha=-group["lr"] * size)
-        if state["count"] % group["every"] == 0:
-            state["slow"].lerp_(weight, group["share"])
-            weight.copy_(state["slow"])
-
-
-def step_size(count: int, betas: tuple[float, float], threshold: float) -> tuple[float, bool]:
-    """Factor of a step, and whether it is divided by the root of the second moment."""
-    first_decay, second_decay = betas
-    correction = 1.0 - first_decay**count
-    most = 2.0 / (1.0 - second_decay) - 1.0
-    power = second_decay**count
-    length = most - 2.0 * count * power / (1.0 - power)
-    if length <= threshold:
-        return 1.0 / correction, False
-    ratio = (length - 4) / (most - 4) * (length - 2) / length * most / (most - 2)
-    return math.sqrt((1.0 - power) * ratio) / correction, True
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        weights = [weight for weight in weights if weight.grad is not None]
+        starts = {weight: weight.clone() for weight in weights if not self.state[weight]}
+        loss = super().step(closure)
+        for weight in weights:
+            state = self.state[weight]
+            if weight in starts:
+                state["slow"] = starts[weight]
+            if int(state["step"]) % self.EVERY == 0:
+                weight.copy_(state["slow"].lerp_(weight, 0.5))
+        return loss
 
 
 OptimizerName = Literal["adamw", "bert_adam", "radam", "ranger"]
@@ -239,7 +171,7 @@ def build_optimizer(
     return torch.optim.AdamW(groups, betas=(0.9, beta), eps=1e-6, fused=on_gpu or None)
 
 
-class BertAdam(GroupOptimizer):
+class BertAdam(torch.optim.Optimizer):
     """Adam as the field's released code runs it.
 
         g <- g / max(1, ||g||)          per tensor
@@ -254,26 +186,23 @@ class BertAdam(GroupOptimizer):
     CLIP practically frozen.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-4,
-        *,
-        betas: tuple[float, float] = (0.9, 0.98),
-        eps: float = 1e-6,
-        weight_decay: float = 0.2,
-        clip_norm: float = 1.0,
-    ) -> None:
+    def __init__(self, params: Iterable[Any], **settings: Any) -> None:
         defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "clip_norm": clip_norm,
-        }
-        super().__init__(params, defaults)
+            "lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.2, "clip_norm": 1.0,
+        }  # fmt: skip
+        super().__init__(params, {**defaults, **settings})
 
-    def step_group(self, group: dict[str, Any]) -> None:
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _step_group(self, group: dict[str, Any]) -> None:
         weights = [weight for weight in group["params"] if weight.grad is not None]
         if not weights:
             return

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,8 +21,9 @@ from eaglenet.core.types import (
 )
 from eaglenet.losses import cross_entropy
 from eaglenet.methods.base import Method
-from eaglenet.research.training.augmentation import Augmentation, augment
-from eaglenet.research.training.distributed import GatherGradients, World, gather, gather_tensor
+from eaglenet.research.training.augmentation import augment
+from eaglenet.research.training.config import Precision, TrainingConfig
+from eaglenet.research.training.distributed import World, gather, gather_tensor
 
 # A contrastive batch larger than memory: the loss and gradients of the whole, encoded in pieces.
 
@@ -49,21 +49,25 @@ def backward_in_pieces(
 ) -> Losses:
     """Losses of the joined ``pieces``, with the gradients of all parameters accumulated."""
     device = pieces[0].video_ids.device
+    gpus = [device] if device.type == "cuda" else []
     parts: list[Features] = []
-    random_states: list[RandomState] = []
+    random_states: list[list[Tensor]] = []
     with torch.no_grad():
         for piece in pieces:
-            random_states.append(RandomState.capture(device))
+            random_states.append([torch.get_rng_state(), *map(torch.cuda.get_rng_state, gpus)])
             parts.append(encode(piece))
     text = _leaves(TextFeatures.concatenate([part[0] for part in parts]))
     video = _leaves(VideoFeatures.concatenate([part[1] for part in parts]))
     losses = compute_losses(text, video)
     losses.total.backward()
     start = 0
-    for piece, random_state in zip(pieces, random_states, strict=True):
+    for piece, (random_state, *gpu_states) in zip(pieces, random_states, strict=True):
         rows = slice(start, start + len(piece.video_ids))
         start = rows.stop
-        with random_state.replayed():
+        with torch.random.fork_rng(gpus):
+            torch.set_rng_state(random_state)
+            for gpu_state in gpu_states:
+                torch.cuda.set_rng_state(gpu_state, device)
             again = encode(piece)
         outputs: list[Tensor] = []
         gradients: list[Tensor] = []
@@ -74,9 +78,12 @@ def backward_in_pieces(
                     gradients.append(leaf.grad[rows])
         if outputs:
             torch.autograd.backward(outputs, gradients)
-    return Losses(
-        {name: value.detach() for name, value in losses.terms.items()}, dict(losses.weights)
-    )
+    return _detached(losses)
+
+
+def _detached(losses: Losses) -> Losses:
+    terms = {name: value.detach() for name, value in losses.terms.items()}
+    return Losses(terms, dict(losses.weights))
 
 
 def _leaves(record: Any) -> Any:
@@ -90,64 +97,7 @@ def _floats(record: TensorRecord) -> list[Tensor]:
     return [value for value in record.tensors() if value.is_floating_point()]
 
 
-@dataclasses.dataclass(frozen=True)
-class RandomState:
-    """The default generators of the CPU and, where there is one, of a GPU."""
-
-    cpu: Tensor
-    cuda: Tensor | None
-    device: torch.device
-
-    @classmethod
-    def capture(cls, device: torch.device) -> RandomState:
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return cls(torch.get_rng_state(), cuda, device)
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)
-
-    @contextmanager
-    def replayed(self) -> Iterator[None]:
-        """Run a block from this state, then go on from the present one."""
-        present = RandomState.capture(self.device)
-        self.restore()
-        try:
-            yield
-        finally:
-            present.restore()
-
-
-Precision = Literal["auto", "bf16", "fp32", "fp16_weights"]
-Accumulation = Literal["whole", "split"]
-Positives = Literal["same_video", "own_pair"]
-Objective = Literal["method", "coarse"]
 HALF_TYPES = (torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True)
-class StepOptions:
-    """Settings of a training step. ``precision`` and ``accumulate`` only change rounding.
-
-    accumulate: number of pieces the batch is encoded in.
-    positives: which pairs are right: all captions of a video, or (released code) a caption's own
-        pair alone, so that two captions of one video are negatives of each other.
-    accumulation: ``whole`` keeps the whole contrastive batch; ``split`` averages the losses of the
-        pieces, each with its own smaller matrix (the released DiDeMo setting: 16 of 64 pairs).
-    objective: the method's own losses, or :func:`coarse_losses`.
-    gradients: of features that several processes gather, see `training.distributed`.
-    augment, num_frames: see `training.augmentation`; None takes all frames that are given.
-    """
-
-    precision: Precision = "auto"
-    accumulate: int = 1
-    accumulation: Accumulation = "whole"
-    positives: Positives = "same_video"
-    objective: Objective = "method"
-    gradients: GatherGradients = "sum"
-    augment: Augmentation = "none"
-    num_frames: int | None = None
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
@@ -175,97 +125,79 @@ def fast_products(device: torch.device, precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def encode_pairs(
-    method: Method, batch: PairBatch, precision: Precision = "auto"
-) -> tuple[TextFeatures, VideoFeatures]:
-    """Features of a batch; whatever the towers computed in, they come out at least in fp32."""
-    with autocast(batch.video_ids.device, precision):
-        text = method.encode_text(batch.texts)
-        video = method.encode_video(batch.videos)
-        if method.needs_ids:
-            video = replace(video, ids=batch.video_ids)
-    return _widened(text), _widened(video)
-
-
 def training_losses(
-    method: Method, batch: PairBatch, options: StepOptions, world: World, *, seed: int = 0
+    method: Method,
+    batch: PairBatch,
+    config: TrainingConfig,
+    world: World,
+    *,
+    seed: int = 0,
+    is_coarse: bool = False,
 ) -> Losses:
     """Forward and backward pass: losses of the joined batch; gradients lie in the parameters.
 
     Gradients of several ranks still have to be averaged (``distributed.average_gradients``).
     ``seed`` sets the default generators once for encoding and once for the losses, so that the
     noise of the losses does not depend on how the batch was shared or cut for encoding.
+    ``is_coarse`` takes :func:`coarse_losses` instead of the method's own.
     """
-    with fast_products(batch.video_ids.device, options.precision):
-        return _training_losses(method, batch, options, world, seed)
-
-
-def _training_losses(
-    method: Method, batch: PairBatch, options: StepOptions, world: World, seed: int
-) -> Losses:
-    torch.manual_seed(2 * seed)
-    batch = augment(batch, options.augment, options.num_frames)
-    if options.accumulate > 1 and options.accumulation == "split":
-        return _backward_split(method, batch, options, world, seed)
-    if options.accumulate > 1:
-        return backward_in_pieces(
-            split_batch(batch, options.accumulate),
-            lambda piece: encode_pairs(method, piece, options.precision),
-            lambda text, video: _joined_losses(
-                method, text, video, batch.video_ids, world, options, seed
-            ),
-        )
-    return _backward(method, batch, options, world, seed, 1.0)
-
-
-def _backward(
-    method: Method,
-    batch: PairBatch,
-    options: StepOptions,
-    world: World,
-    seed: int,
-    scale: float,
-) -> Losses:
-    text, video = encode_pairs(method, batch, options.precision)
-    losses = _joined_losses(method, text, video, batch.video_ids, world, options, seed)
-    (losses.total * scale).backward()
-    detached = {name: value.detach() for name, value in losses.terms.items()}
-    return Losses(detached, dict(losses.weights))
-
-
-def _backward_split(
-    method: Method, batch: PairBatch, options: StepOptions, world: World, seed: int
-) -> Losses:
-    pieces = split_batch(batch, options.accumulate)
-    parts = [
-        _backward(method, piece, options, world, seed + index, 1.0 / len(pieces))
-        for index, piece in enumerate(pieces)
-    ]
+    step = Step(method, config, world, seed, is_coarse)
+    with fast_products(batch.video_ids.device, config.precision):
+        torch.manual_seed(2 * seed)
+        batch = augment(batch, config.augment, method.frame_spec.num_frames)
+        if config.accumulate == 1:
+            return step.backward(batch)
+        pieces = split_batch(batch, config.accumulate)
+        if config.accumulation == "whole":
+            return backward_in_pieces(
+                pieces, step.encode, lambda text, video: step.losses(text, video, batch.video_ids)
+            )
+        parts = [
+            replace(step, seed=seed + index).backward(piece, 1.0 / len(pieces))
+            for index, piece in enumerate(pieces)
+        ]
     means = {
         name: torch.stack([part.terms[name] for part in parts]).mean() for name in parts[0].terms
     }
     return Losses(means, parts[0].weights)
 
 
-def _joined_losses(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    video_ids: Tensor,
-    world: World,
-    options: StepOptions,
-    seed: int,
-) -> Losses:
-    joined_ids = gather_tensor(video_ids, world)
-    if options.positives == "own_pair":
-        joined_ids = torch.arange(len(joined_ids), device=joined_ids.device)
-    positives = joined_ids[:, None] == joined_ids[None, :]
-    joined_text = gather(text, world, options.gradients)
-    joined_video = gather(video, world, options.gradients)
-    torch.manual_seed(2 * seed + 1)
-    if options.objective == "coarse":
-        return coarse_losses(method, joined_text, joined_video, positives)
-    return method.losses(joined_text, joined_video, positives)
+@dataclass(frozen=True)
+class Step:
+    """The parts of a training step; see :func:`training_losses`."""
+
+    method: Method
+    config: TrainingConfig
+    world: World
+    seed: int
+    is_coarse: bool
+
+    def encode(self, batch: PairBatch) -> Features:
+        """Features of a batch; whatever the towers computed in, they come out at least in fp32."""
+        with autocast(batch.video_ids.device, self.config.precision):
+            text = self.method.encode_text(batch.texts)
+            video = self.method.encode_video(batch.videos)
+            if self.method.needs_ids:
+                video = replace(video, ids=batch.video_ids)
+        return _widened(text), _widened(video)
+
+    def losses(self, text: TextFeatures, video: VideoFeatures, video_ids: Tensor) -> Losses:
+        """Losses of the features of all ranks."""
+        joined_ids = gather_tensor(video_ids, self.world)
+        if self.config.positives == "own_pair":
+            joined_ids = torch.arange(len(joined_ids), device=joined_ids.device)
+        positives = joined_ids[:, None] == joined_ids[None, :]
+        joined_text = gather(text, self.world, self.config.gradients)
+        joined_video = gather(video, self.world, self.config.gradients)
+        torch.manual_seed(2 * self.seed + 1)
+        if self.is_coarse:
+            return coarse_losses(self.method, joined_text, joined_video, positives)
+        return self.method.losses(joined_text, joined_video, positives)
+
+    def backward(self, batch: PairBatch, scale: float = 1.0) -> Losses:
+        losses = self.losses(*self.encode(batch), batch.video_ids)
+        (losses.total * scale).backward()
+        return _detached(losses)
 
 
 def coarse_losses(

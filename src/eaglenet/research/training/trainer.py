@@ -16,9 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import torch
@@ -32,16 +30,15 @@ from eaglenet.core.types import PairBatch
 from eaglenet.encoders.low_rank import adapt_towers, merged_state
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import save
-from eaglenet.research.data.batches import PairSampler
 from eaglenet.research.data.sources import Source
 from eaglenet.research.environment import peak_memory
-from eaglenet.research.evaluation.evaluate import EvaluationResult
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.training.checkpoint import (
     Logbook,
     Position,
     cut_log,
     latest_checkpoint,
+    open_boards,
     write_checkpoint,
 )
 from eaglenet.research.training.config import TrainingConfig
@@ -57,14 +54,18 @@ from eaglenet.research.training.distributed import (
     whole_state,
     whole_weights,
 )
-from eaglenet.research.training.epochs import epoch_batches, evaluate_source, pair_samplers
-from eaglenet.research.training.loggers import open_boards
+from eaglenet.research.training.epochs import (
+    PairSampler,
+    epoch_batches,
+    evaluate_source,
+    pair_samplers,
+)
 from eaglenet.research.training.optimizer import (
     freeze_parameters,
     halve_towers,
     rate_factor,
 )
-from eaglenet.research.training.step import FiniteWatch, StepOptions, training_losses
+from eaglenet.research.training.step import FiniteWatch, training_losses
 
 # Signals that ask a run to stop: it finishes its step and writes a checkpoint first.
 
@@ -103,12 +104,7 @@ class StopRequest:
             threading.Thread(target=self._watch, args=(receiver,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._restore()
 
     def _ask(self, number: int, _frame: Any) -> None:
@@ -157,7 +153,7 @@ class Trainer:
     """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``.
 
     ``experiment``, as plain values, is kept in every checkpoint for whoever opens one. ``boards``
-    are names of :data:`eaglenet.research.training.loggers.BOARDS`.
+    are names of :data:`eaglenet.research.training.checkpoint.BOARDS`.
     """
 
     def __init__(
@@ -181,15 +177,6 @@ class Trainer:
         self.coarse_sampler, self.sampler = pair_samplers(self.config, train.video_of_text, world)
         self.coarse_steps = self.config.coarse_epochs * len(self.coarse_sampler)
         self.num_steps = self.coarse_steps + self.config.epochs * len(self.sampler)
-        self.options = StepOptions(
-            self.config.precision,
-            self.config.accumulate,
-            self.config.accumulation,
-            self.config.positives,
-            gradients=self.config.gradients,
-            augment=self.config.augment,
-            num_frames=method.frame_spec.num_frames,
-        )
         self.optimizer = self._prepare_method()
         self.position = Position()
         self.watch = FiniteWatch(world.device)
@@ -257,7 +244,9 @@ class Trainer:
                 self._finish_epoch(epoch)
                 if self._on_any_rank(self.stop.signal is not None):
                     self._stop()
-            if self.position.step >= self.num_steps or self._lost_patience():
+            patience = self.config.patience or math.inf
+            is_over = self.position.evaluations_since_best >= patience
+            if self.position.step >= self.num_steps or is_over:
                 break
             self._log_started = time.perf_counter()
             for batch in epoch_batches(self.train, sampler, epoch, start, self.world):
@@ -270,10 +259,10 @@ class Trainer:
         step = self.position.step
         self.optimizer.zero_grad(set_to_none=True)
         seed = self.config.seed * SEED_STRIDE + step * self.config.accumulate
-        options = self.options
-        if step < self.coarse_steps:
-            options = replace(options, objective="coarse")
-        losses = training_losses(self.method, batch, options, self.world, seed=seed)
+        is_coarse = step < self.coarse_steps
+        losses = training_losses(
+            self.method, batch, self.config, self.world, seed=seed, is_coarse=is_coarse
+        )
         average_gradients(self.method.parameters(), self.world)
         clip_norm = self.config.clip_norm or float("inf")
         norm = clip_gradients(self.method.parameters(), clip_norm, self.world)
@@ -301,7 +290,8 @@ class Trainer:
         every = self.config.checkpoint_every
         is_checkpoint_due = bool(every) and self.position.step % every == 0
         if is_log_due or self.world.size == 1:
-            is_checkpoint_due = is_checkpoint_due or self._is_checkpoint_overdue()
+            is_old = time.perf_counter() - self._saved > CHECKPOINT_SECONDS
+            is_checkpoint_due = is_checkpoint_due or self._on_any_rank(is_old)
         # Ranks agree by a message that waits for the device, as the log does.
         is_stopping = (is_log_due or self.world.size == 1) and self._on_any_rank(
             self.stop.signal is not None
@@ -310,10 +300,6 @@ class Trainer:
             self._checkpoint()
         if is_stopping:
             self._stop()
-
-    def _is_checkpoint_overdue(self) -> bool:
-        """Tell whether the last checkpoint is older than :data:`CHECKPOINT_SECONDS` on any rank."""
-        return self._on_any_rank(time.perf_counter() - self._saved > CHECKPOINT_SECONDS)
 
     def _on_any_rank(self, flag: bool) -> bool:
         return bool(sum_over_ranks(torch.tensor(int(flag)), self.world))
@@ -373,17 +359,15 @@ class Trainer:
             result = evaluate_source(
                 evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
             )
-        record = {"epoch": epoch, **summary(result)}
+        record = {"epoch": epoch, "protocol": result.protocol, **result.metrics.to_dict()}
         self._log("evaluation", record)
         score = result.metrics.t2v.recall_at_1
-        if self.config.select_by == "Rsum":
-            score = result.metrics.rsum
-        headline = f"epoch {epoch}: t2v R@1 {result.metrics.t2v.recall_at_1:.1f}"
+        headline = f"epoch {epoch}: t2v R@1 {score:.1f}"
         self._last_score = f", {headline}"
         report_progress(
             self.progress, "step", self.position.step, self.num_steps, headline, is_notable=True
         )
-        self.position.history.append({"epoch": epoch, **summary(result)})
+        self.position.history.append(record)
         self.position.evaluations_since_best += 1
         if score > self.position.best_score:
             self.position.best_score, self.position.best_epoch = score, epoch
@@ -392,10 +376,6 @@ class Trainer:
             if self.world.is_main:
                 save_model(evaluated, self.folder / MODEL, weights)
         barrier(self.world, "waiting for rank 0 to save the model")
-
-    def _lost_patience(self) -> bool:
-        patience = self.config.patience
-        return bool(patience) and self.position.evaluations_since_best >= patience
 
     def _count(self) -> None:
         """Add the time since the last count, and what memory it took at most."""
@@ -442,11 +422,6 @@ class Trainer:
         if self.logbook is not None:
             at = self.position.step if step is None else step
             self.logbook.write(LogEvent(event, at, values))
-
-
-def summary(result: EvaluationResult) -> dict[str, Any]:
-    """The metrics of an evaluation and the protocol they were taken under."""
-    return {"protocol": result.protocol, **result.metrics.to_dict()}
 
 
 def save_model(method: Method, folder: Path, weights: Mapping[str, Tensor]) -> None:

@@ -14,13 +14,13 @@ from eaglenet.core.errors import ConfigError, DatasetError, UsageError
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.research.data.demo import dataset as synthetic
-from eaglenet.research.data.demo.dataset import demo_split, render_world
-from eaglenet.research.data.demo.rendering import (
+from eaglenet.research.data.demo.dataset import (
     RGB,
+    demo_split,
     frame_indices,
-    nearest_colour,
     render,
     render_batch,
+    render_world,
 )
 from eaglenet.research.data.demo.world import (
     FAMILY,
@@ -50,6 +50,14 @@ def test_scenes() -> list[Scene]:
 def mask_of(frame: np.ndarray, colour: str) -> np.ndarray:
     """Pixels near a colour of the world."""
     return np.abs(frame.astype(int) - np.array(RGB[colour])).sum(-1) < 60
+
+
+def nearest_colour(pixel: list[int]) -> str:
+    distances = {
+        name: sum((a - b) ** 2 for a, b in zip(pixel, value, strict=True))
+        for name, value in RGB.items()
+    }
+    return min(distances, key=lambda name: distances[name])
 
 
 def centre_of(frame: np.ndarray, colour: str) -> tuple[float, float]:

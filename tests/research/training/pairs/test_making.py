@@ -21,15 +21,14 @@ from eaglenet.encoders.compact import (
     leave_out_patches,
 )
 from eaglenet.research.small.banks import PairBank, join_banks
-from eaglenet.research.small.losses import agreement_loss, distillation_loss
-from eaglenet.research.small.run import PairExperiment, Stages
+from eaglenet.research.small.run import PairExperiment, Stages, greedy_soup, mean_of_weights
 from eaglenet.research.small.trainer import (
     BEST,
     PairTrainer,
     PairTrainingConfig,
     Unlabelled,
-    greedy_soup,
-    mean_of_weights,
+    agreement_loss,
+    distillation_loss,
 )
 
 TINY = CompactConfig(
@@ -120,20 +119,12 @@ def test_pictures_that_look_as_before_have_no_loss() -> None:
     """Half precision of what is kept is what is left of it."""
     encoder, data = CompactEncoder(TINY, seed=1).eval(), bank()
     unlabelled = Unlabelled.before(encoder, data.frames, data.ids)
-    rows, texts = torch.tensor([3, 0, 5]), torch.tensor([1, 4])
-    loss = unlabelled.loss(
-        rows,
-        unlabelled.image_vectors[rows].float(),
-        texts,
-        unlabelled.text_vectors[texts],
-        encoder.logit_scale,
-    )
+    images, texts = unlabelled.image_vectors[[3, 0, 5]], unlabelled.text_vectors[[1, 4]]
+    earlier = {"earlier_images": images, "earlier_texts": texts, "scale": unlabelled.scale}
+    loss = agreement_loss(images.float(), texts, encoder.logit_scale, **earlier)
     assert abs(loss.item()) < 1e-4
-    moved = unlabelled.image_vectors[rows].float().roll(1, 0)
-    assert (
-        unlabelled.loss(rows, moved, texts, unlabelled.text_vectors[texts], encoder.logit_scale)
-        > 1e-3
-    )
+    moved = images.float().roll(1, 0)
+    assert agreement_loss(moved, texts, encoder.logit_scale, **earlier) > 1e-3
 
 
 def test_pictures_without_sentences_train_too(tmp_path: Path) -> None:

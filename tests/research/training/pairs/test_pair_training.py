@@ -22,8 +22,13 @@ from eaglenet.encoders.compact import (
 )
 from eaglenet.research.data.frame_folder import FrameFolder, FrameFolderWriter, FrameItem
 from eaglenet.research.small.banks import PairBank, open_bank, random_views
-from eaglenet.research.small.losses import pair_loss
-from eaglenet.research.small.trainer import PairTrainer, PairTrainingConfig, pool_frames, same_words
+from eaglenet.research.small.trainer import (
+    PairTrainer,
+    PairTrainingConfig,
+    pair_loss,
+    pool_frames,
+    same_words,
+)
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 230), "grey": (120,) * 3}
 WORDS = {word: number for number, word in enumerate(["", "a", "picture", *COLOURS], start=0)}

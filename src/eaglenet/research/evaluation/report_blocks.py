@@ -1,14 +1,64 @@
-"""Blocks of a report beside the paper's: its tables, columns over datasets, seconds."""
+"""Blocks of a report: Markdown tables, the paper's numbers, columns over datasets, seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from eaglenet.research.evaluation.document import Block, Heading, Paragraph, Table
+import numpy as np
+
+from eaglenet.core.files import write_bytes, write_text
 from eaglenet.research.evaluation.paper import PaperTable, paper_tables
 from eaglenet.research.evaluation.run_records import SLIPS, RecipeGroup, as_cells, paper_conditions
 from eaglenet.research.evaluation.run_records import TITLES as CONDITIONS
+
+
+@dataclass(frozen=True)
+class Figure:
+    """PNG bytes; ``name`` is the file's stem beside the Markdown."""
+
+    name: str
+    caption: str
+    png: bytes
+
+
+Block = str | Figure
+"""Markdown, or a figure."""
+
+
+def write_document(folder: Path, title: str, blocks: Sequence[Block]) -> Path:
+    """Write ``report.md`` with its figures beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for block in blocks:
+        if isinstance(block, Figure):
+            write_bytes(folder / f"{block.name}.png", block.png)
+    path = folder / "report.md"
+    write_text(path, to_markdown(title, blocks))
+    return path
+
+
+def to_markdown(title: str, blocks: Sequence[Block]) -> str:
+    parts = [
+        f"![{block.caption}]({block.name}.png)\n\n*{block.caption}*"
+        if isinstance(block, Figure)
+        else block
+        for block in blocks
+    ]
+    return "\n\n".join([f"# {title}", *parts]) + "\n"
+
+
+def make_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; short rows are padded."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    rule = ["---"] + ["---:"] * (len(header) - 1)
+    full = ([*row, *[""] * (len(header) - len(row))] for row in rows)
+    return "\n".join([line(header), line(rule), *(line(row) for row in full)])
+
 
 RECALLS = ("R@1", "R@5", "R@10")
 THREE = ("didemo", "msvd", "vatex")
@@ -45,18 +95,18 @@ def paper_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
             labels = {row.label for row in table.rows}
             remarks = [f"{label}: {slip}." for label, slip in SLIPS.items() if label in labels]
             text = f"Published numbers on {title} (paper), for comparison; none is ours. (u): not "
-            blocks += [Paragraph(f"{text}certain. {' '.join(remarks)}"), _published(table)]
-    return [Heading("The paper's numbers"), *blocks] if blocks else []
+            blocks += [f"{text}certain. {' '.join(remarks)}", _published(table)]
+    return ["## The paper's numbers", *blocks] if blocks else []
 
 
-def _published(table: PaperTable) -> Table:
+def _published(table: PaperTable) -> str:
     rows = [
         [f"{row.label} (paper)", "-" if row.group == "other" else row.group]
         + ["-" if value is None else f"{value:.1f}" for value in row.values]
         + as_cells(paper_conditions(row.label))
         for row in table.rows
     ]
-    return Table(["method", "tower", *table.columns, *CONDITIONS.values()], rows)
+    return make_table(["method", "tower", *table.columns, *CONDITIONS.values()], rows)
 
 
 def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
@@ -75,16 +125,17 @@ def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
         (THREE, "Rsum over DiDeMo, MSVD and VATEX, as table 2 adds it", "Rsum"),
         (TWO, "Average over MSR-VTT and DiDeMo, as in table 3", "average"),
     ):
-        rows = [
-            [name, *(_cells(values, datasets)), *_joined(values, datasets)]
-            for name, values in recalls.items()
-            if all(dataset in values for dataset in datasets)
-        ]
+        rows = []
+        for name, values in recalls.items():
+            if all(dataset in values for dataset in datasets):
+                table = np.array([[values[d][recall] for recall in RECALLS] for d in datasets])
+                joined = [table.sum()] if datasets is THREE else table.mean(axis=0)
+                rows.append([name, *(f"{value:.1f}" for value in (*table.flat, *joined))])
         if rows:
             header = ["recipe", *(f"{TITLES[d]} {name}" for d in datasets for name in RECALLS)]
-            joined = [column] if datasets is THREE else [f"{column} {name}" for name in RECALLS]
-            blocks += [Paragraph(f"Ours. {title}."), Table([*header, *joined], rows)]
-    return [Heading("Over datasets"), *blocks] if blocks else []
+            header += [column] if datasets is THREE else [f"{column} {name}" for name in RECALLS]
+            blocks += [f"Ours. {title}.", make_table(header, rows)]
+    return ["## Over datasets", *blocks] if blocks else []
 
 
 def _mean_recalls(group: RecipeGroup) -> dict[str, float]:
@@ -105,19 +156,6 @@ def _test_record(
         if record.get("split", "test" if "test" in name else "") == "test":
             return record
     return metrics if "TEST" in selection else None
-
-
-def _cells(recalls: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
-    return [f"{recalls[dataset][name]:.1f}" for dataset in datasets for name in RECALLS]
-
-
-def _joined(recalls: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
-    if len(datasets) == len(THREE):
-        return [f"{sum(recalls[dataset][name] for dataset in datasets for name in RECALLS):.1f}"]
-    return [
-        f"{sum(recalls[dataset][name] for dataset in datasets) / len(datasets):.1f}"
-        for name in RECALLS
-    ]
 
 
 def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
@@ -150,15 +188,10 @@ def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         [f"{row.label} (paper, A100)", "", *("-" if v is None else f"{v:.1f}" for v in row.values)]
         for row in paper_tables()["time"].rows
     ]
-    return [
-        Heading("Seconds"),
-        Paragraph(text),
-        Table(header, [*rows, *([*row, "-"] for row in paper)]),
-    ]
+    return ["## Seconds", text, make_table(header, [*rows, *([*row, "-"] for row in paper)])]
 
 
 def evaluation_seconds(record: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Seconds of a whole evaluation, and of its scoring."""
     seconds = record.get("seconds")
     if not isinstance(seconds, Mapping) or "score" not in seconds:
         return None
