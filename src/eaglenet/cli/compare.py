@@ -133,7 +133,7 @@ def print_checks(
         print(line)
     # Without an estimate of any row there is none of all.
     hours = f": about {seeds * seconds / 3600:.1f} h, without evaluation" if seconds else ""
-    print(f"all rows with {seeds} seeds{hours}; nothing was trained (--dry-run)")
+    print(f"all rows with {pluralize(seeds, 'seed')}{hours}; nothing was trained (--dry-run)")
 
 
 PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
@@ -186,7 +186,8 @@ def ablate(
         )
     paper = {row.label: paper_numbers(table, row.label, data) for row in rows}
     where = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
-    title = f"{table}: ours on {where} ({reported_split} split, {seeds} seeds) beside the paper"
+    count = pluralize(seeds, "seed")
+    title = f"{table}: ours on {where} ({reported_split} split, {count}) beside the paper"
     campaign.write_report(
         output, "ablate", title, rows, beside_paper(rows, paper), split=reported_split, paper=paper
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,9 @@ def evaluate(
         "QVHighlights, Charades-STA, ActivityNet Captions), and compare the moments.",
         metavar="FILE",
     ),
-    output: Path | None = option(None, "Also write the result as JSON."),
+    output: Path | None = option(
+        None, "Write the result as JSON here; default for a run: RUN/evaluation-SPLIT.json."
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Print recalls in both directions, with their split, protocol and time.
@@ -146,9 +149,16 @@ def evaluate(
         else:
             result = evaluate_model(run, data, root, split=split, data_options=options, **shared)
     record = result.to_dict()
+    if output is None and data is None and features is None and not frames:
+        output = _report_file(Path(run).expanduser(), result.split)
     if output is not None:
         write_json(output, record)
     print(json.dumps(record, indent=2) if as_json else str(result))
+
+
+def _report_file(run: Path, split: str) -> Path | None:
+    """File of an evaluation in its run, where `eaglenet report` reads it; None if read-only."""
+    return run / f"evaluation-{split}.json" if os.access(run, os.W_OK) else None
 
 
 def _evaluate_moments(

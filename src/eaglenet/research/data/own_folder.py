@@ -50,11 +50,17 @@ class Entry:
     split: str | None = None
 
 
+FRACTIONS = (0.8, 0.1, 0.1)
+"""Shares of train, val and test."""
+MIN_VALIDATION = 10
+"""Files for validation in a small folder, if that is at most a fifth of it."""
+
+
 def load(
     root: Path | str,
     split: str = "all",
     *,
-    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    fractions: Sequence[float] = FRACTIONS,
     seed: int = 0,
     video_folders: Sequence[Path | str] = (),
     finder: VideoFinder | None = None,
@@ -66,7 +72,7 @@ def load(
     such file, or a folder of videos, each with a ``.txt`` of the same name, one caption per
     line (a ``.txt`` without a video counts as a missing video).
     Where no line names a split, a hash of their names divides the videos by ``fractions`` (train,
-    val, test): the same on every machine.
+    val, test): the same on every machine. By default up to a fifth of a small folder is for val.
     """
     root = Path(root)
     check_split_name("folder", split, (*SPLITS, "all"))
@@ -229,6 +235,9 @@ def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> d
     files = stable_order({video_id.partition("#")[0] for video_id in video_ids}, seed)
     num_test = round(fractions[2] * len(files))
     num_val = round(fractions[1] * len(files))
+    if tuple(fractions) == FRACTIONS:
+        # Few files choose no epoch: take more for validation, up to a fifth of all.
+        num_val = max(num_val, min(MIN_VALIDATION, len(files) // 5))
     names = {}
     for index, file in enumerate(files):
         is_test, is_val = index < num_test, index < num_test + num_val

@@ -22,9 +22,17 @@ from eaglenet.core.errors import (
     shell_quote,
 )
 from eaglenet.core.progress import Progress
-from eaglenet.core.types import Clips, Encoder, PairBatch, Tokenizer
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    PairBatch,
+    TextFeatures,
+    Tokenizer,
+    VideoFeatures,
+)
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.catalogue import HUB_IDS
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.encoders.hub import is_hub_id, split_revision
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method, evaluating
@@ -61,12 +69,15 @@ class Estimate:
     num_steps: int
     seconds: float
     memory_bytes: int | None
+    preparation: str = ""
+    """What is done once before the first step, and is not part of the seconds."""
 
     def __str__(self) -> str:
         hours, minutes = divmod(round(self.seconds / 60), 60)
         length = f"{hours} h {minutes} min" if hours else f"{max(minutes, 1)} min"
         memory = f", {self.memory_bytes / 2**30:.1f} GiB" if self.memory_bytes else ""
-        return f"estimate: {self.num_steps:,} steps in about {length}{memory}, without evaluation"
+        cost = f"{self.num_steps:,} steps in about {length}{memory}, without evaluation"
+        return f"estimate: {cost}{self.preparation}"
 
 
 def estimate_run(
@@ -125,6 +136,20 @@ def blank_batch(data: DataChoice, method: Method, pairs: int) -> PairBatch:
     seconds = torch.arange(spec.num_frames, dtype=torch.float32).expand(pairs, -1)
     tokens = method.tokenize(["a"] * pairs, data.max_words)
     return PairBatch(tokens, Clips(frames, mask, seconds), torch.arange(pairs))
+
+
+def blank_features(data: DataChoice, config: FeatureConfig, pairs: int) -> PairBatch:
+    """Random features of the sizes that training shows, of sentences, words and frames."""
+    num_frames = data.frames.num_frames
+    words = torch.randn(pairs, data.max_words, config.text_dim)
+    text = TextFeatures(
+        torch.randn(pairs, config.text_dim), words, torch.ones(words.shape[:2], dtype=torch.bool)
+    )
+    video = VideoFeatures(
+        torch.randn(pairs, num_frames, config.frame_dim),
+        torch.ones(pairs, num_frames, dtype=torch.bool),
+    )
+    return PairBatch(text, video, torch.arange(pairs))
 
 
 def build_method(experiment: Experiment) -> Method:
@@ -344,6 +369,10 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
     if make_batch is not None:
         try:
             estimate = estimate_run(experiment, method, make_batch, num_steps, world.device)
+            if method.tokenizer is None and not SOURCES[experiment.data.dataset].is_features:
+                counts = [entry.get("videos_found", 0) for entry in described.values()]
+                note = f"; before that, {sum(counts):,} videos are encoded once"
+                estimate = dataclasses.replace(estimate, preparation=note)
         except torch.OutOfMemoryError:
             estimate = (
                 f"a step of {training.batch_size} pairs does not fit into the memory of "
@@ -360,7 +389,9 @@ def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -
     if method.tokenizer is not None:
         return partial(blank_batch, experiment.data, method)
     if not SOURCES[experiment.data.dataset].is_features:
-        return None
+        config = method.encoder.config
+        is_plain = type(config) is FeatureConfig
+        return partial(blank_features, experiment.data, config) if is_plain else None
     source = load_source(experiment.data, "train", method, cache=Path(), device=device)
     return lambda pairs: source.pairs(torch.arange(pairs) % source.num_texts)
 

@@ -20,12 +20,12 @@ from eaglenet.methods.early.teachtext import teaching_vectors
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.experts import save_teacher
-from eaglenet.research.data.sources import DataChoice, Source
+from eaglenet.research.data.sources import SELECTION_NOTES, DataChoice, Source
 from eaglenet.research.evaluation.evaluate import EvaluationResult
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import check_data, default_split, load_source
 from eaglenet.research.experiments.experiment import Experiment
-from eaglenet.research.experiments.runs import SELECTION_NOTES, frames_folder, load_run
+from eaglenet.research.experiments.runs import frames_folder, load_run
 from eaglenet.research.experiments.stored_data import (
     encode_batches,
     feature_notes,

@@ -23,7 +23,7 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import DATASETS
-from eaglenet.research.data.sources import Source, few_videos
+from eaglenet.research.data.sources import SELECTION_NOTES, Source, few_videos, selection_note
 from eaglenet.research.environment import describe_environment, reset_peak_memory
 from eaglenet.research.evaluation.run_records import read_log
 from eaglenet.research.experiments.build import (
@@ -50,10 +50,6 @@ from eaglenet.research.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 LOCK = ".lock"
-SELECTION_NOTES = {
-    "val": "the epoch was chosen on the validation split",
-    "test": "the epoch was chosen on the TEST split, as published rows do: not an unbiased score",
-}
 
 
 @dataclass(frozen=True)
@@ -106,11 +102,16 @@ def train(
             with deterministic(world.device, experiment.training.deterministic):
                 position = trainer.fit()
             result = summarise(experiment, position, method)
+            chosen_on = experiment.training.select
+            result["selection"] = selection_note(chosen_on, sources[chosen_on].num_videos)
             if world.is_main:
                 if method.tokenizer is None and experiment.data.dataset in DATASETS:
                     # Methods with adapters need the features they were given.
                     with suppress(UsageError):
                         save_with_towers(folder)
+                for name in ("train", "val", "test"):
+                    # Of a model that was selected before this training.
+                    (folder / f"evaluation-{name}.json").unlink(missing_ok=True)
                 write_json(folder / RESULT, result)
             barrier(world, "waiting for rank 0 to write the result")
         return Run(folder, experiment, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import tempfile
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, UsageError, shell_quote
 from eaglenet.core.files import atomic_folder, hold_lock
-from eaglenet.core.progress import Progress
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.run_folder import MODEL, WHOLE_MODEL
 from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens
 from eaglenet.encoders import ENCODERS
@@ -86,6 +87,8 @@ def write_features(
         method.device,
     )
     others = dict(experts or {})
+    if others or words:
+        report_progress(progress, "encoding words of texts", 0, source.num_texts)
     vectors = _words(method, source, method.device) if others or words else {}
     with atomic_folder(output) as partial:
         folder = save_feature_folder(
@@ -342,10 +345,20 @@ def _cached_features(
     name: str,
     key: str,
     open_pixels: Callable[[DataChoice, str, Opening], Source],
+    *,
+    is_shared: bool = False,
 ) -> Source:
-    """Open the features of a split in the cache; compute them where they are missing."""
-    base = Path(data.cache).expanduser() if data.cache else opening.cache
-    folder = base / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}" / split
+    """Open the features of a split in the cache; compute them where they are missing.
+
+    ``is_shared``: ``key`` is everything that they depend on, so those of a run beside this one are
+    the same and are read there.
+    """
+    base = Path(data.cache).expanduser() if data.cache else opening.cache.absolute()
+    part = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
+    beside = base.parent.parent.glob(f"*/{base.name}/{glob.escape(str(part))}")
+    folder = base / part
+    if is_shared and not folder.exists():
+        folder = next(iter(sorted(beside)), folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder.parent / f".{split}.lock", wait=True):
         if not folder.exists():
@@ -364,7 +377,7 @@ def open_video_features(data: DataChoice, split: str, opening: Opening) -> Sourc
     records = load_records(data, split).present()
     videos = [(asdict(video), _version(video.path)) for video in records.videos]
     key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
-    return _cached_features(data, split, opening, data.dataset, key, open_videos)
+    return _cached_features(data, split, opening, data.dataset, key, open_videos, is_shared=True)
 
 
 def _version(path: Path | None) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from eaglenet.core.files import read_json, write_json
 from eaglenet.core.progress import Progress
 from eaglenet.core.settings import split_assignment
 from eaglenet.methods.base import evaluating
+from eaglenet.research.data.sources import SELECTION_NOTES
 from eaglenet.research.experiments.build import default_split, load_source
 from eaglenet.research.experiments.campaign import (
     CampaignRow,
@@ -30,7 +31,7 @@ from eaglenet.research.experiments.campaign import (
     run_campaign,
     write_report,
 )
-from eaglenet.research.experiments.runs import SELECTION_NOTES, frames_folder, load_run
+from eaglenet.research.experiments.runs import frames_folder, load_run
 from eaglenet.research.experiments.trials import Trial, slug
 from eaglenet.research.recipes.recipe import Recipe
 from eaglenet.research.training.distributed import join
@@ -88,7 +89,7 @@ def compare(
     note = SELECTION_NOTES[trials[0].experiment.training.select]
     searched = f"; {search} searched on validation for each" if search else ""
     where = replace(parse_row(trials[0].label, base), variants=()).name.partition("/")[2]
-    title = f"{where}, {reported} split, {seeds} seeds; {note}{searched}"
+    title = f"{where}, {reported} split, {seeds} seed{'s' * (seeds != 1)}; {note}{searched}"
     write_report(folder, "compare", title, rows, split=reported)
     return Comparison(title, rows)
 

@@ -298,6 +298,9 @@ def fetched(
     """Batches one after another, each counted when the next is asked for."""
     total = sum(len(rows) for rows in chunks)
     done = 0
+    if total:
+        # Names the stage before its first batch, which may take a minute.
+        report_progress(progress, title, 0, total)
     for rows in chunks:
         yield fetch(rows)
         done += len(rows)

@@ -59,7 +59,8 @@ def test_videos_are_shared_out_the_same_way_every_time(tmp_path: Path) -> None:
     rows = [{"video": f"v{index}.mp4", "caption": "x"} for index in range(20)]
     path = write_jsonl(tmp_path / "data.jsonl", *rows)
     parts = [load(path, name).video_ids for name in ("train", "val", "test")]
-    assert [len(part) for part in parts] == [16, 2, 2]
+    assert [len(part) for part in parts] == [14, 4, 2]  # A fifth chooses the epoch.
+    assert len(load(path, "val", fractions=(0.8, 0.05, 0.15)).video_ids) == 1
     assert len({video_id for part in parts for video_id in part}) == 20
     write_jsonl(path, *rows[::-1])
     assert set(load(path, "test").video_ids) == set(parts[2])
