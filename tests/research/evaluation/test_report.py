@@ -112,6 +112,8 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -
         "## Selected epoch, on the validation split",
     ]
     assert "val 4 found, 1 missing" in text
+    assert "## Seconds" in text
+    assert "A100)" not in text  # Of the paper's data, on its machine.
     assert "| recipe | pre-training | features | split | epoch chosen on |" in text
     for name in ("loss", "recall", "recall_against_time"):
         assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(PNG)

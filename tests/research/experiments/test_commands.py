@@ -102,6 +102,8 @@ def test_evaluate_never_takes_validation_for_test(features: Path, tmp_path: Path
     )  # fmt: skip
     record = json.loads(invoke("evaluate", tmp_path / "third", "--device", "cpu", "--json"))
     assert (record["split"], record["videos_found"]) == ("test", 6)
+    # The report of the run shows what was evaluated.
+    assert json.loads((tmp_path / "third" / "evaluation-test.json").read_text()) == record
 
 
 def test_expert_rows_ask_for_the_test_videos(tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ from eaglenet.models.folder import load
 from eaglenet.research.data.demo.dataset import render_world
 from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.experiments.build import check_experiment
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.recipes import Recipe
+from eaglenet.research.training.distributed import World
 from tiny import tiny_experiment
 
 decoded_here = pytest.mark.usefixtures("decoded_here")
@@ -79,6 +81,7 @@ def test_a_split_of_a_few_videos_is_remarked_on(
     run = train(experiment_on(videos), tmp_path / "run", device="cpu")
     assert "val: 6 videos are too few" in caplog.text
     assert "train: 13 videos are" not in caplog.text
+    assert "validation split: 6 videos are too few to choose by" in run.result["selection"]
     result = evaluate_run(run.folder, split="val", device="cpu")
     assert "6 videos are too few for recalls to mean much" in result.notes
 
@@ -295,15 +298,16 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     """Features are computed once for the same videos and captions, and again when these change."""
     recipe = Recipe("xpool", "folder", "small-frozen").build()
     settings = [f"data.root={videos}", "training.epochs=1", "training.batch_size=8"]
-    settings += ["data.frames.num_frames=2", f"data.cache={tmp_path / 'cache'}"]
-    experiment = recipe.override(settings)
+    experiment = recipe.override([*settings, "data.frames.num_frames=2"])
+    estimate = str(check_experiment(experiment, World()).estimate)
+    assert estimate.startswith("estimate: 7 steps")
+    assert estimate.endswith("20 videos are encoded once")
     run = train(experiment, tmp_path / "run", device="cpu")
     assert run.result["metrics"]["t2v"]["R@10"] == 100.0
-    features = sorted((tmp_path / "cache").glob("folder-*/train/index.json"))
-    assert len(features) == 1
-    times = features[0].stat().st_mtime_ns
+    assert len(list((tmp_path / "run").glob("frames/folder-*/train/index.json"))) == 1
     train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
-    assert features[0].stat().st_mtime_ns == times
+    # Those of the run beside it.
+    assert not list((tmp_path / "other").glob("frames/folder-*"))
     whole = load(str(tmp_path / "run"))  # Not RUN/model, which lacks the towers.
     assert whole.name == "xpool"
     assert whole.tokenizer is not None

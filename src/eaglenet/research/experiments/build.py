@@ -390,8 +390,9 @@ def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -
         return partial(blank_batch, experiment.data, method)
     if not SOURCES[experiment.data.dataset].is_features:
         config = method.encoder.config
-        is_plain = type(config) is FeatureConfig
-        return partial(blank_features, experiment.data, config) if is_plain else None
+        if isinstance(config, FeatureConfig):
+            return partial(blank_features, experiment.data, config)
+        return None
     source = load_source(experiment.data, "train", method, cache=Path(), device=device)
     return lambda pairs: source.pairs(torch.arange(pairs) % source.num_texts)
 
