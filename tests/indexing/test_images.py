@@ -138,6 +138,7 @@ def test_hostile_images_are_reported_in_one_line(tmp_path: Path, bag: BagMethod)
     assert report.indexed == report.images == report.clips == 1
     reasons = {Path(problem.path).name: problem.reason for problem in report.problems}
     assert sorted(reasons) == ["bomb.png", "empty.tif", "half.jpg", "large.png", "lie.webp"]
+    assert reasons.pop("empty.tif") == "the file is empty (0 bytes)"
     assert all("not an image that can be read" in reason for reason in reasons.values())
     assert all("\n" not in reason and len(reason) < 200 for reason in reasons.values())
     assert "12000 x 10000" in reasons["large.png"]
