@@ -138,7 +138,9 @@ def test_interrupted_processes_end_quickly(tmp_path: Path) -> None:
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
         messages = process.stderr.read()
-        assert process.wait() == code, messages
+        # Killed by SIGINT while Python ends: a shell calls that 130, too.
+        assert process.wait() in (code, -signal.SIGINT if code else 0), messages
+        assert "Traceback" not in messages
         assert time.monotonic() - start < 10  # 1 s on an idle machine.
 
 
