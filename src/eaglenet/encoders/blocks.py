@@ -19,7 +19,7 @@ from eaglenet.encoders.clip_config import Activation, TowerConfig
 
 logger = logging.getLogger(__name__)
 
-# Token shift: some patches of a frame look at the previous or the next frame (TS2-Net).
+# Token shift: some patches of a frame come from the previous or the next frame (TS2-Net).
 
 
 def shift_stride(num_tokens: int) -> int:
@@ -74,10 +74,10 @@ def shift_tokens(
 # on an H200 (768 frames at a time). Triton is imported by the first call.
 
 MIN_ROWS = 16384
-"""With fewer, starting the kernel takes longer than it saves: 96 frames of CLIP B/32 (4,800 rows)
-took 3.1 instead of 2.2 ms on an H200; layers of 10,000 rows are 10% faster with it."""
+"""Minimum rows. With fewer, starting the kernel takes longer than it saves: 96 frames of CLIP B/32
+(4,800 rows) took 3.1 instead of 2.2 ms on an H200; layers of 10,000 rows are 10% faster with it."""
 CAPABILITY = (9, 0)
-"""Hopper's: the kernel was tuned there, and older devices have no copy engine."""
+"""Hopper, for which the kernel was tuned; older devices have no copy engine."""
 HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 """Decided at import, since torch.compile cannot. AMD devices also report capability (9, 0)."""
 STEP = 8
@@ -207,8 +207,8 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        # Never in training, where a batch in pieces is encoded without gradients first, then with;
-        # nor on a CPU, whose products take 1.5 times as long with a factor (oneDNN has no such).
+        # Not in training, where a split batch is encoded first without and then with gradients; nor
+        # on a CPU, whose products take 1.5 times as long with a factor (oneDNN has none with one).
         if tokens.is_cuda and not (self.training or torch.is_grad_enabled()):
             if self.activation == "quick_gelu":
                 if can_fuse_quick_gelu(tokens, self.up):
@@ -234,7 +234,7 @@ class FeedForward(nn.Module):
     def _in_cublas_product(
         self, tokens: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """The activation at the end of the first product, before the widest tensor is written."""
+        """Apply the activation inside the first product, before the widest tensor is written."""
         flat = tokens.flatten(0, -2)
         hidden = torch._addmm_activation(self.up.bias, flat, self.up.weight.T, use_gelu=True)
         result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
@@ -243,14 +243,14 @@ class FeedForward(nn.Module):
     def _in_triton_product(
         self, tokens: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """The same for QuickGELU, with the Triton kernel."""
+        """Apply QuickGELU inside the first product, with the Triton kernel."""
         flat = tokens.flatten(0, -2)
         hidden = quick_gelu_product(flat, self.up.weight, self.up.bias)
         result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
         return result.view(tokens.shape)
 
     def _in_one_pass(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """quick_gelu(x) = silu(1.702 x) / 1.702, the factors left to the products.
+        """quick_gelu(x) = silu(1.702 x) / 1.702, with the factors moved into the products.
 
         Written out, the activation reads and writes the widest tensor of a block three times.
         """
@@ -366,7 +366,7 @@ class AttentionPooling(nn.Module):
 
     The query ``q`` is the same for all, so a head's scores are products of the tokens with one
     vector, ``W_k^T q`` (the bias of the keys drops out of the softmax), and the values need to be
-    projected only after they were mixed: tokens never meet a square matrix here.
+    projected only after they are averaged: no token is multiplied by a square matrix.
     """
 
     def __init__(self, config: TowerConfig, *, heads: int, mlp_width: int) -> None:
@@ -376,7 +376,7 @@ class AttentionPooling(nn.Module):
         self.probe = nn.Parameter(torch.zeros(width))
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
-        self.key.bias.requires_grad_(False)  # in every file, without any effect
+        self.key.bias.requires_grad_(False)  # It is in every file and has no effect.
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
@@ -387,7 +387,7 @@ class AttentionPooling(nn.Module):
         tokens: Float[Tensor, "sequences tokens width"],
         bias: Float[Tensor, "sequences tokens"] | None = None,
     ) -> Float[Tensor, "sequences width"]:
-        """``bias`` is added to the scores of all heads: what each token counts for."""
+        """``bias`` is added to the scores of all heads, to weight tokens."""
         width, heads = tokens.shape[-1], self.heads
         query = self.query(self.probe).view(heads, 1, width // heads)
         # [heads, width]: each head's query seen from the tokens

@@ -69,7 +69,7 @@ class OpenClipVision(nn.Module):
     def __init__(self, trunk: nn.Module, config: OpenClipConfig) -> None:
         super().__init__()
         self.trunk = trunk
-        self.blocks = nn.ModuleList()  # none that a method could change
+        self.blocks = nn.ModuleList()  # There are none that a method could change.
         self.gradient_checkpointing = 0
         for name, values in (("mean", config.pixel_mean), ("std", config.pixel_std)):
             value = torch.tensor(values, device="cpu").view(3, 1, 1)
@@ -112,7 +112,7 @@ class OpenClipText(nn.Module):
 
 
 class OpenClipEncoder(TowerEncoder):
-    """Whole frames and sentences only: no patches, no words, no token shift, no blocks."""
+    """Encodes whole frames and texts only: no patches, tokens, token shift or blocks."""
 
     family = "openclip"
     abilities = Abilities()
@@ -200,7 +200,7 @@ def load_openclip(name: str) -> Pretrained:
     except Exception as error:  # the hub, the file, another library: each with its own class
         lines = str(error).splitlines() or [type(error).__name__]
         raise ModelNotFoundError(f"{name} could not be loaded: {lines[0]}") from error
-    # The plain classes alone: CoCa and others read sentences in ways of their own.
+    # Only the plain classes: CoCa and others read texts differently.
     if type(model).__name__ not in ("CLIP", "CustomTextCLIP"):
         raise ConfigError(f"{name}: towers of open_clip's {type(model).__name__} cannot be used")
     described = describe(model_name, model, config)

@@ -52,13 +52,13 @@ SIDE_STEP = 32
 """Pixels per token of Qwen-VL, along a side."""
 NUM_FRAMES = 12
 MAX_WORDS = 128
-"""Vectors per text of a multi-vector model; longer texts lose their end."""
+"""Maximum vectors per text of a multi-vector model; longer texts are cut."""
 SPARE_VECTORS = 16
-"""Room for clips whose times take more tokens to write than those of the clip that was measured."""
+"""Spare vectors for clips whose times take more tokens than those of the measured clip."""
 TEXTS_PER_CALL = 32
 MAX_CLIPS_PER_CALL = 64
 MEMORY_SHARE = 0.6
-"""Share of a GPU's free memory that a call may fill."""
+"""Fraction of a GPU's free memory that a call may fill."""
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
 ENCODING = threading.RLock()
@@ -87,7 +87,7 @@ class StConfig:
 
 
 def sentence_transformers() -> Any:
-    """Import the package on first use: the one door to it."""
+    """Import the package on first use; nothing else imports it."""
     try:
         import sentence_transformers as package
     except ModuleNotFoundError as error:
@@ -103,9 +103,9 @@ def sentence_transformers() -> Any:
 
 
 class CharacterTokenizer:
-    """Passes texts on, one id per character; the model's own tokenizer reads them in its encoder.
+    """Passes texts on, one id per character; the encoder applies the model's own tokenizer.
 
-    Prompts and chat templates surround the text before it is cut, so only the model can do it.
+    Prompts and chat templates are added before the text is cut, so only the model can cut it.
     ``max_length`` counts tokens of CLIP and is ignored: the model cuts texts at its own limit.
     """
 
@@ -288,7 +288,7 @@ class StEncoder(BaseEncoder):
         """One call of the library: ``encode_query`` or ``encode_document``, with its prompt."""
         options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
         if "video" in inputs[0]:
-            # The frames are sampled already.
+            # The frames have been sampled.
             options["processing_kwargs"] = {"video": {"do_sample_frames": False}}
         if not self.config.is_multi_vector:
             options["convert_to_tensor"] = True
@@ -372,7 +372,7 @@ def _mean_direction(
     return (F.normalize(vectors, dim=-1) * mask[..., None]).sum(dim=1)
 
 
-# Opening a model, and what its processor says of frames.
+# Opening a model, and the frame settings of its processor.
 
 
 def load_st(name: str) -> Pretrained:
@@ -385,7 +385,7 @@ def load_st(name: str) -> Pretrained:
         )
     if dim == 0:
         raise UsageError(f"{name}: give a dimension of 1 or more")
-    sentence_transformers()  # before anything is downloaded
+    sentence_transformers()  # Checked before anything is downloaded.
     folder = Path(source).expanduser()
     if not folder.is_dir():
         folder = find_snapshot(source)
@@ -422,13 +422,13 @@ def open_model(folder: Path, dim: int | None) -> Any:
         raise _not_opened(folder, error) from error
     if not (folder / MODULES).is_file() and len(model) > 1:
         raise ModelNotFoundError(
-            f"{folder} has no {MODULES}, so nothing says how its token vectors become one vector; "
+            f"{folder} has no {MODULES}, so it is unknown how its token vectors are pooled; "
             "use the folder that SentenceTransformer.save wrote"
         )
     if not model.supports("text") or not (model.supports("image") or model.supports("video")):
         kinds = ", ".join(kind for kind in model.modalities if isinstance(kind, str))
         raise UsageError(
-            f"{folder} reads {kinds} alone; searching videos needs a model that reads text and "
+            f"{folder} reads only {kinds}; searching videos needs a model that reads text and "
             "images or video (`eaglenet models` lists some)"
         )
     return model
@@ -457,7 +457,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _not_opened(folder: Path, error: Exception) -> EagleNetError:
-    """The error for a model that the library did not open."""
+    """Return the error for a model that the library cannot open."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "trust_remote_code" in str(error):
         return UsageError(
@@ -505,7 +505,7 @@ def _fixed_frames(config: Any) -> int | None:
 def frame_size(processor: Any) -> tuple[int, Resize]:
     """Side of the square frames to decode, as the model's processor would make them.
 
-    Models that take any resolution get ``DYNAMIC_SIZE``, with the whole picture in it.
+    Models that take any resolution get ``DYNAMIC_SIZE``, with the whole frame in it.
     """
     for name in ("video_processor", "image_processor"):
         part = getattr(processor, name, None)

@@ -45,7 +45,7 @@ class JsonTokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
         self.settings = settings
-        # Cut and filled here: the library keeps both as state, which threads would share.
+        # Truncated and padded here: in the library both are state that threads would share.
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -286,7 +286,7 @@ def _pipeline(vocabulary: Mapping[str, int], merges: Sequence[Merge]) -> Any:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the file in errors of reading a vocabulary."""
+    """Add the file name to errors in a vocabulary."""
     try:
         yield
     except CheckpointError as error:
@@ -294,7 +294,7 @@ def _named(path: Path) -> Iterator[None]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged, or no vocabulary ({error})") from error
+        raise CheckpointError(f"{path}: damaged, or not a vocabulary ({error})") from error
 
 
 def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
@@ -339,7 +339,7 @@ def _special_tokens(added: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _byte_alphabet() -> list[str]:
-    """GPT-2's letter for each byte: printable ones stand for themselves and come first."""
+    """Return GPT-2's character for each byte: printable bytes first, as themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [chr(byte) for byte in printable] + [chr(256 + n) for n in range(256 - len(printable))]
 
@@ -377,8 +377,8 @@ CONTROL, USER_DEFINED = 3, 4
 
 CASED, IGNORED = r"[\p{Lu}\p{Ll}\p{Lt}]", r"[\p{M}\p{Cf}\p{Lm}\p{Sk}'.:\u00b7\u2018\u2019]"
 FINAL_SIGMA = rf"(?<={CASED}|{CASED}{IGNORED}|{CASED}{IGNORED}{IGNORED})\u03a3(?!{IGNORED}*{CASED})"
-"""A capital sigma at the end of a word: the library lowers letters one by one, but Unicode has
-another small letter for it."""
+"""A capital sigma at the end of a word, which has its own small letter in Unicode; the library
+lowers letters one by one."""
 
 Value = int | bytes
 Fields = dict[int, list[Value]]
@@ -393,7 +393,7 @@ def read_sentencepiece(path: Path) -> tokenizers.Tokenizer:
         kind = _number(trainer, MODEL_KIND, UNIGRAM)
         if kind != UNIGRAM or not _number(normalizer, PREFIX, 1):
             raise ValueError(
-                f"a model of kind {kind}; SigLIP's are Unigrams that begin with a space"
+                f"a model of kind {kind}; SigLIP's are Unigram models with a space before each text"
             )
         vocabulary = [
             (_bytes(piece[PIECE][0]).decode(), struct.unpack("<f", _bytes(piece[SCORE][0]))[0])
@@ -456,13 +456,13 @@ def _message(fields: Fields, number: int) -> Fields:
 def _number(fields: Fields, number: int, default: int) -> int:
     value = fields.get(number, [default])[-1]
     if not isinstance(value, int):
-        raise ValueError(f"field {number} is no number")
+        raise ValueError(f"field {number} is not a number")
     return value
 
 
 def _bytes(value: Value) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError("a number where text should be")
+        raise ValueError("a number instead of text")
     return value
 
 

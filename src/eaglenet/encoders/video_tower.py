@@ -62,8 +62,8 @@ def grouped_attention(
     """First tokens attend to all real tokens; a token attends to them and to its own group.
 
     Groups are frames (attention over space) or positions in the image (attention over time). Two
-    dense calls instead of one over a mask that is almost all zeros: for 12 frames of 49 patches
-    the full matrix has 350,464 entries per head, these two have 33,532.
+    dense calls replace one with a mask that is almost all zeros: for 12 frames of 49 patches the
+    full matrix has 350,464 entries per head, these two have 33,532.
 
     Args:
         has_whole_groups: a group is all real or all padding, which nothing reads: no mask inside.
@@ -166,7 +166,7 @@ class TimeAttention(nn.Module):
 
 
 class SpaceTime(nn.Module):
-    r"""Weights that a video tower adds to an image tower, which stays the encoder's.
+    r"""Weights that a video tower adds to an image tower; the image tower stays in the encoder.
 
     With time attention a block is Frozen's, whose residual of space leaves time out:
 
@@ -176,7 +176,7 @@ class SpaceTime(nn.Module):
 
     Without it (BridgeFormer) y = x, and nothing is added at all.
 
-    A tower without a class token (SigLIP) reads frames together over time and in its head alone.
+    A tower without a class token (SigLIP) combines frames only in time attention and in its head.
     Rotary positions (PE-Core) apply to attention over space; over time all positions are equal.
 
     Args:
@@ -284,7 +284,7 @@ class EncodedVideo:
 class VideoProxies(nn.Module):
     """Proxy tokens and a table of frame positions, which CLIP-ViP adds to CLIP's vision tower.
 
-    Holds no part of the tower, which stays the encoder's; ``forward`` runs a video through it.
+    The tower stays in the encoder; ``forward`` runs a video through it.
 
     Args:
         num_added: proxies beside the class token, which is the first proxy.

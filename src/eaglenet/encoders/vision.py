@@ -30,7 +30,7 @@ FirstTokens = Float[Tensor, "videos firsts width"]
 """Tokens that see the whole video: the class token, proxies, or none."""
 Patches = Float[Tensor, "videos frames patches width"]
 
-# CLIP4Clip's stem over three frames: a patch is seen with the frame before and the frame after.
+# CLIP4Clip's stem over three frames: each patch is combined with those before and after it.
 
 
 class TemporalStem(nn.Module):
@@ -72,8 +72,8 @@ class TowerParts(nn.Module):
     Its blocks have ``ln_1``, ``attention`` and ``finish``. A video has one first token, the class
     token, or none if the tower has none.
 
-    counts_frames: the class token weighs as much as one per frame, so that a repeated image is
-        encoded like the image. CLIP's weighs once, as in the papers.
+    counts_frames: the class token is weighted like one token per frame, so that a repeated image
+        is encoded like the image. In CLIP's tower it counts as one token, as in the papers.
     """
 
     counts_frames = True

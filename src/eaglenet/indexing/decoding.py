@@ -32,7 +32,7 @@ Window = tuple[float, float]
 ClipKey = tuple[str, int]
 
 MIN_SHOT = 1.0
-"""Seconds; shorter shots are joined to the previous one."""
+"""Minimum seconds of a shot; shorter ones are joined to the previous one."""
 
 
 def check_splitting(splitting: Splitting) -> Splitting:
@@ -129,9 +129,9 @@ class ClipRequest:
     version: FileVersion | None = None
     """Version of the file that was hashed; a file replaced since then gives no clips."""
     duration: float = 0.0
-    """Seconds of the whole file, on which its time budget depends."""
+    """Duration of the whole file in seconds, on which its time budget depends."""
     uses_keyframes: bool = False
-    """Whether keyframes are enough, where a clip has some."""
+    """True if a clip may be decoded from keyframes only."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class ClipFailure:
     key: ClipKey
     reason: str
     is_temporary: bool = False
-    """Whether the file could not be read; its content may be fine."""
+    """True if the file could not be read; its content may be intact."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ def decode_clips(
 ) -> DecodedClips:
     """Decode the clips of a request in one pass over the file.
 
-    What a GPU does not decode whole is decoded again on the CPU.
+    Clips that a GPU does not decode completely are decoded again on the CPU.
     """
     try:
         require_version(request.path, request.version)
@@ -362,7 +362,7 @@ def _decode_clips(
         is_quick = window in from_keyframes
         clips.append(ClipFrames(key, request.path, window, *arrays, thumbnail, is_quick))
     require_version(request.path, request.version)
-    # With fast sampling, the nearest keyframes are apart in undamaged files too.
+    # With fast sampling, frames differ from the sampled times in undamaged files too.
     errors = () if spec.fast else (video.largest_error for video in videos.values())
     return DecodedClips(tuple(clips), max(errors, default=0.0))
 

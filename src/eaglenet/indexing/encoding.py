@@ -46,7 +46,7 @@ def prepare_for_precision(
     files: Sequence[CandidateFile],
     executor_supports_int8: Callable[[], bool] = lambda: True,
 ) -> tuple[Method | LightModel, str]:
-    """Choose a precision for these files; returns the model to encode with, and the precision.
+    """Choose a precision for these files; return the model to encode with, and the precision.
 
     ``auto`` chooses bf16 if the machine multiplies it fast. Otherwise it chooses int8 if the
     machine is fast in it, there is much to encode, onnxruntime is installed, and the model's

@@ -45,8 +45,8 @@ class Executor(Protocol):
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
         """Return every clip, encoded or failed, and damage before the clips it concerns.
 
-        ``requests`` is long, slow and lazy: it inspects files as it is read, and should be read
-        only a little ahead of the work. It may be read in another thread, but in one at a time.
+        ``requests`` is a long, slow iterator that inspects files on demand: read it only a little
+        ahead of the work. It may be read in another thread, but by one thread at a time.
         """
         ...
 
@@ -71,7 +71,7 @@ class ExecutorFactory(Protocol):
     """Entry of :data:`EXECUTORS`.
 
     It may have a ``require()`` that raises an error if an extra is not installed, and a
-    ``supports_int8(cluster)`` that tells whether all of its machines are fast in int8.
+    ``supports_int8(cluster)`` that returns whether all of its machines are fast in int8.
     """
 
     def __call__(self, settings: ExecutorSettings) -> Executor: ...
@@ -94,7 +94,7 @@ def find_executor(name: str) -> ExecutorFactory:
 
 
 def supports_int8(factory: ExecutorFactory, cluster: ClusterOptions) -> bool:
-    """Whether the machines that encode multiply int8 fast; False if the executor cannot tell."""
+    """Return whether the machines that encode are fast in int8; False if that is unknown."""
     supports = getattr(factory, "supports_int8", None)
     return supports is not None and bool(supports(cluster))
 

@@ -45,7 +45,7 @@ CHUNK = 16 * 2**20
 
 
 def find_objects(url: str) -> Iterator[CandidateFile]:
-    """Yield the videos and images under an address, by suffix, or the object at that address."""
+    """Yield the videos and images under a URL, recognised by suffix, or the object at that URL."""
     folder, count = ObjectFolder(url.rstrip("/")), 0
     for entry in folder.list():
         name = PurePosixPath(entry.url).name
@@ -130,10 +130,10 @@ def local_path(path: str) -> str:
 
 
 def share(path: str, folders: Sequence[str] = ()) -> SharedFile:
-    """Open a file or object for a worker, which cannot; downloads an object.
+    """Open a file or object for a worker, which cannot open files; an object is downloaded.
 
-    A file that lies in none of ``folders`` (real paths) is refused: since it was found, it or a
-    folder above it may have become a link.
+    A file that lies in none of ``folders`` (real paths) is refused: it or a
+    folder above it may have been replaced by a link since it was listed.
     """
     if not is_object_url(path):
         shared = share_file(path)

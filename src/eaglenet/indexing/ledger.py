@@ -1,7 +1,7 @@
 """State of every file and content during a run: stored, pending, undecodable or new.
 
-The ledger decides and writes nothing: every call that settles a file returns a
-:class:`FileResult`, which the commit stores and the tally counts.
+The ledger makes decisions but writes nothing: every call that settles a file returns a
+:class:`FileResult`, which is committed and counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FileResult:
     file: IndexedFile
     outcome: Outcome
     is_new: bool = True
-    """Whether to store the file; False if it is stored already, or cannot be stored."""
+    """True if the file is to be stored; False if it is stored already, or cannot be."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _PendingFile:
     failures: dict[int, str] = field(default_factory=dict)
     """Reasons by number of the clip."""
     temporary_failure: str = ""
-    """Why the file cannot be read for now; the next run tries its clips again."""
+    """Reason why the file cannot be read now; the next run tries its clips again."""
     is_cut_short: bool = False
     damage: float = 0.0
     """Seconds to the farthest frame that replaces one that did not decode."""
@@ -158,7 +158,7 @@ class Ledger:
         ]
 
     def reopen(self) -> None:
-        """Make contents incomplete that have clips from keyframes; their exact clips stay.
+        """Mark contents with clips from keyframes as incomplete; their exact clips stay.
 
         Files whose exact frames did not decode are left as they are.
         """
@@ -208,7 +208,7 @@ class Ledger:
         """Add a file as pending, or settle it if none of its clips have to be encoded."""
         file, content = inspection.file, inspection.content
         if not inspection.is_video:
-            # Stored, so that the next run does not need the decoder to know it.
+            # Stored, so that the next run knows it without decoding.
             result = _failed_result(file, content, NO_VIDEO)
             return [dataclasses.replace(result, outcome="other")]
         if inspection.problem:
@@ -250,7 +250,7 @@ class Ledger:
         return [] if waiting else self._settle(pending)
 
     def select_pending(self, batch: ClipBatch) -> ClipBatch:
-        """Encoded clips that are still waited for; work may be done twice."""
+        """Select the encoded clips that are still pending; work may be done twice."""
         first = {key: index for index, key in reversed(list(enumerate(batch.keys)))}
         indices = sorted(index for key, index in first.items() if self._is_waiting(key))
         return batch if len(indices) == len(batch) else batch[indices]

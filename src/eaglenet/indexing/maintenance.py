@@ -1,4 +1,4 @@
-"""Upkeep of a store: remove files; replace it by a store of the same files with another model."""
+"""Remove files from a store; replace it with a store of the same files and another model."""
 
 from __future__ import annotations
 

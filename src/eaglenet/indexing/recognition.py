@@ -38,7 +38,7 @@ CUT_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class ChunkRequest:
-    """A chunk of a file to decode; the last one goes on to the end of the file."""
+    """A chunk of a file to decode; the last one extends to the end of the file."""
 
     content: str
     path: str
@@ -76,7 +76,7 @@ class Recognizer(Protocol):
         ...
 
     def load(self) -> None:
-        """Load the model, which takes seconds; nothing if it is loaded."""
+        """Load the model, which takes seconds, unless it is loaded."""
         ...
 
     def begin(self) -> None:
@@ -163,7 +163,7 @@ def decode_frame_chunk(request: ChunkRequest) -> list[DistinctFrame]:
 def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     """Decode the audio of a chunk between two quiet moments; None if there is none.
 
-    Both ends depend only on the audio around them, so neighbouring chunks meet.
+    Each end depends only on the audio around it, so neighbouring chunks join without a gap.
     """
     first = max(request.start - CUT_SECONDS, 0.0)
     last = request.end + (1.0 if request.is_last else CUT_SECONDS)
@@ -210,7 +210,7 @@ class RecognitionRun:
         self.progress = progress
 
     def run(self, files: Iterable[IndexedFile], workers: int) -> None:
-        """Read what is not read yet; a failed file is reported and the next one read."""
+        """Read the remaining files; one that fails is reported, and the next one is read."""
         pending = self._pending(files)
         total = sum(1 for _ in self._requests(pending))
         if not total:
@@ -269,7 +269,7 @@ class RecognitionRun:
     def _requests(self, pending: dict[str, tuple[IndexedFile, float]]) -> Iterator[ChunkRequest]:
         size = self.recognizer.seconds
         for content, (file, begin) in pending.items():
-            # Chunks of speech lie on a grid, so that they meet wherever a run was interrupted.
+            # Chunks of speech lie on a grid, so that they join wherever a run was interrupted.
             start = round(begin / size) * size if self.recognizer.kind == "speech" else begin
             while True:
                 end = start + size

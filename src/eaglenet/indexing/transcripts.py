@@ -43,9 +43,9 @@ from eaglenet.video.pool import Failure
 READER = "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again."""
 COMMIT_LINES = 5_000
-"""Lines held in memory at most; a killed run reads their sources again."""
+"""Maximum lines held in memory; after a kill, their sources are read again."""
 COMMIT_WINDOWS = 500
-"""Windows per commit; a killed run encodes as many again."""
+"""Windows per commit; after a kill, as many are encoded again."""
 WINDOWS_TITLE = "encoding transcripts"
 
 
@@ -73,7 +73,7 @@ class TranscriptRun:
         self.problems: dict[str, str] = {}
         """Reasons by path, of this run."""
         self.known_problems: dict[str, str] = {}
-        """The same of earlier runs; what failed is not tried again until it changes."""
+        """Reasons by path, of earlier runs; failed sources are retried only when they change."""
         self._waiting: dict[SourceKey, SourceLines] = {}
         self._num_waiting = 0
 
@@ -103,7 +103,7 @@ class TranscriptRun:
         self.write()
 
     def write(self) -> None:
-        """Commit sources that wait, with their lines."""
+        """Commit pending sources with their lines."""
         self._store(list(self._waiting.values()))
         self._waiting, self._num_waiting = {}, 0
 
@@ -168,7 +168,7 @@ class TranscriptRun:
         try:
             lines = read_subtitles(Path(file.path))
         except OSError as error:
-            # May pass; the next run tries again.
+            # May be temporary; the next run tries again.
             self.problems[file.path] = f"subtitles: {error.strerror or error}"
             return
         except ValueError as error:
@@ -218,7 +218,7 @@ class TranscriptRun:
     def _drop_removed(
         self, beside: Mapping[str, Sequence[SubtitleFile]], folders: Collection[str]
     ) -> None:
-        """Drop subtitle files that were removed, or renamed for another video."""
+        """Remove the lines of subtitle files that were deleted, or renamed for another video."""
         self._drop(
             [
                 key

@@ -70,7 +70,7 @@ class _Tower:
         largest: Mapping[str, Array] | None = None,
         is_observed: bool = False,
     ) -> None:
-        """``largest``: of the inputs of each layer, for int8; ``is_observed`` puts these out."""
+        """``largest``: maxima of each layer's inputs, for int8; ``is_observed`` outputs them."""
         self.graph = Graph()
         self.weights, self.config, self.vision = weights, config, config["vision"]
         self.largest, self.is_observed = largest, is_observed
@@ -191,7 +191,7 @@ class _Tower:
             domain=OWN_DOMAIN,
         )
         product = self.node("Mul", product, step)
-        # All else is one narrow product: the low ends, the inputs apart, and ones for the bias.
+        # One narrow product adds the rest: the minima, the inputs in fp32, and ones for the bias.
         ones = self.node("Equal", low, low)
         narrow = self.node("Concat", low, large, self.graph.cast(ones, np.float32), axis=2)
         rest = np.concatenate(beside).astype(np.float32)

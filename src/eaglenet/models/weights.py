@@ -122,7 +122,7 @@ def _non_default_values(config: Any) -> dict[str, Any]:
     }
 
 
-# A first look at a model: does it tell two images and two texts apart?
+# A first check of a model: can it distinguish two images and two texts?
 
 CHECK_TEXTS = ("an orange background", "a blue background")
 COLOURS = ((1.0, 0.6, 0.2), (0.1, 0.3, 0.9))

@@ -1,15 +1,15 @@
-"""One-bit codes of coarse vectors, scanned where the vectors themselves are too many.
+"""One-bit codes of coarse vectors, scanned where there are too many vectors to compare.
 
 A code has one bit per coordinate of the rotated vector: whether it is positive. The fraction of
 bits in which the codes of two unit vectors differ estimates their angle / pi (Charikar 2002,
-eq. 3), so the nearest codes hold the nearest vectors but for some noise. The nearest are ranked by
-the query's own numbers, of which a code knows the signs of the other side only: sum of q_i where
-bit i is set. Exact similarities of the best thousand decide. Codes need no training and depend only
-on their vector; 64 bytes stand for a vector of 512 numbers (2,048 bytes).
+eq. 3), so the nearest codes belong to the nearest vectors, up to noise. The nearest codes are
+ranked by the query's own numbers: the sum of q_i over all bits i that are set in the code. Exact
+similarities of the best thousand decide. Codes need no training and depend only on their vector;
+a vector of 512 numbers (2,048 bytes) has a code of 64 bytes.
 
 A store can be searched in parts, each on another machine: every part reports the rows that may be
-among the nearest (:meth:`Codes.best_in_part`), and :func:`merge_best` decides among all. One
-machine does it with one part.
+among the nearest (:meth:`Codes.best_in_part`), and :func:`merge_best` decides among all. A
+single machine has one part.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ WORD_BITS = 64
 SCAN_BLOCK = 32_768
 """Codes scanned at a time: one word of each fits the second-level cache of a core."""
 SAMPLE_STEP = 64
-"""One in so many distances is sampled to estimate how far the nearest reach."""
+"""Interval of the sample of distances that estimates how far the nearest codes are."""
 FAR = np.iinfo(np.uint16).max
-"""Distance of rows that must not be found; no two codes are so far apart."""
+"""Distance of excluded rows; no two codes are so far apart."""
 RANKED_FACTOR = 4
-"""Codes that are ranked by the query's numbers, per row of the result."""
+"""Number of codes that are ranked by the query's numbers, per row of the result."""
 MAX_SUM = 2**24
-"""Bound of the sums of weights."""
+"""Maximum sum of weights."""
 BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int32)
 """``[256, 8]``: the bits of every value of a byte."""
 HALVED_ROWS = 2**20
-"""Rows from which on the second half of a code is compared only where the first half is near."""
+"""Minimum rows for which the second half of a code is compared only if the first half is near."""
 HALVED_FRACTION, HALVED_FACTOR = 64, 8
-"""Codes compared in full: one in 64 of all, at least 8 per code that is ranked."""
+"""Codes compared in full: one in 64 of all, and at least 8 per ranked code."""
 
 Block = NDArray[np.uint64]
 """``[words, codes]``: the first words of all codes, then the second words, and so on."""
@@ -103,7 +103,7 @@ def num_ranked(count: int) -> int:
 
 
 def scan_blocks(codes: NDArray[np.uint8]) -> list[Block]:
-    """Copy codes ``[rows, bytes]`` into the order they are scanned in."""
+    """Copy codes ``[rows, bytes]`` into scanning order."""
     words = codes.view(np.uint64)
     starts = range(0, len(words), SCAN_BLOCK)
     return [np.ascontiguousarray(words[start : start + SCAN_BLOCK].T) for start in starts]
@@ -121,7 +121,7 @@ class Near:
     distances: NDArray[np.uint16]
     half_distances: NDArray[np.uint16] | None = None
     half_counts: NDArray[np.int64] | None = None
-    """Number of first halves at distance 0, 1, ..., where rows were left out since."""
+    """Number of first halves at each distance (0, 1, ...), if rows have been left out since."""
     scores: NDArray[np.int32] | None = None
     """Sum of the query's weights where a bit of the code is set; None before they are needed."""
 
@@ -299,7 +299,7 @@ class Codes:
 
 
 def is_halved(num_rows: int, num_words: int) -> bool:
-    """Report whether the first half of a code decides which codes are compared in full."""
+    """Return whether the first half of a code decides which codes are compared in full."""
     return num_rows >= HALVED_ROWS and num_words > 1
 
 

@@ -6,7 +6,7 @@ from all that are intact. Files that lost a clip are no longer marked as done: t
 encodes what is missing.
 
 Every leaf page of a damaged ``store.db`` is read by itself, without indexes, roots or header, and a
-row is taken only if its own checksum is right: damage to one page costs the rows on that page and
+row is kept only if its own checksum is right: damage to one page loses the rows on that page and
 no others. The format is that of https://www.sqlite.org/fileformat2.html (table leaf pages, record
 format).
 """
@@ -115,7 +115,7 @@ def _verify_table(database: Database, table: str) -> int:
 
 
 def _verify_visibility(snapshot: Snapshot) -> None:
-    """Every clip is in a segment, every finished file has its clips, and they can be found."""
+    """Check that every clip is in a segment and every finished file has its clips, visible."""
     database = snapshot.database
     clip_ids = _int_array(database.rows("SELECT id FROM clips"))
     parts = [np.asarray(segment.labels["clip_id"]) for segment in snapshot.segments]
@@ -191,7 +191,7 @@ def repair(folder: Path) -> Repaired:
 
 
 def _merge_wal(folder: Path) -> None:
-    """Bring what a killed writer left in the WAL into ``store.db``, if SQLite can."""
+    """Copy commits that a killed writer left in the WAL into ``store.db``, if SQLite can."""
     with suppress(sqlite3.Error, OSError, UnicodeDecodeError):
         connection = connect(folder, is_writer=True)
         try:
@@ -218,7 +218,7 @@ def _read(folder: Path) -> Salvage:
 
 
 def _segment_infos(salvage: Salvage) -> Iterator[SegmentInfo]:
-    """Segments that SQLite names, and those that only their files tell of."""
+    """Return the segments that SQLite lists, and those known only from their files."""
     known = {number: SegmentInfo.from_row(row) for number, row in salvage.rows["segments"].items()}
     folder = salvage.folder / FOLDER
     sizes: dict[int, SegmentInfo] = {}
@@ -386,14 +386,14 @@ def _report_lost_bank(salvage: Salvage) -> None:
     if salvage.bank is None and salvage.has_offsets:
         roots = salvage.manifest.roots or ("FOLDER",)
         salvage.details.append(
-            "the hubness bank is damaged, so hubness is no longer corrected. Give it again, as "
-            f"own or as the file of texts, with: eaglenet index {shell_join(roots)} --store "
+            "the hubness bank is damaged, so hubness is no longer corrected. Set it again, as "
+            f"own or as a file of texts, with: eaglenet index {shell_join(roots)} --store "
             f"{shell_quote(salvage.folder)} --hubness own"
         )
 
 
 def _write(salvage: Salvage) -> Repaired:
-    """Write the new ``store.db`` beside the old one, and put it in its place."""
+    """Write the new ``store.db`` beside the old one, then replace the old one."""
     folder = salvage.folder
     create(folder, salvage.manifest, fill=lambda connection: _fill(connection, salvage))
     with LocalWriter.opened(folder) as writer:
@@ -474,7 +474,7 @@ def _as_columns(table: str, values: list[Any]) -> list[Any]:
 
 
 def _cells(file: bytes, page: int) -> Iterator[tuple[int, list[Any]]]:
-    """Rows on one page; none if it is no leaf page or damaged beyond reading."""
+    """Return the rows on one page; none if it is not a leaf page or cannot be read."""
     start = page * PAGE_SIZE
     header = start + (100 if page == 0 else 0)
     if file[header] != LEAF:

@@ -40,7 +40,7 @@ CAPACITY = 65_536
 BLOCK = 4096
 BINARY = getattr(os, "O_BINARY", 0)
 READ_AHEAD = 64
-"""Number of rows from which on all reads are announced to the disk before the first one."""
+"""Minimum rows for which all reads are announced to the disk before the first one."""
 MAPPED = ("vectors", "codes", "labels")
 KINDS = (*MAPPED, "features", "thumbnails")
 
@@ -191,7 +191,7 @@ class Segment:
         )
 
     def adopt(self, before: Segment) -> None:
-        """Skip the comparison of blocks that an earlier version of this segment has compared."""
+        """Do not compare blocks again that an earlier version of this segment has compared."""
         known = before.info.block_checksums
         same = self.info.block_checksums[: len(known)] == known[: len(self._is_checked)]
         self._is_checked[: len(same)] = same & before._is_checked[: len(same)]
@@ -260,7 +260,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class NewRows:
-    """Rows to append to a segment; ``labels`` hold everything but what depends on the position."""
+    """Rows to append to a segment; ``labels`` lack only what depends on the position."""
 
     labels: Labels
     vectors: NDArray[np.float32]
@@ -334,7 +334,7 @@ def append_files(
             os.ftruncate(descriptor, start)  # Drops rows of a writer that was killed.
             os.lseek(descriptor, start, os.SEEK_SET)
             _write_all(descriptor, part)
-            if hasattr(os, "posix_fadvise"):  # Starts writing; all files are waited for below.
+            if hasattr(os, "posix_fadvise"):  # Starts writing; the syncs below wait for all files.
                 os.posix_fadvise(descriptor, start, len(part), os.POSIX_FADV_DONTNEED)
         for descriptor in descriptors:
             os.fsync(descriptor)
@@ -346,13 +346,13 @@ def append_files(
 
 
 def write_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
-    """Write a new file and bring it to the disk."""
+    """Write a new file and sync it to the disk."""
     path.unlink(missing_ok=True)
     append_files([path], [0], [memoryview(content)], mode)
 
 
 def _write_all(descriptor: int, content: memoryview) -> None:
-    """Write everything; a disk may take less at once."""
+    """Write everything; one call may write only a part."""
     while len(content):
         content = content[os.write(descriptor, content) :]
 

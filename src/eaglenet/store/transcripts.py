@@ -1,9 +1,9 @@
 """Transcripts in SQLite: storing lines, and finding them with FTS5.
 
 Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes
-and phrases. ``term_trigrams`` holds every distinct word and finds
-those that are spelled similarly. The normalised ``terms`` of a line are made by the caller: words
-without case and accents; pairs of characters for scripts without spaces.
+and phrases. ``term_trigrams`` holds every distinct word and finds similar spellings. The caller makes
+the normalised ``terms`` of a line: words without case and accents; pairs of characters for scripts
+without spaces.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from eaglenet.store.schema import TEXT_INDEXES, TOKENIZER, insert_statement, put
 from eaglenet.store.windows import NearWindows
 
 SHORTEST_TERM = 4
-"""Characters of a term whose spelling may be corrected."""
+"""Minimum characters of a term whose spelling is corrected."""
 LONG_TERM = 6
-"""Characters from which on two edits are corrected."""
+"""Minimum characters of a term for which two edits are corrected."""
 SIMILAR_CANDIDATES = 200
 INFINITY = float("inf")
 
@@ -118,7 +118,7 @@ def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None)
     required = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
     terms = " OR ".join(map(_term, query.terms))
     if required and terms:
-        # Terms beside a phrase rank lines higher; they exclude none.
+        # Terms besides a phrase rank lines higher but are not required.
         required.append(f"({required[0]} OR {terms})")
     expression = f"terms : ({' AND '.join(required) or terms})"
     for names in (query.kinds, map(_content_term, content_ids) if content_ids is not None else ()):
@@ -195,7 +195,7 @@ def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
 
 
 def _one_edit_away(database: Database, term: str) -> list[str]:
-    """Every word that one edit makes of ``term``: short words may share no trigram with it."""
+    """Return words at one edit from ``term``; short ones may share no trigram with it."""
     cuts = [(term[:place], term[place:]) for place in range(len(term) + 1)]
     patterns = [f"{left}?{right}" for left, right in cuts]  # A letter is missing.
     patterns += [f"{left}?{right[1:]}" for left, right in cuts if right]  # One is wrong.
@@ -336,7 +336,7 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
 def text_checksum(connection: sqlite3.Connection) -> int:
     """Checksum of both full-text indexes: every byte that FTS5 reads.
 
-    FTS5 keeps changes in memory until they are committed, so they must be.
+    FTS5 keeps changes in memory until they are committed, so call this after a commit.
     """
     total = 0
     for index in TEXT_INDEXES:
@@ -353,7 +353,7 @@ def _add_table(
 ) -> int:
     """Continue a checksum with a table; SQLite joins the values, in the order it stores them.
 
-    That of an index would be another: which one SQLite chooses depends on its version.
+    The order of an index would differ, and SQLite's choice of index depends on its version.
     """
     values = connection.execute(
         f"SELECT CAST(group_concat({column}, '') AS BLOB), count(*), sum({number}) "

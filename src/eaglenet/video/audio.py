@@ -17,9 +17,9 @@ from eaglenet.video.limits import MAX_PACKETS
 SEEK_MARGINS = (0.5, 10.0, 60.0)
 """Seconds before the start to seek to, tried in order."""
 MAX_FAILURES = 1000
-"""Broken packets that are skipped."""
+"""Maximum broken packets to skip."""
 MAX_CLOCK_ERROR = 0.1
-"""Seconds by which frames may be early or late before their samples are moved."""
+"""Seconds by which frames may be early or late without their samples being moved."""
 Samples = NDArray[np.float32]
 
 

@@ -21,7 +21,7 @@ Version = tuple[int, int, int, int]
 class SharedFile:
     """An open file, known to a worker by its path or address.
 
-    error: why it could not be opened; readers raise it in the worker.
+    error: raised by readers in the worker if the file could not be opened.
     version: version of an object on remote storage; None for a local file, whose status says it.
     """
 
@@ -59,7 +59,7 @@ _shared: SharedFile | None = None
 
 
 def use_shared_file(shared: SharedFile | None) -> None:
-    """Let readers of this process use ``shared`` for its path; the one before is closed."""
+    """Let readers of this process use ``shared_file`` for its path; the previous one is closed."""
     global _shared
     if _shared is not None:
         _shared.close()
@@ -83,7 +83,7 @@ def file_size(path: str | Path) -> int:
 
 
 def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
-    """Return values that tell a file from all others and from its own earlier content."""
+    """Return values that differ for every other file and for earlier content of this one."""
     status = file_status(path)
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
@@ -98,7 +98,7 @@ def open_input_file(path: str | Path) -> InputFile:
 
 
 class InputFile(io.RawIOBase):
-    """A file with a position of its own, also where others read from the same descriptor."""
+    """A file with its own position, even if others read from the same descriptor."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor

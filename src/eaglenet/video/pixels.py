@@ -38,7 +38,7 @@ class Orientation:
     def of(cls, frame: Any) -> Orientation:
         """Read the display matrix ``[[a, b], [c, d]]``: (x, y) is shown at (ax + cy, bx + dy).
 
-        Other angles than quarter turns are rounded to one.
+        Angles are rounded to quarter turns.
         """
         data = frame.side_data.get("DISPLAYMATRIX")
         if data is None:
@@ -130,5 +130,5 @@ def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
         for plane in scaled.planes
     )
     # Reading the side data of a frame makes it refer to itself, so that its megabytes wait for
-    # Python's cyclic garbage collector. Therefore the scaled copy is asked.
+    # Python's cyclic garbage collector. So the side data is read from the scaled copy.
     return Orientation.of(scaled).apply(np.stack([red, green, blue]))

@@ -35,13 +35,13 @@ from eaglenet.video.worker import INVALID_REPLY, IS_FORKING, Reply, Worker, atte
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""Workers that a request may crash before it is reported as failed."""
+"""Attempts per request: workers that it may crash before it is reported as failed."""
 
 MAX_FAILED_STARTS = 3
-"""Workers in a row that may end before they are ready."""
+"""Maximum workers in a row that end before they are ready."""
 
 POLL_SECONDS = 0.02
-"""How often the pool checks for a stop, for free capacity, and for exceeded budgets."""
+"""Seconds between checks for a stop, for free capacity, and for exceeded budgets."""
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -74,15 +74,15 @@ class Budget(Generic[Request]):
 
 @dataclass(frozen=True)
 class Access(Generic[Request, Result]):
-    """Powers of a worker, and checks of its replies.
+    """Permissions of a worker, and checks of its replies.
 
     share: opens the file that a request reads; on Linux a worker can read no other, and every file
         gets a new process.
     check: raises ``ValueError`` if a result does not belong to its request.
     threads: lets the work start threads.
     max_bytes: size of a reply.
-    gpu_workers: how many of the workers decode on the GPU. What crashes one of them is tried again
-        by another worker.
+    gpu_workers: number of workers that decode on the GPU. A request that crashes one of them is
+        tried again by another worker.
     """
 
     share: Callable[[Request], SharedFile] | None = None
@@ -333,7 +333,7 @@ class _Pool(Generic[Request, Result]):
         self._finish(item, Reply(reason=reason))
 
     def _replace(self, worker: Worker) -> None:
-        """Remove a worker that is not usable any more; another one is started in its place."""
+        """Remove a worker that can no longer be used; another one is started instead."""
         if not worker.is_ready:
             worker.kill()
             worker.end()

@@ -26,7 +26,7 @@ Identity = tuple[str, int, int, int, int, int]
 
 
 class CachedRun(NamedTuple):
-    """A decoded run to continue later, and the source that only it reads from."""
+    """A decoded run to continue later, and its own source."""
 
     frames: DecodedRun
     source: Any
@@ -94,7 +94,7 @@ def identity_of(path: Path) -> Identity:
 
 
 MAX_EXCESS_FRAMES = 1.02
-"""Frames that an AVI's header may list, as a multiple of those that its size allows."""
+"""Maximum frames that an AVI's header may list, as a multiple of those that its size allows."""
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
 """Codecs in which unreferenced frames can be skipped without changing other frames. In HEVC this
 holds for streams with one temporal layer; in VP9 it does not, since entropy contexts adapt."""
@@ -200,7 +200,7 @@ class VideoReader:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the container lists packets that lie past the end of the file."""
+        """True if the container lists packets that lie past the end of the file."""
         if self.container.format.name == "avi":
             # Its index is lost with its end; FFmpeg shortens the duration to what is there.
             frames, duration = self.stream.frames, self.stream.duration
@@ -213,7 +213,7 @@ class VideoReader:
 
     @property
     def has_times(self) -> bool:
-        """Whether packets have display times; an AVI with reordered frames has none."""
+        """True if packets have display times; an AVI with reordered frames has none."""
         return not (self.container.format.name == "avi" and self._context.has_b_frames)
 
     def packets(self) -> Iterator[Any]:

@@ -35,9 +35,9 @@ GIF_RATE, GIF_SIDE = 8, 240
 """Frames per second, and their shorter side in pixels."""
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 4, 3, 180
 MAX_BYTES = 10**9
-"""Bytes of a saved moment."""
+"""Maximum bytes of a saved moment."""
 MAX_SECONDS = 3600.0
-"""Seconds for encoding a moment."""
+"""Time limit for encoding a moment, in seconds."""
 
 
 class MomentRequest(NamedTuple):
@@ -146,7 +146,7 @@ FORMATS: dict[str, tuple[str, Callable[[MomentRequest, io.BytesIO], None]]] = {
     "gif": (".gif", encode_gif),
     "sheet": (".jpg", encode_sheet),
 }
-"""Format -> file extension and function."""
+"""File extension and function of each format."""
 
 
 def moment_name(source: Path, start: float, end: float, format: str = "video") -> str:

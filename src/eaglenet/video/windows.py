@@ -50,7 +50,7 @@ STEPS_BACK = (0, 1, 10, 60, None)
 """Seconds before a target at which to look for a keyframe; None reads from the start."""
 
 MIN_SKIPPED_PACKETS = 4
-"""Packets to skip for which draining the decoder and starting at a keyframe is faster."""
+"""Packets above which draining the decoder and starting at a keyframe is faster than decoding."""
 
 
 class UntimedPacketError(Exception):
@@ -357,7 +357,7 @@ MIN_CLEAN_FRACTION = 0.5
 """Fraction of a damaged window's frames that must decode."""
 
 FROM_START_SECONDS = 120
-"""Damaged windows up to this time are decoded from the start of the file."""
+"""Seconds of the file up to which damaged windows are decoded from its start."""
 
 RUN_UP_SECONDS = 10
 """Seconds before a damaged window at which decoding starts."""

@@ -42,9 +42,9 @@ from eaglenet.video.messages import MAX_BYTES, Layout, MessageError, Receiver, l
 from eaglenet.video.reader import OPEN_FILES
 
 IS_FORKING = confinement.is_supported()
-"""Whether each file gets a process of its own. Forking is not safe with the libraries of macOS."""
+"""True if each file gets its own process. Forking is not safe with the libraries of macOS."""
 CAN_SEND_FILES = hasattr(os, "readv")
-"""Whether connections are sockets, which carry descriptors; on Windows they are pipes."""
+"""True if connections are sockets, which carry descriptors; on Windows they are pipes."""
 IDLE_SECONDS = 10.0
 """Seconds without a request after which a worker closes its open files."""
 SEND_SECONDS = 10
@@ -52,16 +52,16 @@ SEND_SECONDS = 10
 MESSAGE_SECONDS = 60.0
 """Seconds from the first to the last byte of a reply."""
 MAX_REASON = 2000
-"""Characters of a failure's reason."""
+"""Maximum characters of a failure's reason."""
 CHUNK = 2**20
 DEVICES = ("/dev/null", "/dev/zero", "/dev/dxg")
 DRIVER_FILES = (
     *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/sys", "/proc/self", "/proc/driver"),
     *("/proc/devices", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules", "/proc/sys"),
 )
-"""What CUDA reads: libraries of the system, and what the kernel says about the machine."""
+"""Paths that CUDA reads: system libraries, and the kernel's description of the machine."""
 GPU_DESCRIPTORS = 1024
-"""Open files of a process that uses CUDA, which has a descriptor per device, stream and decoder."""
+"""Maximum open files of a process with CUDA, which needs one per device, stream and decoder."""
 INVALID_REPLY = "the decoder sent an invalid reply"
 _START, _STOP = b"start", b"stop"
 _EXIT_CODE = struct.Struct("<i")
@@ -198,18 +198,18 @@ class Worker:
     max_bytes: int = MAX_BYTES
     channel: Channel | None = None
     file: str | None = None
-    """File that the current process has seen."""
+    """File that the current process was started for."""
     missing: tuple[str, ...] = ()
     """Parts of the confinement that this system does not provide."""
     is_ready: bool = False
     item: int | None = None
     started_at: float = 0.0
     uses_gpu: bool = False
-    """Whether it decodes on the GPU, in one process for all files."""
+    """True if it decodes on the GPU, in one process for all files."""
 
     @property
     def is_forking(self) -> bool:
-        """Whether each file gets a process of its own."""
+        """True if each file gets its own process."""
         return IS_FORKING and not self.uses_gpu
 
     @property
@@ -319,7 +319,7 @@ def start_worker(
 
 
 def _duplicate(connection: Connection) -> socket.socket:
-    # With all three given, Python asks the system nothing, which a confined process may not.
+    # With all three arguments Python makes no system call, which a confined process may not.
     kind = (socket.AF_UNIX, socket.SOCK_STREAM, 0)
     return socket.socket(*kind, fileno=os.dup(connection.fileno()))
 
@@ -396,7 +396,7 @@ def confine_gpu_process() -> list[str]:
 
 
 def _discard_output() -> None:
-    """Redirect standard output: a terminal runs what is written to it in escape sequences."""
+    """Redirect standard output: a terminal would obey escape sequences."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (1, 2):
         os.dup2(null, standard)
@@ -404,7 +404,7 @@ def _discard_output() -> None:
 
 
 def _filter_problems() -> list[str]:
-    """Try the filter of system calls in a process of its own: it cannot be taken back."""
+    """Try the filter of system calls in another process, since it cannot be removed."""
     child = os.fork()
     if child == 0:
         os._exit(0 if confinement.restrict_system_calls(threads=False) is None else 1)
@@ -415,7 +415,7 @@ def _filter_problems() -> list[str]:
 def _fork_for_files(
     control: Connection, work: Callable[[Any], Any], layout: Layout, threads: bool
 ) -> None:
-    """Start and end one process per file, as the parent asks. Sees no content of any file."""
+    """Start and end one process per file, as the parent requests. Reads no file itself."""
     child: int | None = None
     # Objects from before the fork stay shared between the processes.
     gc.collect()
@@ -492,7 +492,7 @@ def _serve(connection: Connection, work: Callable[[Any], Any], layout: Layout) -
 
 
 def _write(connection: Connection, content: memoryview) -> None:
-    """Write bytes without a frame around them."""
+    """Write bytes without a header."""
     while len(content):
         if not CAN_SEND_FILES:
             connection.send_bytes(content[:CHUNK])
