@@ -380,7 +380,7 @@ def test_what_cannot_be_loaded_is_said(
 def test_a_folder_without_modules_is_refused_where_pooling_would_be_guessed(make: Make) -> None:
     transformer = make("qwen").parent / "transformer"
     assert not (transformer / "modules.json").exists()
-    with pytest.raises(ModelNotFoundError, match=r"has no modules\.json, so nothing says how"):
+    with pytest.raises(ModelNotFoundError, match=r"has no modules\.json, so it is unknown how"):
         eaglenet.load(f"st:{transformer}")
 
 

@@ -269,9 +269,9 @@ class TowerEncoder(BaseEncoder):
     @property
     def _sees_time(self) -> bool:
         """True if a frame's tokens depend on its position in the video."""
-        shifted = (getattr(block, "token_shift", False) for block in _blocks(self.vision))
+        shifts = (getattr(block, "token_shift", False) for block in _blocks(self.vision))
         parts = (getattr(self.vision, name, None) for name in ("frame_embedding", "temporal_stem"))
-        return any(part is not None for part in parts) or any(shifted)
+        return any(part is not None for part in parts) or any(shifts)
 
     def encode_frames(
         self, frames: Frames, mask: Mask | None = None, *, patches: bool = False

@@ -54,18 +54,18 @@ def shift_tokens(
     videos = tokens.reshape(
         len(tokens) // num_frames, num_frames, *tokens.shape[1:]
     )  # [videos, frames, tokens, width]
-    shifted = videos.clone()
+    result = videos.clone()
     earlier, later = videos[:, :-1], videos[:, 1:]
-    # From `videos`, not from `shifted`: a token moves by one frame at most.
+    # From `videos`, not from `result`: a token moves by one frame at most.
     if frame_mask is None:
-        shifted[:, 1:, 1::stride] = earlier[:, :, 1::stride]
-        shifted[:, :-1, 4::stride] = later[:, :, 4::stride]
-        return shifted.flatten(0, 1)
-    linked = (frame_mask[:, :-1] & frame_mask[:, 1:])[..., None, None]
-    shifted[:, 1:, 1::stride] = torch.where(linked, earlier, later)[:, :, 1::stride]
+        result[:, 1:, 1::stride] = earlier[:, :, 1::stride]
+        result[:, :-1, 4::stride] = later[:, :, 4::stride]
+        return result.flatten(0, 1)
+    is_pair_real = (frame_mask[:, :-1] & frame_mask[:, 1:])[..., None, None]
+    result[:, 1:, 1::stride] = torch.where(is_pair_real, earlier, later)[:, :, 1::stride]
     # The frame may hold tokens of the previous one already: those stay where nothing moves.
-    shifted[:, :-1, 4::stride] = torch.where(linked, later, shifted[:, :-1])[:, :, 4::stride]
-    return shifted.flatten(0, 1)
+    result[:, :-1, 4::stride] = torch.where(is_pair_real, later, result[:, :-1])[:, :, 4::stride]
+    return result.flatten(0, 1)
 
 
 # QuickGELU inside the product before it, on Hopper GPUs. cuBLAS applies no QuickGELU, so the widest
@@ -155,8 +155,8 @@ def rotate(
 ) -> Float[Tensor, "sequences heads tokens head"]:
     """Rotary positions: rotate (x_2i, x_2i+1) by an angle that depends on the token."""
     cosines, sines = rotation
-    rotated = torch.stack([-values[..., 1::2], values[..., ::2]], dim=-1).flatten(-2)
-    return (values * cosines + rotated * sines).to(values.dtype)
+    quarter_turn = torch.stack([-values[..., 1::2], values[..., ::2]], dim=-1).flatten(-2)
+    return (values * cosines + quarter_turn * sines).to(values.dtype)
 
 
 class Attention(nn.Module):
@@ -190,10 +190,10 @@ class Attention(nn.Module):
             query, key = rotate(query, rotation), rotate(key, rotation)
         if num_queries is not None:
             query = query[:, :, :num_queries]
-        mixed = F.scaled_dot_product_attention(
+        values_of_queries = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=is_causal
         )
-        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        result: Tensor = self.out(values_of_queries.transpose(1, 2).flatten(2))
         return result
 
 
@@ -394,12 +394,12 @@ class AttentionPooling(nn.Module):
         directions = (query @ self.key.weight.view(heads, width // heads, width)).squeeze(1)
         scores = tokens @ (directions * (width // heads) ** -0.5).T
         scores = scores.float() if bias is None else scores.float() + bias[..., None]
-        shares = scores.softmax(dim=1).to(tokens.dtype)
-        mixed = shares.transpose(1, 2) @ tokens  # [sequences, heads, width]
+        weights = scores.softmax(dim=1).to(tokens.dtype)
+        means = weights.transpose(1, 2) @ tokens  # [sequences, heads, width]
         values = self.value.weight.view(heads, width // heads, width)
-        pooled = torch.einsum("shw,hdw->shd", mixed, values).flatten(1) + self.value.bias
-        pooled = self.out(pooled)
-        result: Tensor = pooled + self.mlp(self.norm(pooled))
+        vectors = torch.einsum("shw,hdw->shd", means, values).flatten(1) + self.value.bias
+        vectors = self.out(vectors)
+        result: Tensor = vectors + self.mlp(self.norm(vectors))
         return result
 
     def initialise(self, generator: torch.Generator) -> None:

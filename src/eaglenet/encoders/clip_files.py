@@ -148,12 +148,12 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
     vision, text = (plain.get(name) or {} for name in ("vision_cfg", "text_cfg"))
     odd = [
         f"{title}{name}"
-        for title, section, known in (
+        for title, section, supported_names in (
             ("", plain, TOP),
             ("vision ", vision, VISION),
             ("text ", text, TEXT),
         )
-        for name in sorted(set(section) - known)
+        for name in sorted(set(section) - supported_names)
         if section[name]
     ]
     if text.get("pool_type", "argmax") not in ("argmax", "eos"):

@@ -155,8 +155,8 @@ class CompactText(nn.Module):
         """Return the mean of each text's tokens; with ``words`` every token too."""
         if not words:
             # Columns that are padding in every text have no effect but cost as much as tokens.
-            longest = int(mask.any(dim=0).sum())
-            ids, mask = ids[:, :longest], mask[:, :longest]
+            max_length = int(mask.any(dim=0).sum())
+            ids, mask = ids[:, :max_length], mask[:, :max_length]
         vectors = self(ids, mask)
         sentence = mean_of_words(vectors, mask)
         if not words:
@@ -291,8 +291,8 @@ class CompactVision(TowerParts):
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         """W [class; mean of patches], over the real frames and over each."""
         first, each = self.norm(first), self.norm(patches).mean(dim=2)
-        shares = mask.to(each.dtype) / mask.sum(dim=1, keepdim=True).clamp_min(1)
-        together = torch.cat([first, (shares[:, None] @ each)], dim=-1)
+        weights = mask.to(each.dtype) / mask.sum(dim=1, keepdim=True).clamp_min(1)
+        together = torch.cat([first, (weights[:, None] @ each)], dim=-1)
         frames = torch.cat([first.expand_as(each), each], dim=-1)
         return self.projection(together)[:, 0], self.projection(frames)
 
@@ -333,11 +333,11 @@ def pool_squares(
 
 
 def leave_out_patches(
-    tokens: Float[Tensor, "images tokens width"], share: float
+    tokens: Float[Tensor, "images tokens width"], fraction: float
 ) -> Float[Tensor, "images kept width"]:
     """Return the class token and a random choice of the patches, drawn for each image."""
     images, count, width = tokens.shape
-    num_left = max(1, round((count - 1) * (1 - share)))
+    num_left = max(1, round((count - 1) * (1 - fraction)))
     order = torch.rand(images, count - 1, device=tokens.device).argsort(dim=1)[:, :num_left] + 1
     patches = tokens.gather(1, order[..., None].expand(-1, -1, width))
     return torch.cat([tokens[:, :1], patches], dim=1)
@@ -349,8 +349,8 @@ def resize_positions(
     """Resize learnt positions of a square grid (bicubic, antialiased)."""
     side = round((len(positions) - 1) ** 0.5)
     square = positions[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
-    resized = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
-    return torch.cat([positions[:1], resized.flatten(2)[0].T])
+    new_grid = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
+    return torch.cat([positions[:1], new_grid.flatten(2)[0].T])
 
 
 LOGIT_SCALE = 3.0

@@ -53,8 +53,8 @@ class FeatureConfig:
                 f"frame_dim {self.frame_dim}, dim {self.dim}"
             )
         if self.scaling not in get_args(InputScaling):
-            known = ", ".join(get_args(InputScaling))
-            raise ConfigError(f"unknown scaling {self.scaling!r} (known: {known})")
+            names = ", ".join(get_args(InputScaling))
+            raise ConfigError(f"unknown scaling {self.scaling!r} (known: {names})")
         for name in ("dropout", "hidden_dropout", "frame_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
@@ -223,8 +223,8 @@ class ExpertConfig:
 
     def __post_init__(self) -> None:
         if self.frames not in self.experts:
-            known = ", ".join(self.experts) or "none"
-            raise ConfigError(f"frames is {self.frames!r}, which is not an expert (known: {known})")
+            names = ", ".join(self.experts) or "none"
+            raise ConfigError(f"frames is {self.frames!r}, which is not an expert (known: {names})")
         widths = {**self.experts, "text_dim": self.text_dim, "words_dim": self.words_dim}
         wrong = [name for name, width in widths.items() if width < 1]
         if wrong:

@@ -159,8 +159,8 @@ def download_progress() -> type[Any]:
                 self._last_line = now
                 speed = self.n / max(now - self._start, 1e-3) / 1e6
                 size = "?" if self.total is None else f"{self.total / 1e6:.1f}"
-                done = f"{self.n / 1e6:.1f} of {size} MB, {speed:.1f} MB/s"
-                sys.stderr.write(f"downloading {self.desc.rstrip(': ')}: {done}\n")
+                progress = f"{self.n / 1e6:.1f} of {size} MB, {speed:.1f} MB/s"
+                sys.stderr.write(f"downloading {self.desc.rstrip(': ')}: {progress}\n")
             return True
 
     return DownloadBar

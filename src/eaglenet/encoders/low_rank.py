@@ -116,17 +116,17 @@ def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     The names are those of the model before it was adapted.
     """
-    merged = {}
+    weights = {}
     for name, value in state.items():
         module, is_changed, rest = name.partition("parametrizations.")
         if not is_changed:
-            merged[name] = value
+            weights[name] = value
         elif rest.endswith(".original"):
             matrix = rest.removesuffix(".original")
             change = f"{module}parametrizations.{matrix}.0."
             up, down = state[f"{change}up"], state[f"{change}down"]
-            merged[f"{module}{matrix}"] = value + LowRankChange.SCALE * (up @ down)
-    return merged
+            weights[f"{module}{matrix}"] = value + LowRankChange.SCALE * (up @ down)
+    return weights
 
 
 def is_adapter(name: str) -> bool:

@@ -95,14 +95,14 @@ def _check_memo(content: bytes) -> None:
             raise ValueError("its pickle uses memo indices beyond its size")
 
 
-def _collect(node: Any, prefix: str, weights: dict[str, Tensor], level: int = 0) -> None:
-    if level > untrusted.MAX_DEPTH:
+def _collect(node: Any, prefix: str, weights: dict[str, Tensor], depth: int = 0) -> None:
+    if depth > untrusted.MAX_DEPTH:
         raise ValueError("its modules are nested too deeply")
     for name, value in getattr(node, "__dict__", {}).items():
         if isinstance(value, Tensor):
             weights[f"{prefix}{name}"] = value
         elif isinstance(value, _Node):
-            _collect(value, f"{prefix}{name}.", weights, level + 1)
+            _collect(value, f"{prefix}{name}.", weights, depth + 1)
 
 
 class _Node:
@@ -127,13 +127,13 @@ class _TensorUnpickler(pickle.Unpickler):
             return _Node
         if module == "torch" and name in STORAGE_TYPES:
             return STORAGE_TYPES[name]
-        allowed: dict[tuple[str, str], Callable[..., Any]] = {
+        constructors: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
             ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
             ("collections", "OrderedDict"): OrderedDict,
         }
-        if (module, name) in allowed:
-            return allowed[module, name]
+        if (module, name) in constructors:
+            return constructors[module, name]
         if module == "torch.jit._pickle":
             return _first_argument
         raise CheckpointError(

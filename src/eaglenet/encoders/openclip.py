@@ -49,9 +49,9 @@ def bare_model(name: str, seed: int = 0) -> Any:
     """A model of open_clip with random weights; nothing is downloaded."""
     package = open_clip()
     if package.get_model_config(name) is None:
-        known = ", ".join(package.list_models()[:8])
+        names = ", ".join(package.list_models()[:8])
         raise ModelNotFoundError(
-            f"open_clip has no model {name!r}; `open_clip.list_models()` lists all ({known}, ...)"
+            f"open_clip has no model {name!r}; `open_clip.list_models()` lists all ({names}, ...)"
         )
     # Not on "meta" even where that is the default: masks and tables are computed when it is built,
     # and are in no file. Only this ends a ``with torch.device(...)`` from inside.
@@ -106,8 +106,8 @@ class OpenClipText(nn.Module):
 
     def forward(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts dim"]:
         # Its towers add positions to the full width.
-        filled = F.pad(ids, (0, self.width - ids.shape[1]), value=self.pad_token)
-        vectors: Tensor = self.rest.encode_text(filled)  # type: ignore[operator]
+        full_ids = F.pad(ids, (0, self.width - ids.shape[1]), value=self.pad_token)
+        vectors: Tensor = self.rest.encode_text(full_ids)  # type: ignore[operator]
         return vectors
 
 
@@ -186,9 +186,9 @@ def load_openclip(name: str) -> Pretrained:
         )
     tags = package.list_pretrained_tags_by_model(model_name)
     if weights not in tags and not Path(weights).expanduser().is_file():
-        known = ", ".join(tags) or "none"
+        names = ", ".join(tags) or "none"
         raise ModelNotFoundError(
-            f"open_clip has no weights {weights!r} of {model_name} (it has: {known}), and there is "
+            f"open_clip has no weights {weights!r} of {model_name} (it has: {names}), and there is "
             "no such file"
         )
     source = weights if weights in tags else str(Path(weights).expanduser())

@@ -51,8 +51,8 @@ def _activated_product(
             right = weight.load([column, step * BLOCK_INNER]).to(OPERAND)
             value = tl.dot(left, right.T, value)
         columns = column + tl.arange(0, BLOCK_WIDTH)
-        added = tl.load(bias + columns, mask=columns < width, other=0.0)
-        value += added.to(tl.float32)[None, :]
+        offsets = tl.load(bias + columns, mask=columns < width, other=0.0)
+        value += offsets.to(tl.float32)[None, :]
         output.store([row, column], (value * tl.sigmoid(SLOPE * value)).to(tl.bfloat16))
 
 

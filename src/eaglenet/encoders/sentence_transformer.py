@@ -174,10 +174,10 @@ class StEncoder(BaseEncoder):
         vectors = self._call("encode_query", inputs, TEXTS_PER_CALL)
         if not self.config.is_multi_vector:
             return TextFeatures(sentence=self._one_each(vectors))
-        padded, mask = _pad([each[:MAX_WORDS] for each in vectors], MAX_WORDS)
+        batch, mask = _pad([each[:MAX_WORDS] for each in vectors], MAX_WORDS)
         return TextFeatures(
-            sentence=_mean_direction(padded, mask),
-            words=padded if words else None,
+            sentence=_mean_direction(batch, mask),
+            words=batch if words else None,
             words_mask=mask if words else None,
         )
 
@@ -202,8 +202,8 @@ class StEncoder(BaseEncoder):
             frames = self._one_each(vectors)[:, None]
             return VideoFeatures(frames=frames, mask=mask.new_ones(len(frames), 1))
         count = self._count_vectors()
-        padded, is_real = _pad([_thin_out(each, count) for each in vectors], count)
-        return VideoFeatures(frames=padded, mask=is_real)
+        batch, is_real = _pad([_thin_out(each, count) for each in vectors], count)
+        return VideoFeatures(frames=batch, mask=is_real)
 
     def _encode_frames(self, videos: Clips) -> Float[Tensor, "videos frames dim"]:
         """One vector per real frame, zeros for padding."""
@@ -255,7 +255,7 @@ class StEncoder(BaseEncoder):
             size = self._batch_size(kind, batch[0])
             while True:
                 try:
-                    encoded = self._call("encode_document", batch, size)
+                    batch_vectors = self._call("encode_document", batch, size)
                     break
                 except torch.OutOfMemoryError:
                     if size == 1:
@@ -263,7 +263,7 @@ class StEncoder(BaseEncoder):
                     torch.cuda.empty_cache()
                     size = self._clips_per_call[kind] = size // 2
                     logger.info("encoding %d clips per call: more do not fit in memory", size)
-            vectors.update(zip(numbers, encoded, strict=True))
+            vectors.update(zip(numbers, batch_vectors, strict=True))
         return [vectors[number] for number in range(len(inputs))]
 
     def _batch_size(self, kind: str, sample: dict[str, Any]) -> int:
@@ -277,10 +277,10 @@ class StEncoder(BaseEncoder):
             torch.cuda.reset_peak_memory_stats(self.device)
             before = torch.cuda.memory_allocated(self.device)
             self._call("encode_document", [sample], 1)
-            needed = max(torch.cuda.max_memory_allocated(self.device) - before, 1)
-            reserved = torch.cuda.memory_reserved(self.device) - before
-            free = torch.cuda.mem_get_info(self.device)[0] + reserved
-            fitting = int(MEMORY_SHARE * free / needed)
+            bytes_per_clip = max(torch.cuda.max_memory_allocated(self.device) - before, 1)
+            reserved_bytes = torch.cuda.memory_reserved(self.device) - before
+            free = torch.cuda.mem_get_info(self.device)[0] + reserved_bytes
+            fitting = int(MEMORY_SHARE * free / bytes_per_clip)
             self._clips_per_call[kind] = min(max(fitting, 1), MAX_CLIPS_PER_CALL)
         return self._clips_per_call[kind]
 
@@ -294,9 +294,9 @@ class StEncoder(BaseEncoder):
             options["convert_to_tensor"] = True
         with ENCODING:
             self._settle_precision()
-            encoded = getattr(self.model, task)(inputs, **options)
+            outputs = getattr(self.model, task)(inputs, **options)
         # A copy: tensors of inference mode cannot be used in training.
-        vectors = [each.float().clone() for each in encoded]
+        vectors = [each.float().clone() for each in outputs]
         width = vectors[0].shape[-1]
         if width != self.dim:
             raise ConfigError(
@@ -354,9 +354,9 @@ def _pad(
     items: Sequence[Tensor], count: int
 ) -> tuple[Float[Tensor, "items vectors dim"], Bool[Tensor, "items vectors"]]:
     """Stack items of up to ``count`` vectors each, and say which vectors are real."""
-    padded = torch.stack([F.pad(each, (0, 0, 0, count - len(each))) for each in items])
-    lengths = torch.tensor([len(each) for each in items], device=padded.device)
-    return padded, torch.arange(count, device=padded.device)[None] < lengths[:, None]
+    batch = torch.stack([F.pad(each, (0, 0, 0, count - len(each))) for each in items])
+    lengths = torch.tensor([len(each) for each in items], device=batch.device)
+    return batch, torch.arange(count, device=batch.device)[None] < lengths[:, None]
 
 
 def _thin_out(vectors: Float[Tensor, "vectors dim"], count: int) -> Float[Tensor, "kept dim"]:

@@ -192,10 +192,12 @@ class DescriptionRun(RecognitionRun):
             problems[self.describer.server.url] = f"descriptions: {error}"
         self.transcripts.problems.update(problems)
 
-    def _requests(self, pending: dict[str, tuple[IndexedFile, float]]) -> Iterator[ChunkRequest]:
+    def _requests(
+        self, pending_files: dict[str, tuple[IndexedFile, float]]
+    ) -> Iterator[ChunkRequest]:
         if self._windows is None:
-            self._windows = clip_windows(self.snapshot, pending)
-        for content, (file, begin) in pending.items():
+            self._windows = clip_windows(self.snapshot, pending_files)
+        for content, (file, begin) in pending_files.items():
             windows = [span for span in self._windows.get(content, ()) if span[0] >= begin]
             for number, (start, end) in enumerate(windows):
                 is_end = number + 1 == len(windows)

@@ -145,13 +145,13 @@ MIN_GPU_BYTES = 128 * 2**20
 
 
 def num_workers(
-    files: Sequence[CandidateFile], requested: int | None, *, encodes_on_gpu: bool = False
+    files: Sequence[CandidateFile], number: int | None, *, encodes_on_gpu: bool = False
 ) -> int:
     """Number of decoding processes. Zero only on request: a bad file must not end the run."""
     cores = num_cores()
-    if requested is not None:
+    if number is not None:
         # One long video keeps every core busy, but more workers need more files.
-        return min(max(0, requested), max(cores, len(files)))
+        return min(max(0, number), max(cores, len(files)))
     if sum(file.size for file in files) < 32 * 2**20 and len(files) < 64:
         return 1
     return cores if encodes_on_gpu else min(MAX_WORKERS, cores)

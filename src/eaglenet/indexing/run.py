@@ -119,7 +119,7 @@ class Tally:
         self._images = 0
         self._todo: set[str] = set()
         self._total = self._bytes_total = self._bytes_done = 0
-        self._done = self._skipped = self._clips = 0
+        self._num_done = self._num_skipped = self._clips = 0
         self._hours_done = 0.0
         self._uncommitted: dict[str, FileProgress] = {}
 
@@ -128,7 +128,7 @@ class Tally:
         self._pass_start = time.monotonic()
         if is_completing:
             self._is_completing, self._searchable_after = True, self._pass_start - self._start
-        self._bytes_done = self._done = self._skipped = self._clips = 0
+        self._bytes_done = self._num_done = self._num_skipped = self._clips = 0
         self._hours_done = 0.0
         self._uncommitted = {}
         self._todo = {file.path for file in todo}
@@ -177,8 +177,8 @@ class Tally:
             if file.path in self._todo:
                 self._todo.discard(file.path)
                 self._bytes_done += file.size
-                self._done += file.status == "done"
-                self._skipped += file.status == "failed"
+                self._num_done += file.status == "done"
+                self._num_skipped += file.status == "failed"
                 self._hours_done += file.duration / 3600 if file.status == "done" else 0.0
         return self.progress(unfinished, path=result.files[-1].path if result.files else "")
 
@@ -188,8 +188,8 @@ class Tally:
         return IndexProgress(
             path=path,
             total=self._total,
-            done=self._done,
-            skipped=self._skipped,
+            done=self._num_done,
+            skipped=self._num_skipped,
             hours=self._hours_done + sum(part.seconds for part in parts) / 3600,
             bytes_total=self._bytes_total,
             bytes_done=self._bytes_done + sum(part.size for part in parts),

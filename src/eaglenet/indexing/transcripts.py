@@ -74,7 +74,7 @@ class TranscriptRun:
         """Reasons by path, of this run."""
         self.known_problems: dict[str, str] = {}
         """Reasons by path, of earlier runs; failed sources are retried only when they change."""
-        self._waiting: dict[SourceKey, SourceLines] = {}
+        self._pending_sources: dict[SourceKey, SourceLines] = {}
         self._num_waiting = 0
 
     def add_inspected(self, inspection: Inspection) -> None:
@@ -104,8 +104,8 @@ class TranscriptRun:
 
     def write(self) -> None:
         """Commit pending sources with their lines."""
-        self._store(list(self._waiting.values()))
-        self._waiting, self._num_waiting = {}, 0
+        self._store(list(self._pending_sources.values()))
+        self._pending_sources, self._num_waiting = {}, 0
 
     def store_chunk(
         self, source: Source, lines: Sequence[TranscriptLine], keep_until: float
@@ -198,19 +198,19 @@ class TranscriptRun:
         self._add(source, store_lines(subtitles.lines))
 
     def _add(self, source: Source, lines: Sequence[Line]) -> None:
-        self._waiting[source.key] = SourceLines(source, lines)
+        self._pending_sources[source.key] = SourceLines(source, lines)
         self._num_waiting += len(lines)
         if self._num_waiting >= COMMIT_LINES:
             self.write()
 
     def _is_embedded_read(self, content: str, video: str) -> bool:
         key: SourceKey = (content, "subtitle", "")
-        waiting = self._waiting.get(key)
-        source = waiting.source if waiting is not None else self.sources.get(key)
+        pending_source = self._pending_sources.get(key)
+        source = pending_source.source if pending_source is not None else self.sources.get(key)
         if source is None or source.reader != READER:
             return False
         if source.status == "failed":
-            if self.retry and waiting is None:
+            if self.retry and pending_source is None:
                 return False
             self.known_problems[video] = source.reason
         return True
@@ -258,16 +258,16 @@ def encode_transcripts(
     keys = [
         key for key in writer.sources_without_windows(encoder.identity) if key[1] != "description"
     ]
-    pending: list[SourceWindows] = []
+    windows: list[SourceWindows] = []
     total = 0
     for number, key in enumerate(keys):
         report_progress(progress, WINDOWS_TITLE, number, len(keys))
-        pending.append(encode_source(encoder, key, writer.lines(key)))
-        total += len(pending[-1].vectors)
-        if sum(len(each.vectors) for each in pending) >= COMMIT_WINDOWS:
-            writer.commit(Changes(windows=pending))
-            pending = []
-    writer.commit(Changes(windows=pending))
+        windows.append(encode_source(encoder, key, writer.lines(key)))
+        total += len(windows[-1].vectors)
+        if sum(len(each.vectors) for each in windows) >= COMMIT_WINDOWS:
+            writer.commit(Changes(windows=windows))
+            windows = []
+    writer.commit(Changes(windows=windows))
     if keys:
         report_progress(progress, WINDOWS_TITLE, len(keys), len(keys))
     return total

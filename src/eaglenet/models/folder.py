@@ -37,26 +37,26 @@ SMALLEST = 4096
 
 def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Round weights for storage."""
-    rounded: dict[str, Tensor] = {}
+    arrays: dict[str, Tensor] = {}
     for name, value in weights.items():
         if value.ndim != 2 or value.numel() < SMALLEST or not value.is_floating_point():
-            rounded[name] = value.half() if value.is_floating_point() else value
+            arrays[name] = value.half() if value.is_floating_point() else value
             continue
         scales = value.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
-        rounded[name] = (value.float() / scales).round().to(torch.int8)
-        rounded[name + SCALES] = scales
-    return rounded
+        arrays[name] = (value.float() / scales).round().to(torch.int8)
+        arrays[name + SCALES] = scales
+    return arrays
 
 
-def from_int8(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_int8(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`to_int8`; weights that were not stored so are left as they are."""
-    if not any(name.endswith(SCALES) for name in stored):
-        return dict(stored)
+    if not any(name.endswith(SCALES) for name in arrays):
+        return dict(arrays)
     weights: dict[str, Tensor] = {}
-    for name, value in stored.items():
+    for name, value in arrays.items():
         if name.endswith(SCALES):
             continue
-        scales = stored.get(name + SCALES)
+        scales = arrays.get(name + SCALES)
         if scales is None:
             weights[name] = value.float() if value.is_floating_point() else value
         elif value.ndim != 2 or scales.shape != (len(value), 1):
@@ -306,10 +306,10 @@ def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None
         ("are not of this model", set(weights) - set(expected)),
     ):
         if names:
-            listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+            first_names = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
             raise CheckpointError(
-                f"{folder / WEIGHTS}: {len(names)} weights {title}: {listed}; the file does not "
-                f"belong to this {CONFIG}"
+                f"{folder / WEIGHTS}: {len(names)} weights {title}: {first_names}; the file does "
+                f"not belong to this {CONFIG}"
             )
     for name, value in expected.items():
         if weights[name].shape != value.shape:

@@ -94,8 +94,8 @@ class NumpyText:
         scores = query @ key.transpose(0, 2, 1) / np.sqrt(np.float32(width // heads))
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
-        mixed = (scores @ value).transpose(1, 0, 2).reshape(count, width)
-        return self._linear(mixed, f"{block}.attention.out")
+        outputs = (scores @ value).transpose(1, 0, 2).reshape(count, width)
+        return self._linear(outputs, f"{block}.attention.out")
 
     def _linear(self, values: Array, name: str) -> Array:
         return self._product(values, f"{name}.weight") + self._array(f"{name}.bias")
@@ -143,12 +143,12 @@ class NumpyText:
 
 def gelu(values: Array) -> Array:
     """x (1 + erf(x / sqrt 2)) / 2; erf by Abramowitz and Stegun 7.1.26, within 1.5e-7."""
-    scaled = np.abs(values) * np.float32(0.7071067811865476)
-    t = 1 / (1 + np.float32(0.3275911) * scaled)
+    arguments = np.abs(values) * np.float32(0.7071067811865476)
+    t = 1 / (1 + np.float32(0.3275911) * arguments)
     series: Any = np.float32(1.061405429)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
         series = series * t + np.float32(coefficient)
-    erf = np.copysign(1 - series * t * np.exp(-np.square(scaled)), values)
+    erf = np.copysign(1 - series * t * np.exp(-np.square(arguments)), values)
     result: Array = values * (1 + erf) / 2
     return result
 

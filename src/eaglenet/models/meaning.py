@@ -52,11 +52,11 @@ class MeaningEncoder:
         >>> encoder.reads("a man drives a car"), encoder.reads("ein Mann f\u00e4hrt Auto")
         (True, False)
         """
-        encoded = self.model.text.tokenizer.encode(text)
-        words = [number for number in encoded.word_ids if number is not None]
-        unknown = encoded.tokens.count(UNKNOWN)
-        pieces = len(words) + (UNKNOWN_PIECES - 1) * unknown
-        return bool(words) and pieces <= MAX_PIECES * len(set(words))
+        encoding = self.model.text.tokenizer.encode(text)
+        word_ids = [number for number in encoding.word_ids if number is not None]
+        num_unknown = encoding.tokens.count(UNKNOWN)
+        num_pieces = len(word_ids) + (UNKNOWN_PIECES - 1) * num_unknown
+        return bool(word_ids) and num_pieces <= MAX_PIECES * len(set(word_ids))
 
     def encode(self, texts: Sequence[str]) -> Array:
         """Unit vectors ``[texts, dim]``."""

@@ -72,10 +72,10 @@ def rotation(dim: int) -> NDArray[np.float32]:
     while len(hadamard) < bits:
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
     hadamard /= np.float32(bits**0.5)
-    rotated: NDArray[np.float32] = (hadamard * _signs(bits, "first")) @ (
+    matrix: NDArray[np.float32] = (hadamard * _signs(bits, "first")) @ (
         hadamard * _signs(bits, "second")
     )
-    return np.ascontiguousarray(rotated[:, :dim])
+    return np.ascontiguousarray(matrix[:, :dim])
 
 
 def _signs(count: int, name: str) -> NDArray[np.float32]:
@@ -91,10 +91,10 @@ def codes_of(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 def weights_of(query: NDArray[np.float32]) -> NDArray[np.int16]:
     """``[bits]``: the rotated query in whole numbers, whose sums are the same on every machine."""
-    rotated = rotation(len(query)) @ query
-    largest = max(float(np.abs(rotated).max()), 1e-30)
-    limit = min(MAX_SUM // len(rotated) - 1, np.iinfo(np.int16).max)
-    return np.round(rotated * (limit / largest)).astype(np.int16)
+    coordinates = rotation(len(query)) @ query
+    largest = max(float(np.abs(coordinates).max()), 1e-30)
+    limit = min(MAX_SUM // len(coordinates) - 1, np.iinfo(np.int16).max)
+    return np.round(coordinates * (limit / largest)).astype(np.int16)
 
 
 def num_ranked(count: int) -> int:
@@ -173,20 +173,20 @@ class Codes:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
     def nearest(
-        self, query: NDArray[np.float32], count: int, allowed: NDArray[np.bool_] | None = None
+        self, query: NDArray[np.float32], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
         """Rows (ascending) of the ``count`` best codes; of equal ones the first rows."""
         weights = weights_of(query)
-        part = self.nearest_in_part(weights, num_ranked(count), allowed)
+        part = self.nearest_in_part(weights, num_ranked(count), row_mask)
         rows = part.rows[_nearest([part], num_ranked(count), self.num_rows)]
         return _best(rows, self.scores(rows, weights), count)
 
     def best_in_part(
-        self, weights: NDArray[np.int16], count: int, allowed: NDArray[np.bool_] | None = None
+        self, weights: NDArray[np.int16], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> Near:
         """Rows of this part, with scores, that may be among the ``count`` best of the store."""
         ranked_count = num_ranked(count)
-        near = self.nearest_in_part(weights, ranked_count, allowed).thinned(ranked_count)
+        near = self.nearest_in_part(weights, ranked_count, row_mask).thinned(ranked_count)
         return replace(near, scores=self.scores(near.rows, weights))
 
     def scores(self, rows: NDArray[np.int64], weights: NDArray[np.int16]) -> NDArray[np.int32]:
@@ -208,7 +208,7 @@ class Codes:
         return scores
 
     def nearest_in_part(
-        self, weights: NDArray[np.int16], count: int, allowed: NDArray[np.bool_] | None = None
+        self, weights: NDArray[np.int16], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> Near:
         """Rows of this part that may be among the ``count`` nearest of the whole store.
 
@@ -217,8 +217,8 @@ class Codes:
         words = np.packbits(weights > 0).view(np.uint64)
         half = len(words) // 2 if is_halved(self.num_rows, len(words)) else len(words)
         distances = self._scan(words[:half])
-        if allowed is not None:
-            distances[~allowed] = FAR
+        if row_mask is not None:
+            distances[~row_mask] = FAR
         if half == len(words):
             indices = self._smallest(distances, count)
             values = distances[indices]

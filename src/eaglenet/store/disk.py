@@ -19,7 +19,7 @@ from eaglenet.core.platform import sync
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_BYTES = 65_536
 """Free bytes below which an I/O error of SQLite means a full disk."""
-FAILED = (
+IO_ERRORS = (
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_PERM,
 )  # fmt: skip
@@ -87,7 +87,7 @@ def _sqlite_error(location: object, error: sqlite3.DatabaseError) -> StoreError:
         return damage(f"store.db ({text})", location)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(f"{location} is locked by another program; try again when it is done")
-    if code in FAILED:
+    if code in IO_ERRORS:
         if _free_bytes(location) < FULL_BYTES:  # SQLite does not say why it could not write.
             return _disk_error(location, errno.ENOSPC, text)
         return StoreError(
@@ -142,10 +142,10 @@ def is_network_disk(path: Path) -> bool:
 
 def file_system_type(path: Path) -> str:
     """Type of the file system a path is on, like ``ext4`` or ``nfs4``; empty if unknown."""
-    resolved = os.path.realpath(path)
+    real_path = os.path.realpath(path)
     best, best_kind = "", ""
     for mount, kind in _mounts():
-        is_inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
+        is_inside = real_path == mount or real_path.startswith(mount.rstrip("/") + "/")
         if is_inside and len(mount) >= len(best):
             best, best_kind = mount, kind
     return best_kind

@@ -62,9 +62,9 @@ class HubnessBank:
         parts = [np.zeros(0, np.float32)]
         for start in range(0, len(vectors), CHUNK):
             chunk = vectors[start : start + CHUNK].astype(np.float64)
-            scaled = self.scale * np.einsum("vd,kd->vk", chunk, bank)
-            largest = scaled.max(axis=1)
-            total = np.exp(scaled - largest[:, None]).sum(axis=1)
+            logits = self.scale * np.einsum("vd,kd->vk", chunk, bank)
+            largest = logits.max(axis=1)
+            total = np.exp(logits - largest[:, None]).sum(axis=1)
             offsets = self.weight * (largest + np.log(total) - math.log(len(bank))) / self.scale
             parts.append(offsets.astype(np.float32))
         return np.concatenate(parts)

@@ -49,13 +49,13 @@ class ClipBatch:
         return len(self.keys)
 
     def __getitem__(self, indices: Sequence[int]) -> ClipBatch:
-        selected = np.asarray(indices, np.int64)
+        rows = np.asarray(indices, np.int64)
         return ClipBatch(
             keys=[self.keys[index] for index in indices],
-            starts=self.starts[selected],
-            ends=self.ends[selected],
-            vectors=self.vectors[selected],
-            features=self.features[selected],
+            starts=self.starts[rows],
+            ends=self.ends[rows],
+            vectors=self.vectors[rows],
+            features=self.features[rows],
             thumbnails=[self.thumbnails[index] for index in indices],
             keyframe_keys=self.keyframe_keys,
         )

@@ -308,8 +308,8 @@ def _add_recordings(connection: sqlite3.Connection) -> None:
     for statement in STATEMENTS:
         if re.search(rf"\b(TABLE|ON) {table}\b", statement):
             connection.execute(statement)
-    unknown = (None,) * (len(COLUMNS[table]) - width)
-    values = [row_of(table, row[0], (*row[1:-1], *unknown)) for row in rows]
+    missing_values = (None,) * (len(COLUMNS[table]) - width)
+    values = [row_of(table, row[0], (*row[1:-1], *missing_values)) for row in rows]
     connection.executemany(insert_statement(table), values)
 
 

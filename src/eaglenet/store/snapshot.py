@@ -296,12 +296,12 @@ class Snapshot:
     def _read_clips(self, ids: Sequence[int]) -> dict[int, _ClipsOfContent]:
         with self._current(), self.database.reading():
             values = list(self.database.checked_by_id("clips", "content_id", ids))
-            needed = dict.fromkeys(ids, 0)
+            expected_counts = dict.fromkeys(ids, 0)
             for row in self.database.checked_by_id("files", "content_id", ids):
                 if row[5] == "done":
-                    needed[row[4]] = max(needed[row[4]], row[10])
+                    expected_counts[row[4]] = max(expected_counts[row[4]], row[10])
             counts = Counter(row[1] for row in values)
-            if any(counts[number] < needed[number] for number in ids):
+            if any(counts[number] < expected_counts[number] for number in ids):
                 raise damage("table clips in store.db", self.location)
             contents = transcripts.content_hashes(self.database, ids)
         rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()

@@ -161,13 +161,13 @@ class LocalStore:
         """Map segments; those that did not change stay open."""
         before, self._segments = self._segments, {}
         for info in infos:
-            known = before.get(info.id)
-            if known is not None and known.info.to_values() == info.to_values():
-                self._segments[info.id] = known
+            earlier_segment = before.get(info.id)
+            if earlier_segment is not None and earlier_segment.info.to_values() == info.to_values():
+                self._segments[info.id] = earlier_segment
                 continue
             segment = Segment(self.folder, info, self.manifest)
-            if known is not None:
-                segment.adopt(known)
+            if earlier_segment is not None:
+                segment.adopt(earlier_segment)
             self._segments[info.id] = segment
         return [segment for segment in self._segments.values() if len(segment)]
 

@@ -1,9 +1,9 @@
 """Transcripts in SQLite: storing lines, and finding them with FTS5.
 
 Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes
-and phrases. ``term_trigrams`` holds every distinct word and finds similar spellings. The caller makes
-the normalised ``terms`` of a line: words without case and accents; pairs of characters for scripts
-without spaces.
+and phrases. ``term_trigrams`` holds every distinct word and finds similar spellings. The caller
+makes the normalised ``terms`` of a line: words without case and accents; pairs of characters for
+scripts without spaces.
 """
 
 from __future__ import annotations
@@ -115,12 +115,12 @@ def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None)
     >>> match_expression(LineQuery(("car", "vid*"), (("no", "entry"),), kinds=("text",)))
     'terms : ("no entry" AND ("no entry" OR "car" OR "vid" *)) AND origin : ("text")'
     """
-    required = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
+    conditions = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
     terms = " OR ".join(map(_term, query.terms))
-    if required and terms:
+    if conditions and terms:
         # Terms besides a phrase rank lines higher but are not required.
-        required.append(f"({required[0]} OR {terms})")
-    expression = f"terms : ({' AND '.join(required) or terms})"
+        conditions.append(f"({conditions[0]} OR {terms})")
+    expression = f"terms : ({' AND '.join(conditions) or terms})"
     for names in (query.kinds, map(_content_term, content_ids) if content_ids is not None else ()):
         origin = " OR ".join(f'"{name}"' for name in names)
         expression += f" AND origin : ({origin})" if origin else ""
@@ -196,11 +196,11 @@ def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
 
 def _one_edit_away(database: Database, term: str) -> list[str]:
     """Return words at one edit from ``term``; short ones may share no trigram with it."""
-    cuts = [(term[:place], term[place:]) for place in range(len(term) + 1)]
-    patterns = [f"{left}?{right}" for left, right in cuts]  # A letter is missing.
-    patterns += [f"{left}?{right[1:]}" for left, right in cuts if right]  # One is wrong.
-    words = [left + right[1:] for left, right in cuts if right]
-    words += [left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1]
+    cuts = [(term[:position], term[position:]) for position in range(len(term) + 1)]
+    patterns = [f"{head}?{tail}" for head, tail in cuts]  # A letter is missing.
+    patterns += [f"{head}?{tail[1:]}" for head, tail in cuts if tail]  # One is wrong.
+    words = [head + tail[1:] for head, tail in cuts if tail]
+    words += [head + tail[1] + tail[0] + tail[2:] for head, tail in cuts if len(tail) > 1]
     conditions = " OR ".join(["term GLOB ?"] * len(patterns))
     marks = ", ".join("?" * len(words))
     rows = database.rows(
@@ -270,12 +270,12 @@ def sources_without_windows(database: Database, encoder: str) -> list[SourceKey]
     """Complete sources with lines, but without windows of this encoder."""
     with database.reading():
         rows = database.checked("windows", "WHERE encoder = ?", (encoder,))
-        encoded = {row[0] for row in rows}
+        encoded_ids = {row[0] for row in rows}
         sources = stored_sources(database)
     return [
         source.key
         for source_id, source in sources
-        if source.lines and source.until == INFINITY and source_id not in encoded
+        if source.lines and source.until == INFINITY and source_id not in encoded_ids
     ]
 
 
@@ -308,7 +308,9 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
     hits: list[WindowHit] = []
     with database.reading():
         source_ids = sorted(set(near.windows["source_id"].tolist()))
-        stored = {row[0]: row[1:] for row in database.checked_by_id("windows", "id", source_ids)}
+        rows_by_source = {
+            row[0]: row[1:] for row in database.checked_by_id("windows", "id", source_ids)
+        }
         sources = {row[0]: row[1:] for row in database.checked_by_id("sources", "id", source_ids)}
         contents = content_hashes(database, {values[0] for values in sources.values()})
         for window, segment_id, row, cosine in zip(
@@ -317,9 +319,9 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
             if len(hits) >= limit:
                 break
             source_id = int(window["source_id"])
-            if source_id not in stored or source_id not in sources:
+            if source_id not in rows_by_source or source_id not in sources:
                 continue
-            segment, first_row, num_rows, _ = stored[source_id]
+            segment, first_row, num_rows, _ = rows_by_source[source_id]
             if segment != segment_id or not first_row <= row < first_row + num_rows:
                 continue
             span = int(window["num_lines"]), int(window["first_line"])

@@ -186,7 +186,7 @@ class WindowIndex:
         content_ids: Sequence[int] | None = None,
     ) -> NearWindows:
         """The ``CANDIDATES`` nearest windows, of some sources or contents or of all."""
-        rows = self.codes.nearest(vector, CANDIDATES, self._allowed(source_ids, content_ids))
+        rows = self.codes.nearest(vector, CANDIDATES, self._mask(source_ids, content_ids))
         numbers = np.searchsorted(self._edges, rows, side="right") - 1
         parts = []
         for number in sorted(set(numbers.tolist())):  # np.unique would import numpy.ma.
@@ -201,18 +201,18 @@ class WindowIndex:
         order = np.argsort(-cosines, kind="stable")
         return NearWindows(windows[order], ids[order], inside[order], cosines[order])
 
-    def _allowed(
+    def _mask(
         self, source_ids: Sequence[int] | None, content_ids: Sequence[int] | None
     ) -> NDArray[np.bool_] | None:
         """Mask over all windows; None if all are allowed."""
         if source_ids is None and content_ids is None:
             return None
-        allowed = np.ones(len(self), bool)
+        mask = np.ones(len(self), bool)
         for name, ids in (("source_id", source_ids), ("content_id", content_ids)):
             if ids is not None:
                 values = [segment.windows[name] for segment in self.segments]
-                allowed &= np.isin(np.concatenate(values), np.asarray(ids, np.uint32))
-        return allowed
+                mask &= np.isin(np.concatenate(values), np.asarray(ids, np.uint32))
+        return mask
 
 
 def read_window_segments(database: Database) -> list[WindowSegmentInfo]:

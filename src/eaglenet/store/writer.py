@@ -273,15 +273,15 @@ class LocalWriter:
         exact = {(owner, key[1]) for owner, key in pairs if key not in batch.keyframe_keys}
         if exact:
             _remove_keyframe_clips(change, exact)
-        seen = {
+        stored_keys = {
             (owner, number)
             for owner in set(owners)
             for number in change.ids("SELECT number FROM clips WHERE content_id = ?", owner)
         }
         indices = []
         for index, (owner, (_, number)) in enumerate(pairs):
-            if (owner, number) not in seen:
-                seen.add((owner, number))
+            if (owner, number) not in stored_keys:
+                stored_keys.add((owner, number))
                 indices.append(index)
         if indices:
             self._append_clips(change, batch[indices], [owners[index] for index in indices])
@@ -360,14 +360,14 @@ class LocalWriter:
         checksums = info.block_checksums.copy()
         checksums[:, MAPPED.index("labels")] = block_checksums(labels)
         version = info.labels_version + 1
-        changed = replace(info, labels_version=version, block_checksums=checksums)
-        write_file(changed.path(self.folder, "labels"), labels.tobytes(), self.mode)
-        change.put("segments", info.id, changed.to_values())
+        new_info = replace(info, labels_version=version, block_checksums=checksums)
+        write_file(new_info.path(self.folder, "labels"), labels.tobytes(), self.mode)
+        change.put("segments", info.id, new_info.to_values())
         _make_obsolete(change, [info.path(self.folder, "labels")])
 
     def _compact(self, segment: Segment) -> None:
         """Write a segment again if many of its clips were removed."""
-        removed = np.array(
+        removed_clips = np.array(
             [
                 row[0]
                 for row in self.database.rows(
@@ -378,9 +378,9 @@ class LocalWriter:
             ],
             np.int64,
         )
-        rows = segment.rows_of_clips(removed)
-        removed = removed[rows >= 0]
-        if not len(removed) or len(removed) < REMOVED_SHARE * len(segment):
+        rows = segment.rows_of_clips(removed_clips)
+        removed_clips = removed_clips[rows >= 0]
+        if not len(removed_clips) or len(removed_clips) < REMOVED_SHARE * len(segment):
             return
         live = np.setdiff1d(np.arange(len(segment)), rows)
         with self.transaction() as change:
@@ -391,7 +391,8 @@ class LocalWriter:
                 target = read_segments(self.database)[-1]
             change.connection.execute("DELETE FROM segments WHERE id = ?", (segment.info.id,))
             change.connection.executemany(
-                f"DELETE FROM {HIDDEN} WHERE clip_id = ?", [(clip,) for clip in removed.tolist()]
+                f"DELETE FROM {HIDDEN} WHERE clip_id = ?",
+                [(clip,) for clip in removed_clips.tolist()],
             )
             _make_obsolete(change, [segment.info.path(self.folder, kind) for kind in KINDS])
 

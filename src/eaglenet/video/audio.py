@@ -62,8 +62,8 @@ def decode_audio(
             first = next(chunks, None)
             if margin is None or (first is not None and first[0] - zero <= start):
                 chunks = itertools.chain([first] if first is not None else (), chunks)
-                shifted = ((seconds - zero, values) for seconds, values in chunks)
-                return _assemble(shifted, start, end, format)
+                timed_chunks = ((seconds - zero, values) for seconds, values in chunks)
+                return _assemble(timed_chunks, start, end, format)
     return None
 
 

@@ -55,27 +55,31 @@ def share_file(path: str | Path) -> SharedFile:
     return SharedFile(name, descriptor)
 
 
-_shared: SharedFile | None = None
+_current_file: SharedFile | None = None
 
 
-def use_shared_file(shared: SharedFile | None) -> None:
-    """Let readers of this process use ``shared_file`` for its path; the previous one is closed."""
-    global _shared
-    if _shared is not None:
-        _shared.close()
-    _shared = shared
+def use_shared_file(file: SharedFile | None) -> None:
+    """Let readers of this process use ``file`` for its path; the previous one is closed."""
+    global _current_file
+    if _current_file is not None:
+        _current_file.close()
+    _current_file = file
 
 
 def shared_file(path: str | Path) -> SharedFile | None:
     """Return the shared file with this path, if there is one."""
     # Path("s3://bucket/a.mp4") has a single slash.
-    return _shared if _shared is not None and Path(_shared.path) == Path(path) else None
+    return (
+        _current_file
+        if _current_file is not None and Path(_current_file.path) == Path(path)
+        else None
+    )
 
 
 def file_status(path: str | Path) -> os.stat_result:
     """Return the status of a file, like :func:`os.stat`."""
-    shared = shared_file(path)
-    return os.stat(path) if shared is None else os.fstat(shared.require_descriptor())
+    file = shared_file(path)
+    return os.stat(path) if file is None else os.fstat(file.require_descriptor())
 
 
 def file_size(path: str | Path) -> int:
@@ -91,10 +95,10 @@ def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
 
 def open_input_file(path: str | Path) -> InputFile:
     """Open a file for reading."""
-    shared = shared_file(path)
-    if shared is None:
+    file = shared_file(path)
+    if file is None:
         return InputFile(open_for_reading(path), str(path))
-    return InputFile(os.dup(shared.require_descriptor()), str(path))
+    return InputFile(os.dup(file.require_descriptor()), str(path))
 
 
 class InputFile(io.RawIOBase):

@@ -97,26 +97,26 @@ def decode_keyframes(
     if not source.is_pickable:
         return  # Frame times are known only after decoding everything.
     plans = [_plan(source, spec, window, overlap) for window in sorted(windows)]
-    waiting = [(target, plan) for plan in plans for target in plan.targets]
+    open_targets = [(target, plan) for plan in plans for target in plan.targets]
     decoder = _Decoder(source, spec, thumbnail_size)
-    first = min(target.time for target, _ in waiting)
-    last = max(target.reach[1] for target, _ in waiting)
+    first = min(target.time for target, _ in open_targets)
+    last = max(target.reach[1] for target, _ in open_targets)
     next_plan = 0
     for packet in _keyframe_packets(source, first, last):
         still_open = []
-        for target, plan in waiting:
+        for target, plan in open_targets:
             if target.offer(packet):
                 still_open.append((target, plan))
             else:
                 decoder.decode(target, plan)
-        waiting = still_open
-        decoder.forget_before(min((target.time_of_packet for target, _ in waiting), default=0))
+        open_targets = still_open
+        decoder.forget_before(min((target.time_of_packet for target, _ in open_targets), default=0))
         while next_plan < len(plans) and not plans[next_plan].num_open:
             yield from _finish(source, spec, plans[next_plan])
             next_plan += 1
-        if not waiting:
+        if not open_targets:
             return
-    for target, plan in waiting:
+    for target, plan in open_targets:
         decoder.decode(target, plan)
     for plan in plans[next_plan:]:
         yield from _finish(source, spec, plan)
@@ -175,10 +175,10 @@ class _Decoder:
             return
         if packet.pts not in self._frames:
             self._frames[packet.pts] = self._decode(packet)
-        decoded = self._frames[packet.pts]
-        if decoded is None:
+        entry = self._frames[packet.pts]
+        if entry is None:
             return
-        frame, plan.frames[packet.pts] = decoded
+        frame, plan.frames[packet.pts] = entry
         if self.thumbnail_size and target is plan.targets[len(plan.targets) // 2]:
             plan.thumbnail = self.source.scaled_pixels(frame, self.thumbnail_size)
 

@@ -308,7 +308,7 @@ class Receiver:
         self._sizes: bytearray | None = None
         self._buffers: list[Any] = []
         self._rest = memoryview(self._header)
-        self._waiting: list[memoryview] = []
+        self._unread_views: list[memoryview] = []
 
     def advance(self) -> list[Any] | None:
         """Read the available bytes; return the buffers of the message when it is complete.
@@ -321,9 +321,9 @@ class Receiver:
         self.has_begun = True
         self._rest = self._rest[count:]
         while not len(self._rest):
-            if not self._waiting and not self._grow():
+            if not self._unread_views and not self._grow():
                 return self._buffers
-            self._rest = self._waiting.pop(0)
+            self._rest = self._unread_views.pop(0)
         return None
 
     def _grow(self) -> bool:
@@ -336,12 +336,12 @@ class Receiver:
             if magic != MAGIC or count > MAX_ARRAYS or length > limit:
                 raise MessageError("not the header of a message")
             self._sizes = bytearray(8 * count)
-            self._waiting = [memoryview(self._sizes)]
+            self._unread_views = [memoryview(self._sizes)]
             return True
         sizes = struct.unpack(f"<{count}Q", self._sizes)
         if length + sum(sizes) > self.max_bytes or any(not size for size in sizes):
             raise MessageError(f"more than {self.max_bytes} bytes")
         # numpy.empty does not touch memory, so bytes that are claimed but never sent cost nothing.
         self._buffers = [np.empty(size, np.uint8) for size in (length, *sizes)]
-        self._waiting = [memoryview(buffer.data) for buffer in self._buffers if len(buffer)]
-        return bool(self._waiting)
+        self._unread_views = [memoryview(buffer.data) for buffer in self._buffers if len(buffer)]
+        return bool(self._unread_views)

@@ -79,10 +79,10 @@ def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     with contextlib.ExitStack() as stack:
         segments_with_files = []
         for segment in segments[: MAX_SEGMENTS + 1]:
-            shared = share_file(segment.path)
-            stack.callback(shared.close)
+            file = share_file(segment.path)
+            stack.callback(file.close)
             try:
-                segments_with_files.append(replace(segment, descriptor=shared.require_descriptor()))
+                segments_with_files.append(replace(segment, descriptor=file.require_descriptor()))
             except OSError as error:
                 raise VideoDecodeError(segment.path, error.strerror or "cannot be read") from error
         yield segments_with_files

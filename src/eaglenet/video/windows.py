@@ -468,13 +468,13 @@ def _frames(
     if spec.fast and source.has_times:
         yield from pick_keyframes(source, targets, source.keyframes())
         return
-    pending = dict(enumerate(targets))
+    targets_by_position = dict(enumerate(targets))
     try:
         for position, frame in pick_exact(source, targets):
-            del pending[position]
+            del targets_by_position[position]
             yield position, frame
     except UntimedPacketError:
-        positions, remaining_targets = list(pending), list(pending.values())
+        positions, remaining_targets = list(targets_by_position), list(targets_by_position.values())
         source.is_decoded_through = len(remaining_targets) == len(targets)
         if not remaining_targets:
             return

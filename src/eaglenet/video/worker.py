@@ -121,19 +121,19 @@ class Channel:
         self.connection = connection
         self.max_bytes = max_bytes
         self._socket = _socket_of(connection)
-        self._received = memoryview(b"")
+        self._received_bytes = memoryview(b"")
         self._receiver = Receiver(self._read, max_bytes)
         self._began_at = 0.0
 
-    def send(self, request: Any, shared: SharedFile | None = None) -> None:
+    def send(self, request: Any, shared_file: SharedFile | None = None) -> None:
         """Send a request; raises ``OSError`` if the process has ended or does not read."""
-        if shared is None or self._socket is None:
+        if shared_file is None or self._socket is None:
             # On Windows the worker opens the file itself.
             self.connection.send_bytes(pickle.dumps((request, None)))
             return
-        self.connection.send_bytes(pickle.dumps((request, replace(shared, descriptor=None))))
-        if shared.descriptor is not None:
-            socket.send_fds(self._socket, [b"f"], [shared.descriptor])
+        self.connection.send_bytes(pickle.dumps((request, replace(shared_file, descriptor=None))))
+        if shared_file.descriptor is not None:
+            socket.send_fds(self._socket, [b"f"], [shared_file.descriptor])
 
     def receive(self) -> list[Any] | None:
         """Return the buffers of the reply if it is complete, after reading what is there.
@@ -163,13 +163,13 @@ class Channel:
     def _read(self, buffer: memoryview) -> int:
         if self._socket is not None:
             return self._socket.recv_into(buffer, 0, socket.MSG_DONTWAIT)
-        if not len(self._received):
+        if not len(self._received_bytes):
             if not self.connection.poll(0):
                 raise BlockingIOError
-            self._received = memoryview(self.connection.recv_bytes(2 * CHUNK))
-        count = min(len(buffer), len(self._received))
-        buffer[:count] = self._received[:count]
-        self._received = self._received[count:]
+            self._received_bytes = memoryview(self.connection.recv_bytes(2 * CHUNK))
+        count = min(len(buffer), len(self._received_bytes))
+        buffer[:count] = self._received_bytes[:count]
+        self._received_bytes = self._received_bytes[count:]
         return count
 
     def close(self) -> None:
@@ -225,14 +225,14 @@ class Worker:
         if not self.is_forking:
             self.channel = Channel(self.control, self.max_bytes)
 
-    def send(self, request: Any, shared: SharedFile | None = None) -> None:
+    def send(self, request: Any, shared_file: SharedFile | None = None) -> None:
         """Send a request, to a new process if it is for another file than the last one."""
-        file = None if shared is None else shared.path
+        file = None if shared_file is None else shared_file.path
         if self.channel is None or (self.is_forking and file != self.file):
             self._fork()
         self.file = file
         assert self.channel is not None
-        self.channel.send(request, shared)
+        self.channel.send(request, shared_file)
 
     def receive(self) -> Reply | None:
         """Return the reply if it is complete; see :meth:`Channel.receive`."""
@@ -477,11 +477,11 @@ def next_request(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> 
 def _serve(connection: Connection, work: Callable[[Any], Any], layout: Layout) -> None:
     """Answer requests until the parent closes the connection."""
     while True:
-        request, shared = pickle.loads(next_request(connection))
-        if shared is not None:
-            if shared.error is None:
-                shared.descriptor = _receive_descriptor(connection)
-            use_shared_file(shared)
+        request, shared_file = pickle.loads(next_request(connection))
+        if shared_file is not None:
+            if shared_file.error is None:
+                shared_file.descriptor = _receive_descriptor(connection)
+            use_shared_file(shared_file)
         reply = attempt(work, request)
         try:
             parts = messages.pack(layout, reply)
@@ -535,14 +535,14 @@ class IsolatedProcess:
         self._worker: Worker | None = None
         self._is_closed = False
 
-    def __call__(self, request: Any, shared: SharedFile | None = None) -> Any:
+    def __call__(self, request: Any, shared_file: SharedFile | None = None) -> Any:
         """Return ``work(request)``; its errors and exceeded limits become ``UsageError``."""
         with self._lock:
             # On Linux it ends with the thread that started it.
             if self._worker is not None and not self._worker.process.is_alive():
                 self._stop()
             try:
-                reply = self._call(request, shared)
+                reply = self._call(request, shared_file)
             except (EagleNetError, MessageError, EOFError, OSError) as error:
                 self._stop()
                 reason = str(error) if isinstance(error, EagleNetError) else "the decoder crashed"
@@ -563,15 +563,15 @@ class IsolatedProcess:
             self._worker = start_worker(self.work, self.memory, threads=self.threads)
         return self._worker
 
-    def _call(self, request: Any, shared: SharedFile | None) -> Reply:
+    def _call(self, request: Any, shared_file: SharedFile | None) -> Reply:
         worker = self._start()
         if not worker.is_ready:
             worker.read_ready()
         deadline = time.monotonic() + self.seconds
         worker.file = None
-        worker.send(request, shared)
-        while (left := deadline - time.monotonic()) > 0:
-            if worker.connection.poll(left) and (reply := worker.receive()) is not None:
+        worker.send(request, shared_file)
+        while (seconds_left := deadline - time.monotonic()) > 0:
+            if worker.connection.poll(seconds_left) and (reply := worker.receive()) is not None:
                 if reply.reason is None and self.check is not None:
                     _check(self.check, request, reply.result)
                 return reply
