@@ -352,7 +352,7 @@ def test_weights_in_half_precision_have_one_identity_on_every_machine(
 def test_what_cannot_be_loaded_is_said(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match=r"reads text alone; .*eaglenet models"):
+    with pytest.raises(UsageError, match=r"reads only text; .*eaglenet models"):
         eaglenet.load(f"st:{make('text_model')}")
     with pytest.raises(UsageError, match="write st:MODEL"):
         eaglenet.load("st:")

@@ -200,7 +200,7 @@ class Memory:
             self._connection.executescript(SCHEMA)
         except (OSError, sqlite3.DatabaseError) as error:
             raise UsageError(
-                f"{path}: the database of alerts cannot be used ({error}); delete it to start again"
+                f"{path}: cannot be used for alerts ({error}); delete it to start again"
             ) from error
 
     def close(self) -> None:
