@@ -110,7 +110,7 @@ def test_an_archive_that_names_a_function_is_refused_and_nothing_runs(
 ) -> None:
     path = tmp_path / "malicious.pt"
     rewrite(archive, path, pickle.dumps({"model": Malicious()}))
-    with pytest.raises(CheckpointError, match=r"builtins\.print.*refused"):
+    with pytest.raises(CheckpointError, match=r"builtins\.print.*was not run"):
         load_openai_clip(path)
     plain = tmp_path / "plain.pt"
     torch.save({"model": Malicious()}, plain)

@@ -86,7 +86,7 @@ def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
     with pytest.raises(ConfigError, match="token shift works inside CLIP's vision tower"):
         encoder.set_token_shift((0,))
     assert isinstance(encoder, OpenClipEncoder)
-    with pytest.raises(UsageError, match="no blocks to take int8"):
+    with pytest.raises(UsageError, match="no blocks for int8"):
         int8.int8_tower(encoder.vision, 24)
     for name in ("ts2net", "frozen", "bridgeformer"):
         spec = METHODS[name]

@@ -352,7 +352,7 @@ def test_weights_in_half_precision_have_one_identity_on_every_machine(
 def test_what_cannot_be_loaded_is_said(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match=r"reads text alone; .*eaglenet models"):
+    with pytest.raises(UsageError, match=r"reads only text; .*eaglenet models"):
         eaglenet.load(f"st:{make('text_model')}")
     with pytest.raises(UsageError, match="write st:MODEL"):
         eaglenet.load("st:")
@@ -380,7 +380,7 @@ def test_what_cannot_be_loaded_is_said(
 def test_a_folder_without_modules_is_refused_where_pooling_would_be_guessed(make: Make) -> None:
     transformer = make("qwen").parent / "transformer"
     assert not (transformer / "modules.json").exists()
-    with pytest.raises(ModelNotFoundError, match=r"has no modules\.json, so nothing says how"):
+    with pytest.raises(ModelNotFoundError, match=r"has no modules\.json, so it is unknown how"):
         eaglenet.load(f"st:{transformer}")
 
 

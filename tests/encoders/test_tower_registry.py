@@ -135,7 +135,7 @@ def test_folders_of_no_known_family_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
         load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(CheckpointError, match="no known family"):
+    with pytest.raises(CheckpointError, match="not a model of a known family"):
         load_pretrained(tmp_path)
 
 

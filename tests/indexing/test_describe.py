@@ -166,7 +166,7 @@ def test_clip_without_a_usable_reply_is_left_out_and_reported(
 def test_time_per_file_is_limited(folder: Path, bag: BagMethod, chat: StandInChat) -> None:
     limits = Limits(seconds=0.0, seconds_per_second=0.0)
     report = index(folder, bag, chat.url, limits=limits)
-    assert "time is over" in report.problems[0].reason
+    assert "out of time" in report.problems[0].reason
     assert chat.questions == []
     assert index(folder, bag, chat.url).transcript_lines == 2 * NUM_CLIPS
 

@@ -212,7 +212,7 @@ def test_a_bad_table_is_named(table: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError, match="line 1 has 1 columns, not 19"):
         Filters(near="Paris")
     table.write_text(ROW.format(1, "Paris", "Paris", "", 95, 2, "FR", "11", 1) + "\n")
-    with pytest.raises(UsageError, match="no place on earth"):
+    with pytest.raises(UsageError, match="not a position on earth"):
         Filters(near="Paris")
     monkeypatch.setenv("EAGLENET_PLACES", str(table.with_name("none.txt")))
     with pytest.raises(UsageError, match=r"none.txt: no such file"):

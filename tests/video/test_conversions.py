@@ -108,6 +108,6 @@ def test_scaled_and_cropped_frames(name: str) -> None:
 def test_rotated_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = make_frame(40, 24, "yuv420p")
     upright = reference(frame, 40, 24)
-    turned = Orientation(transposed=True, flipped_columns=True)
+    turned = Orientation(is_transposed=True, flipped_columns=True)
     monkeypatch.setattr(Orientation, "of", lambda frame: turned)
     assert_close(convert(frame, 24, (40, 24)), turned.apply(upright))

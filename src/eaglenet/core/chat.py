@@ -3,9 +3,9 @@
     server = ChatServer("http://127.0.0.1:11434#qwen3-vl:8b")
     server.ask("Describe the image.", "", jpeg, schema, timeout=20)   # a JSON object
 
-The address is the user's; everything that comes back is untrusted. Redirects are not followed, and
-proxies are not used. A reply has a size limit, and one deadline from the first byte that is sent to
-the last one received, so that a server that drips bytes costs no more than one that is silent.
+The user chooses the address; replies are untrusted. Redirects are not followed, and proxies are not
+used. A reply has a size limit and one deadline, from the first byte sent to the last one received,
+so that a server that sends its bytes slowly costs no more than one that is silent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import EagleNetError, UsageError
 
 MAX_REPLY = 2**18
-"""Bytes of a reply."""
+"""Maximum bytes of a reply."""
 MAX_EXCERPT = 200
 """Characters of a server's own error message that are shown."""
 MAX_TOKENS = 2048
@@ -42,7 +42,7 @@ class ChatError(EagleNetError):
 
 
 class ReplyError(ChatError):
-    """The server answered, but not with what was asked for."""
+    """The server replied, but not with what was requested."""
 
 
 class ChatServer:
@@ -64,7 +64,7 @@ class ChatServer:
         if parts.username is not None or parts.password is not None:
             raise _wrong_address("with a password", f"put a key into {KEY_VARIABLE} instead")
         if parts.query or not address.isascii() or not address.strip().isprintable() or " " in url:
-            raise _wrong_address(address, "it may have a path, but no query, spaces or other signs")
+            raise _wrong_address(address, "it may have a path, but no query, spaces or symbols")
         self._scheme, self._host = parts.scheme, parts.hostname
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
@@ -195,10 +195,10 @@ def _parse(content: bytes | str, url: str) -> dict[str, Any]:
 
 
 def _answer(reply: Mapping[str, Any], url: str) -> dict[str, Any]:
-    """Object inside a reply; a model may have put its thoughts or a code fence around it."""
+    """Return the object in a reply, which may have thoughts or a code fence around it."""
     choices = reply.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise ReplyError(f"{url}: the reply has not exactly one choice")
+        raise ReplyError(f"{url}: the reply does not have exactly one choice")
     message = choices[0].get("message")
     text = message.get("content") if isinstance(message, dict) else None
     if not isinstance(text, str):
@@ -212,7 +212,7 @@ def _answer(reply: Mapping[str, Any], url: str) -> dict[str, Any]:
 
 
 def _excerpt(text: str) -> str:
-    """First characters of a server's own words, on one line."""
+    """Return the first characters of a server's error message, on one line."""
     text = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * MAX_EXCERPT])
     return " ".join(text.split())[:MAX_EXCERPT] or "no reason"
 

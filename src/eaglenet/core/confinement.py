@@ -104,7 +104,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def drop_capabilities() -> str | None:
-    """Give up the powers of root, where the process has them."""
+    """Give up the capabilities of root, if the process has them."""
     table = _TABLES.get(platform.machine())
     if sys.platform != "linux" or table is None:
         return "capabilities cannot be dropped on this system"
@@ -149,8 +149,8 @@ mlock 149 228, munlock 150 229, memfd_create 319 279, ftruncate 77 46, mbind 237
 get_mempolicy 239 236, set_mempolicy 238 237, sched_setaffinity 203 122, socketpair 53 199,
 fadvise64 221 223
 """
-"""Further calls of a driver that opens devices. Landlock says which files the calling thread may
-open; threads that are older open all that the user may, but create no file."""
+"""Further calls of a driver that opens devices. Landlock limits which files the calling thread may
+open; threads that started earlier open what the user may, but create no file."""
 
 
 def _numbers(column: int, calls: str = _CALLS) -> dict[str, int]:
@@ -173,7 +173,7 @@ _THREAD_FLAGS = 0x0001_0D00
 _PR_SET_NAME = 15
 _O_CREAT, _O_TRUNC, _O_TMPFILE = 0o100, 0o1000, 0o20000000
 _TYPE_INTO_TERMINAL, _SOCKET_COMMANDS = 0x5412, 0x8900
-"""ioctl: TIOCSTI, and SIOC..., which tell and change the network."""
+"""ioctl: TIOCSTI, and SIOC..., which read and change the network settings."""
 
 Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, operand."""
@@ -288,7 +288,7 @@ _KEEP_SPECULATION = 4
 
 
 def restrict_system_calls(*, threads: bool, devices: bool = False) -> str | None:
-    """Refuse all system calls but those that computing needs, in all threads.
+    """Refuse all system calls except those that computing needs, in all threads.
 
     threads: allow new threads. devices: allow commands to devices that are open already.
     """
@@ -318,7 +318,7 @@ def confine(*, threads: bool) -> list[str]:
 
 
 def _forbid_new_privileges() -> int:
-    """Let no program that is started gain privileges, as both mechanisms require."""
+    """Forbid new privileges to this process and its children, as both mechanisms require."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     return int(prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
 

@@ -1,4 +1,4 @@
-"""Errors a user may meet, the commands their messages recommend, and the extras they name.
+"""Errors shown to users, the commands their messages recommend, and the extras they name.
 
 Each message says what is wrong, with the value, and what to do about it.
 """
@@ -31,7 +31,7 @@ class EagleNetError(Exception):
     exit_code: int = 1
 
     def __str__(self) -> str:
-        """Untrusted files can put any amount of text into a message, so the middle is cut out."""
+        """Return the message, shortened in the middle: untrusted files may put any text in it."""
         text = super().__str__()
         if len(text) <= MAX_MESSAGE_LENGTH:
             return text
@@ -103,7 +103,7 @@ class NonFiniteError(EagleNetError):
 
 
 class DistributedError(EagleNetError):
-    """Processes of one run could not connect, or lost each other; names the rank and its wait."""
+    """Processes of one run could not connect, or lost contact; names the rank and its wait."""
 
 
 class StoppedError(EagleNetError):
@@ -192,11 +192,11 @@ EXTRAS = {
     "mcp": "mcp",
     "rawpy": "raw",
 }
-"""Name of the extra by the module that it brings."""
+"""Extra that installs each module."""
 
 
 def missing_extra(error: ModuleNotFoundError, what: str = "this") -> UsageError | None:
-    """The error that names the extra of a missing module; None if no extra brings the module."""
+    """Return the error that names the extra of a missing module; None if no extra installs it."""
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
         return None

@@ -58,7 +58,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder that replaces ``folder`` at the end of the block."""
     partial = partial_path(folder)
     old = folder.with_name(f".{folder.name}.old")
-    if old.exists() and not folder.exists():  # killed between the two renames below
+    if old.exists() and not folder.exists():  # A process was killed between the two renames below.
         replace(old, folder)
     for leftover in (partial, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -160,7 +160,7 @@ def _open_and_lock(path: Path, wait: bool) -> int:
         try:
             is_locked = try_lock(descriptor)
             if is_locked is None:
-                logger.info("%s cannot be locked: use %s once at a time", path, path.parent)
+                logger.info("%s cannot be locked: use %s with one eaglenet only", path, path.parent)
                 return descriptor
             if not is_locked:
                 if not wait:

@@ -27,7 +27,7 @@ INT8_FLAGS = ("dot", "avx512_vnni", "avx_vnni")
 """Capabilities of CPUs that sum int8 products: one of ARM, two of x86."""
 CPUINFO_FIELDS = ("flags", "Features")
 CPUINFO_NAMES = {"asimddp": "dot", "svebf16": "sve_bf16"}
-"""Names of Linux for what torch, and the tuples above, call otherwise."""
+"""Linux's names of capabilities, with torch's names, which the tuples above use."""
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
 """Devices of NVIDIA, AMD and WSL drivers."""
 

@@ -37,8 +37,8 @@ class TranscriptMatch:
     """A transcript line that matches a query.
 
     start, end: seconds in the file. language: as its source names it; may be empty.
-    highlights: first and last + 1 character of each match in ``text``. by_meaning: the text means
-        something similar, in other words; it may be several lines long.
+    highlights: first and last + 1 character of each match in ``text``. by_meaning: the text matches
+        by meaning rather than by words; it may span several lines.
     """
 
     text: str
@@ -111,5 +111,5 @@ def round_times(value: Any) -> Any:
 
 
 def file_url(path: str) -> str:
-    """``file://`` URL of a path; other URLs stay as they are."""
+    """Return the ``file://`` URL of a path; other URLs stay as they are."""
     return path if "://" in path else Path(path).absolute().as_uri()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 OWN_DOMAIN = "com.microsoft"
-"""Domain of operators that onnxruntime has beside those of the standard."""
+"""Domain of onnxruntime's own operators, in addition to the standard ones."""
 OPSET, IR_VERSION = 17, 9
 """Old enough for every onnxruntime since 1.15."""
 TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int64": 7}
@@ -64,7 +64,7 @@ class Graph:
         return self.node("Cast", value, to=TYPES[np.dtype(dtype).name])
 
     def to_bytes(self) -> bytes:
-        """Serialise the model; it can grow further afterwards."""
+        """Serialise the model; operators can still be added afterwards."""
         parts = [(1, self._nodes), (5, self._constants), (11, self._inputs), (12, self._outputs)]
         fields = [_bytes(field, value) for field, values in parts for value in values]
         graph = b"".join([*fields, _text(2, "graph")])

@@ -187,7 +187,7 @@ def limit_process(
     cpu_seconds: int | None = None,
     descriptors: int = MAX_DESCRIPTORS,
 ) -> None:
-    """Let this process write no file, dump no memory and open few descriptors. Windows: no limits.
+    """Forbid writing files and dumping memory, and limit open descriptors. Windows: no limits.
 
     can_start: False refuses new processes and threads, except to root.
     cpu_seconds: CPU time after which the process is killed.
@@ -367,8 +367,8 @@ def _open_and_check(root: str, parts: Sequence[str]) -> int:
 def opened_path(descriptor: int, path: str) -> str:
     """Return the real path of an open file, which was opened as ``path``.
 
-    Linux tells it by the descriptor. Elsewhere the path is resolved again and must lead to the same
-    file; if it does not, the result is empty.
+    Linux knows the path of a descriptor. Elsewhere the path is resolved again and must lead to the
+    same file; if it does not, the result is empty.
     """
     try:
         return os.readlink(PROC / "self" / "fd" / str(descriptor))

@@ -96,7 +96,7 @@ class Registry(Generic[Entry]):
         return self._has(name)
 
     def _has(self, name: object) -> bool:
-        """Tell whether a name is known without the plug-ins of installed packages."""
+        """Return whether a name is known without importing the plug-ins of installed packages."""
         if isinstance(name, str) and name not in self._entries and name in self.modules:
             self._import(name)
         return name in self._entries
@@ -133,7 +133,7 @@ _imported_modules: list[str] = []
 
 
 def load_installed() -> None:
-    """Import the plug-ins of installed packages, once. A failing one is skipped with a warning."""
+    """Import the plug-ins of installed packages, once. One that fails is skipped with a warning."""
     if GROUP in _loaded_groups:
         return
     _loaded_groups.add(GROUP)

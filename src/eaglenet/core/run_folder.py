@@ -1,4 +1,4 @@
-"""File names in a run folder, and the lines of its log. Training writes them, reports read."""
+"""File names in a run folder, and the lines of its log. Training writes them, reports read them."""
 
 from __future__ import annotations
 

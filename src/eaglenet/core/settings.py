@@ -34,8 +34,10 @@ def option(default: Any, help: str, *, name: str = "", **metadata: Any) -> Any:
     name: name of the option, if it is not that of the field. ``metadata`` is described in
     :mod:`eaglenet.cli.options`.
     """
-    named = {"option": name} if name else {}
-    return dataclasses.field(default=default, metadata={"help": help, **named, **metadata})
+    option_metadata = {"option": name} if name else {}
+    return dataclasses.field(
+        default=default, metadata={"help": help, **option_metadata, **metadata}
+    )
 
 
 def to_plain(value: Any) -> Any:
@@ -60,7 +62,7 @@ def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings
     names = [spec.name for spec in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in plain:
         if name not in names:
-            raise _unknown(f"{where}.{name}".lstrip("."), name, names)
+            raise _unknown_setting(f"{where}.{name}".lstrip("."), name, names)
     values = {
         name: _coerce(hints[name], entry, f"{where}.{name}".lstrip("."))
         for name, entry in plain.items()
@@ -81,7 +83,7 @@ def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
         return {**settings, name: _guess(text)}
     names = [spec.name for spec in dataclasses.fields(settings)]
     if name not in names:
-        raise _unknown(full, name, names)
+        raise _unknown_setting(full, name, names)
     current = getattr(settings, name)
     if rest:
         if not dataclasses.is_dataclass(current) and not isinstance(current, Mapping):
@@ -112,16 +114,19 @@ def read_assignments(assignments: Iterable[str] | None, example: str) -> dict[st
 
 
 def read_options(
-    function: Callable[..., Any], options: Mapping[str, Any], where: str, allowed: Iterable[str]
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    where: str,
+    allowed_names: Iterable[str],
 ) -> dict[str, Any]:
-    """Convert ``options`` to the types of the ``allowed`` arguments of ``function``."""
+    """Convert ``options`` to the types of ``function``'s arguments in ``allowed_names``."""
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters
-    names = [name for name in allowed if name in parameters]
+    names = [name for name in allowed_names if name in parameters]
     values = {}
     for name, value in options.items():
         if name not in names:
-            raise _unknown(f"{where}.{name}", name, names)
+            raise _unknown_setting(f"{where}.{name}", name, names)
         hint = hints.get(name, Any)
         # Text may come from a command line, where numbers are text too.
         reader = _parse if isinstance(value, str) else _coerce
@@ -173,7 +178,7 @@ def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
     return [] if first == second else [f"{where}: {first!r} -> {second!r}"]
 
 
-def _unknown(full: str, name: str, names: list[str]) -> ConfigError:
+def _unknown_setting(full: str, name: str, names: list[str]) -> ConfigError:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     known_names = ", ".join(names) or "none"

@@ -239,20 +239,20 @@ class PlainConfig(Protocol):
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Converts texts to token ids. Saved with the model whose text encoder it belongs to."""
+    """Converts texts to token ids. Saved with the model of its text encoder."""
 
     def __call__(self, texts: Sequence[str], max_length: int = ...) -> Tokens:
         """Return ids of equal length; longer texts are truncated before the end token."""
         ...
 
     def save(self, folder: str | Path) -> None:
-        """Write ``tokenizer.json`` and all that is needed to load it."""
+        """Write ``tokenizer.json`` and everything needed to load it."""
         ...
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """Outputs of an encoder, beside one vector per text.
+    """Outputs of an encoder, in addition to one vector per text.
 
     frames: one vector per frame; otherwise one or several per clip, in ``VideoFeatures.frames``.
     words: one vector per token of a text.
@@ -372,7 +372,7 @@ class Encoder(Protocol):
         ...
 
     def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
-        """Recompute activations in the backward pass; a number: of the first vision blocks only."""
+        """Recompute activations in the backward pass; a number: in the first vision blocks only."""
         ...
 
     def compile(self, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Towers and what reads their files: how each family is configured, built and recognised."""
+"""Towers and the readers of their files: how each family is configured, built and recognised."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EncoderSpec:
         without values.
     recognises: returns whether a published folder or file is of this family.
     load: ``load(location)`` reads such a folder or file; None: there are none.
-    reads_features: it adapts stored features and has no towers and no tokenizer.
+    reads_features: True if it adapts stored features and has no towers or tokenizer.
     """
 
     title: str

@@ -51,7 +51,7 @@ def in_chunks(
     parts = frames.split(size)
     masks = [None] * len(parts) if mask is None else list(mask.split(size))
     threads = torch.get_num_threads()
-    # Other threads know nothing of an autocast here.
+    # An autocast of this thread does not apply to others.
     if threads == 1 or torch.is_autocast_enabled("cpu"):
         return torch.cat(list(map(read, parts, masks)))
     is_inference = torch.is_inference_mode_enabled()
@@ -71,18 +71,18 @@ def _single_threads(count: int) -> ThreadPoolExecutor:
 
     def start() -> None:
         torch.set_num_threads(1)
-        torch.get_num_threads()  # Only after this call the number belongs to this thread.
+        torch.get_num_threads()  # Until this call the number is not specific to this thread.
         barrier.wait()
 
     for future in [pool.submit(start) for _ in range(count)]:
         future.result()
-    # A new thread takes the number that was set last.
+    # A new thread inherits the number that was set last.
     torch.set_num_threads(count)
     return pool
 
 
 RESTORING = threading.RLock()
-"""One thread restores a released tower, others wait for it."""
+"""Lets one thread restore a released tower while others wait."""
 
 
 class BaseEncoder(nn.Module, ABC):
@@ -190,7 +190,7 @@ class TowerEncoder(BaseEncoder):
         self._restore_vision = restore
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TowerEncoder:
-        """Move what has values; an image tower that was not read or was released has none."""
+        """Move all weights that have values; an image tower that is not loaded has none."""
         with RESTORING:
             vision = self._modules["vision"]
             assert vision is not None
@@ -214,7 +214,7 @@ class TowerEncoder(BaseEncoder):
         return value
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
-        """Encode texts; with ``words`` also every token and which are real."""
+        """Encode texts; with ``words`` also every token, with a mask of the real ones."""
         if not isinstance(texts, Tokens):
             raise UsageError(f"the {self.family} encoder reads Tokens, got {type(texts).__name__}")
         if words and not self.abilities.words:
@@ -262,16 +262,16 @@ class TowerEncoder(BaseEncoder):
             mask.to(fresh.device).flatten()[fresh][:, None],
             patches=patches,
         )
-        # Index of each frame's first showing among the frames that are encoded.
+        # Index of each frame's first occurrence among the encoded frames.
         index = (fresh.cumsum(dim=0) - 1)[first_shown].view(frames.shape[:2])
         return once[:, 0][index.to(once.device)]
 
     @property
     def _sees_time(self) -> bool:
         """True if a frame's tokens depend on its position in the video."""
-        shifted = (getattr(block, "token_shift", False) for block in _blocks(self.vision))
+        shifts = (getattr(block, "token_shift", False) for block in _blocks(self.vision))
         parts = (getattr(self.vision, name, None) for name in ("frame_embedding", "temporal_stem"))
-        return any(part is not None for part in parts) or any(shifted)
+        return any(part is not None for part in parts) or any(shifts)
 
     def encode_frames(
         self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
@@ -280,7 +280,7 @@ class TowerEncoder(BaseEncoder):
 
         On a CPU and without gradients a few videos at a time (:func:`in_chunks`).
 
-        ``mask`` says which frames are real; only token shift and a temporal stem look at it.
+        ``mask`` marks the real frames; only token shift and a temporal stem use it.
         """
         frames = frames.to(self.device, non_blocking=True)
         return in_chunks(partial(self._read_frames, patches=patches), frames, mask)
@@ -320,7 +320,7 @@ class TowerEncoder(BaseEncoder):
     def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
         """Recompute blocks in the backward pass of training: less memory, up to a third slower.
 
-        A number recomputes that many of the first visual blocks only, for memory in between.
+        A number recomputes only that many of the first vision blocks, a compromise in memory.
         """
         if blocks is True or blocks is False:
             self.text.gradient_checkpointing = len(_blocks(self.text)) if blocks else 0  # type: ignore[assignment]

@@ -19,7 +19,7 @@ from eaglenet.encoders.clip_config import Activation, TowerConfig
 
 logger = logging.getLogger(__name__)
 
-# Token shift: some patches of a frame look at the previous or the next frame (TS2-Net).
+# Token shift: some patches of a frame come from the previous or the next frame (TS2-Net).
 
 
 def shift_stride(num_tokens: int) -> int:
@@ -54,18 +54,18 @@ def shift_tokens(
     videos = tokens.reshape(
         len(tokens) // num_frames, num_frames, *tokens.shape[1:]
     )  # [videos, frames, tokens, width]
-    shifted = videos.clone()
+    result = videos.clone()
     earlier, later = videos[:, :-1], videos[:, 1:]
-    # From `videos`, not from `shifted`: a token moves by one frame at most.
+    # From `videos`, not from `result`: a token moves by one frame at most.
     if frame_mask is None:
-        shifted[:, 1:, 1::stride] = earlier[:, :, 1::stride]
-        shifted[:, :-1, 4::stride] = later[:, :, 4::stride]
-        return shifted.flatten(0, 1)
-    linked = (frame_mask[:, :-1] & frame_mask[:, 1:])[..., None, None]
-    shifted[:, 1:, 1::stride] = torch.where(linked, earlier, later)[:, :, 1::stride]
+        result[:, 1:, 1::stride] = earlier[:, :, 1::stride]
+        result[:, :-1, 4::stride] = later[:, :, 4::stride]
+        return result.flatten(0, 1)
+    is_pair_real = (frame_mask[:, :-1] & frame_mask[:, 1:])[..., None, None]
+    result[:, 1:, 1::stride] = torch.where(is_pair_real, earlier, later)[:, :, 1::stride]
     # The frame may hold tokens of the previous one already: those stay where nothing moves.
-    shifted[:, :-1, 4::stride] = torch.where(linked, later, shifted[:, :-1])[:, :, 4::stride]
-    return shifted.flatten(0, 1)
+    result[:, :-1, 4::stride] = torch.where(is_pair_real, later, result[:, :-1])[:, :, 4::stride]
+    return result.flatten(0, 1)
 
 
 # QuickGELU inside the product before it, on Hopper GPUs. cuBLAS applies no QuickGELU, so the widest
@@ -74,10 +74,10 @@ def shift_tokens(
 # on an H200 (768 frames at a time). Triton is imported by the first call.
 
 MIN_ROWS = 16384
-"""With fewer, starting the kernel takes longer than it saves: 96 frames of CLIP B/32 (4,800 rows)
-took 3.1 instead of 2.2 ms on an H200; layers of 10,000 rows are 10% faster with it."""
+"""Minimum rows. With fewer, starting the kernel takes longer than it saves: 96 frames of CLIP B/32
+(4,800 rows) took 3.1 instead of 2.2 ms on an H200; layers of 10,000 rows are 10% faster with it."""
 CAPABILITY = (9, 0)
-"""Hopper's: the kernel was tuned there, and older devices have no copy engine."""
+"""Hopper, for which the kernel was tuned; older devices have no copy engine."""
 HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 """Decided at import, since torch.compile cannot. AMD devices also report capability (9, 0)."""
 STEP = 8
@@ -155,8 +155,8 @@ def rotate(
 ) -> Float[Tensor, "sequences heads tokens head"]:
     """Rotary positions: rotate (x_2i, x_2i+1) by an angle that depends on the token."""
     cosines, sines = rotation
-    rotated = torch.stack([-values[..., 1::2], values[..., ::2]], dim=-1).flatten(-2)
-    return (values * cosines + rotated * sines).to(values.dtype)
+    quarter_turn = torch.stack([-values[..., 1::2], values[..., ::2]], dim=-1).flatten(-2)
+    return (values * cosines + quarter_turn * sines).to(values.dtype)
 
 
 class Attention(nn.Module):
@@ -190,10 +190,10 @@ class Attention(nn.Module):
             query, key = rotate(query, rotation), rotate(key, rotation)
         if num_queries is not None:
             query = query[:, :, :num_queries]
-        mixed = F.scaled_dot_product_attention(
+        values_of_queries = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=is_causal
         )
-        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        result: Tensor = self.out(values_of_queries.transpose(1, 2).flatten(2))
         return result
 
 
@@ -207,8 +207,8 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        # Never in training, where a batch in pieces is encoded without gradients first, then with;
-        # nor on a CPU, whose products take 1.5 times as long with a factor (oneDNN has no such).
+        # Not in training, where a split batch is encoded first without and then with gradients; nor
+        # on a CPU, whose products take 1.5 times as long with a factor (oneDNN has none with one).
         if tokens.is_cuda and not (self.training or torch.is_grad_enabled()):
             if self.activation == "quick_gelu":
                 if can_fuse_quick_gelu(tokens, self.up):
@@ -234,7 +234,7 @@ class FeedForward(nn.Module):
     def _in_cublas_product(
         self, tokens: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """The activation at the end of the first product, before the widest tensor is written."""
+        """Apply the activation inside the first product, before the widest tensor is written."""
         flat = tokens.flatten(0, -2)
         hidden = torch._addmm_activation(self.up.bias, flat, self.up.weight.T, use_gelu=True)
         result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
@@ -243,14 +243,14 @@ class FeedForward(nn.Module):
     def _in_triton_product(
         self, tokens: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """The same for QuickGELU, with the Triton kernel."""
+        """Apply QuickGELU inside the first product, with the Triton kernel."""
         flat = tokens.flatten(0, -2)
         hidden = quick_gelu_product(flat, self.up.weight, self.up.bias)
         result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
         return result.view(tokens.shape)
 
     def _in_one_pass(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """quick_gelu(x) = silu(1.702 x) / 1.702, the factors left to the products.
+        """quick_gelu(x) = silu(1.702 x) / 1.702, with the factors moved into the products.
 
         Written out, the activation reads and writes the widest tensor of a block three times.
         """
@@ -366,7 +366,7 @@ class AttentionPooling(nn.Module):
 
     The query ``q`` is the same for all, so a head's scores are products of the tokens with one
     vector, ``W_k^T q`` (the bias of the keys drops out of the softmax), and the values need to be
-    projected only after they were mixed: tokens never meet a square matrix here.
+    projected only after they are averaged: no token is multiplied by a square matrix.
     """
 
     def __init__(self, config: TowerConfig, *, heads: int, mlp_width: int) -> None:
@@ -376,7 +376,7 @@ class AttentionPooling(nn.Module):
         self.probe = nn.Parameter(torch.zeros(width))
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
-        self.key.bias.requires_grad_(False)  # in every file, without any effect
+        self.key.bias.requires_grad_(False)  # It is in every file and has no effect.
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
@@ -387,19 +387,19 @@ class AttentionPooling(nn.Module):
         tokens: Float[Tensor, "sequences tokens width"],
         bias: Float[Tensor, "sequences tokens"] | None = None,
     ) -> Float[Tensor, "sequences width"]:
-        """``bias`` is added to the scores of all heads: what each token counts for."""
+        """``bias`` is added to the scores of all heads, to weight tokens."""
         width, heads = tokens.shape[-1], self.heads
         query = self.query(self.probe).view(heads, 1, width // heads)
         # [heads, width]: each head's query seen from the tokens
         directions = (query @ self.key.weight.view(heads, width // heads, width)).squeeze(1)
         scores = tokens @ (directions * (width // heads) ** -0.5).T
         scores = scores.float() if bias is None else scores.float() + bias[..., None]
-        shares = scores.softmax(dim=1).to(tokens.dtype)
-        mixed = shares.transpose(1, 2) @ tokens  # [sequences, heads, width]
+        weights = scores.softmax(dim=1).to(tokens.dtype)
+        means = weights.transpose(1, 2) @ tokens  # [sequences, heads, width]
         values = self.value.weight.view(heads, width // heads, width)
-        pooled = torch.einsum("shw,hdw->shd", mixed, values).flatten(1) + self.value.bias
-        pooled = self.out(pooled)
-        result: Tensor = pooled + self.mlp(self.norm(pooled))
+        vectors = torch.einsum("shw,hdw->shd", means, values).flatten(1) + self.value.bias
+        vectors = self.out(vectors)
+        result: Tensor = vectors + self.mlp(self.norm(vectors))
         return result
 
     def initialise(self, generator: torch.Generator) -> None:

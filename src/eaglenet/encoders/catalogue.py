@@ -1,4 +1,4 @@
-"""Trained towers by name: size, input, languages, licence, and what their makers measured."""
+"""Trained towers by name: size, input, languages, licence and published results."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from eaglenet.core.errors import UsageError, shell_quote
 
 Languages = Literal["English", "many"]
 ACCEPTED = "EAGLENET_ACCEPT_LICENCE"
-"""Environment variable with a licence that was read and accepted, such as ``CC-BY-NC-4.0``."""
+"""Environment variable that names an accepted licence, such as ``CC-BY-NC-4.0``."""
 PE_PAPER = "Bolya et al. 2025, arXiv:2504.13181"
 MTEB = "MTEB's results of 20 August 2026, over 879 of the 1,000 videos"
 ST_PREFIX = "st:"
 """Start of the names of models that sentence-transformers opens."""
 GPU_PARAMETERS = 2_000_000_000
-"""Models of more weights than this are for GPUs."""
+"""Models with more weights than this are listed as models for GPUs."""
 
 
 @dataclass(frozen=True)
 class ModelCard:
     """Description of a model before it is downloaded.
 
-    parameters: of both towers. stored_bytes: that files hold of each.
+    parameters: number of weights in both towers. stored_bytes: bytes per weight in the files.
     image_size: side of frames here; 0 if the model cannot be loaded here.
     zero_shot: published text-to-video R@1 on MSR-VTT without training on it; None: not published
         by its makers. source: where that number is from.

@@ -21,7 +21,7 @@ class TextTower(nn.Module):
     def __init__(self, config: TextConfig, dim: int) -> None:
         super().__init__()
         self.config = config
-        # Drawn by `initialise`: on the meta device drawing imports torch's compiler, a second.
+        # Set by `initialise`: drawing on the meta device would import torch's compiler, a second.
         self.token_embedding = nn.Embedding.from_pretrained(
             torch.empty(config.vocabulary_size, config.width), freeze=False
         )
@@ -54,7 +54,7 @@ class TextTower(nn.Module):
         return TextFeatures(sentence=sentence, words=features, words_mask=mask)
 
     def project(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
-        """Into the joint width, not normalised."""
+        """Project to the joint width, without normalising."""
         result: Tensor = self.projection(self.ln_final(tokens))
         return result
 
@@ -63,7 +63,7 @@ class TextTower(nn.Module):
     ) -> Float[Tensor, "texts outputs dim"]:
         """The projected sentence, [texts, 1, dim], or with ``words`` every position."""
         if not words and len(ids) and not torch.is_grad_enabled() and not ids.is_meta:
-            # Blocks are causal: what stands after the last sentence's end changes nothing.
+            # Blocks are causal, so tokens after the end of the longest text have no effect.
             ids = ids[:, : int(self.end_positions(ids).max()) + 1]
         tokens = run_blocks(self, self.embed(ids), is_causal=True)
         if not words:
@@ -104,5 +104,5 @@ class ClipEncoder(TowerEncoder):
         self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
-        """Shift tokens in time inside these visual blocks (from 0), and in no other."""
+        """Shift tokens in time inside these vision blocks (from 0), and in no others."""
         self.vision.set_token_shift(blocks)

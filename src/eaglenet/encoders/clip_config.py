@@ -27,7 +27,7 @@ LARGEST: dict[str, int] = {
     "context_length": 65_536,
     "dim": 65_536,
 }
-"""Far beyond any model; a larger number in a file is an error, not a reason to allocate."""
+"""Limits far beyond any model, so that a broken file cannot allocate too much memory."""
 
 
 class TowerConfig:

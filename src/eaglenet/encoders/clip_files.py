@@ -62,7 +62,7 @@ VISION_DEFAULTS: dict[str, Any] = {
 LEGACY_END_TOKEN = 2
 """Written into CLIP's early configs by mistake; it means "the largest id"."""
 METACLIP_2 = "metaclip_2"
-"""CLIP's towers over XLM-R's vocabulary, whose end token is 2 indeed."""
+"""CLIP's towers over XLM-R's vocabulary, whose end token really is 2."""
 
 
 def config_from_hub(
@@ -108,7 +108,7 @@ def _square(size: Any) -> Any:
     if isinstance(size, int):
         return size
     if not isinstance(size, list) or len({str(side) for side in size}) != 1:
-        raise CheckpointError(f"images or patches of {size} pixels; only squares are understood")
+        raise CheckpointError(f"images or patches of {size} pixels; only squares are supported")
     return size[0]
 
 
@@ -148,12 +148,12 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
     vision, text = (plain.get(name) or {} for name in ("vision_cfg", "text_cfg"))
     odd = [
         f"{title}{name}"
-        for title, section, known in (
+        for title, section, supported_names in (
             ("", plain, TOP),
             ("vision ", vision, VISION),
             ("text ", text, TEXT),
         )
-        for name in sorted(set(section) - known)
+        for name in sorted(set(section) - supported_names)
         if section[name]
     ]
     if text.get("pool_type", "argmax") not in ("argmax", "eos"):
@@ -257,7 +257,7 @@ def _openai_tokenizer(path: Path) -> ClipTokenizer:
     """Read the vocabulary beside a file of OpenAI, which has none, or in a package."""
     looked_in = [path.parent]
     for package in ("clip", "open_clip"):
-        # Found, not imported.
+        # The package is located, not imported.
         spec = importlib.util.find_spec(package)
         looked_in += [
             Path(location) for location in (spec and spec.submodule_search_locations) or ()
@@ -275,10 +275,10 @@ def _openai_tokenizer(path: Path) -> ClipTokenizer:
 
 
 def is_clip(location: Path) -> bool:
-    """An OpenAI file, or a folder whose ``config.json`` is of a CLIP, a MetaCLIP 2 or no type.
+    """Recognise an OpenAI file, or a folder of CLIP or MetaCLIP 2.
 
-    Or one of open_clip with its own towers; where there is a ``config.json`` of timm besides, it
-    has no type.
+    Also a folder of open_clip with its own towers, or with a ``config.json`` that names no type
+    and no timm trunk.
     """
     if location.is_file():
         return not location.name.lower().startswith("pe-core")

@@ -27,8 +27,8 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class CompactVisionConfig(VisionTowerConfig):
     """Image tower; defaults are a ViT-S/14 at 168 pixels.
 
-    pool_after: blocks that see every patch; after them each 2 x 2 patches become their mean, so
-        that the other blocks cost a quarter. 0 never pools.
+    pool_after: number of blocks that read every patch. After them each 2 x 2 patches are replaced
+        by their mean, so that the other blocks cost a quarter. 0 never pools.
     """
 
     image_size: int = 168
@@ -154,9 +154,9 @@ class CompactText(nn.Module):
     ) -> TextFeatures:
         """Return the mean of each text's tokens; with ``words`` every token too."""
         if not words:
-            # Columns that are padding in every text change nothing and cost as much as words.
-            longest = int(mask.any(dim=0).sum())
-            ids, mask = ids[:, :longest], mask[:, :longest]
+            # Columns that are padding in every text have no effect but cost as much as tokens.
+            max_length = int(mask.any(dim=0).sum())
+            ids, mask = ids[:, :max_length], mask[:, :max_length]
         vectors = self(ids, mask)
         sentence = mean_of_words(vectors, mask)
         if not words:
@@ -184,7 +184,7 @@ def mean_of_words(
 
 
 class ScaledBlock(nn.Module):
-    """x + scale_1 attention(ln_1(x)), then x + scale_2 mlp(ln_2(x)), scales a channel each."""
+    """x + scale_1 attention(ln_1(x)), then x + scale_2 mlp(ln_2(x)), with a scale per channel."""
 
     def __init__(self, config: CompactVisionConfig) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ class CompactVision(TowerParts):
     ) -> Float[Tensor, "images tokens dim"]:
         """Return the frame alone, or with ``patches`` the frame and then its patches, row by row.
 
-        Frames are independent: the video they belong to does not matter.
+        Frames are encoded independently of their video.
         """
         tokens = self.embed(pixels)
         if self.training and self.patch_dropout and not self.config.pool_after:
@@ -291,8 +291,8 @@ class CompactVision(TowerParts):
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
         """W [class; mean of patches], over the real frames and over each."""
         first, each = self.norm(first), self.norm(patches).mean(dim=2)
-        shares = mask.to(each.dtype) / mask.sum(dim=1, keepdim=True).clamp_min(1)
-        together = torch.cat([first, (shares[:, None] @ each)], dim=-1)
+        weights = mask.to(each.dtype) / mask.sum(dim=1, keepdim=True).clamp_min(1)
+        together = torch.cat([first, (weights[:, None] @ each)], dim=-1)
         frames = torch.cat([first.expand_as(each), each], dim=-1)
         return self.projection(together)[:, 0], self.projection(frames)
 
@@ -319,25 +319,25 @@ class CompactVision(TowerParts):
 def pool_patches(
     tokens: Float[Tensor, "images tokens width"], grid: int
 ) -> Float[Tensor, "images pooled width"]:
-    """Class token, and the mean of each 2 x 2 patches."""
+    """Return the class token and the mean of each 2 x 2 patches."""
     return torch.cat([tokens[:, :1], pool_squares(tokens[:, 1:], grid)], dim=1)
 
 
 def pool_squares(
     patches: Float[Tensor, "*batch patches width"], grid: int
 ) -> Float[Tensor, "*batch pooled width"]:
-    """The mean of each 2 x 2 patches."""
+    """Return the mean of each 2 x 2 patches."""
     half = grid // 2
     squares = patches.reshape(*patches.shape[:-2], half, 2, half, 2, patches.shape[-1])
     return squares.mean(dim=(-4, -2)).flatten(-3, -2)
 
 
 def leave_out_patches(
-    tokens: Float[Tensor, "images tokens width"], share: float
+    tokens: Float[Tensor, "images tokens width"], fraction: float
 ) -> Float[Tensor, "images kept width"]:
-    """Class token and a random choice of the patches, drawn for each image."""
+    """Return the class token and a random choice of the patches, drawn for each image."""
     images, count, width = tokens.shape
-    num_left = max(1, round((count - 1) * (1 - share)))
+    num_left = max(1, round((count - 1) * (1 - fraction)))
     order = torch.rand(images, count - 1, device=tokens.device).argsort(dim=1)[:, :num_left] + 1
     patches = tokens.gather(1, order[..., None].expand(-1, -1, width))
     return torch.cat([tokens[:, :1], patches], dim=1)
@@ -349,8 +349,8 @@ def resize_positions(
     """Resize learnt positions of a square grid (bicubic, antialiased)."""
     side = round((len(positions) - 1) ** 0.5)
     square = positions[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
-    resized = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
-    return torch.cat([positions[:1], resized.flatten(2)[0].T])
+    new_grid = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
+    return torch.cat([positions[:1], new_grid.flatten(2)[0].T])
 
 
 LOGIT_SCALE = 3.0

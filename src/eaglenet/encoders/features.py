@@ -1,6 +1,6 @@
-"""Encoders over stored features: small adapters into the joint width.
+"""Encoders of stored features: small adapters to the joint width.
 
-With it every method trains and scores on frozen features, without a tower.
+With these, methods train and score on frozen features, without a tower.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ InputScaling = Literal["none", "unit", "layer_norm"]
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """Widths of the features that arrive, and how they are brought to ``dim``.
+    """Widths of the stored features, and how they are mapped to ``dim``.
 
-    scaling: what is done to a feature first: nothing, unit length times sqrt(width) (so that
-        its entries are about 1 whatever extractor it came from), or a learned LayerNorm.
+    scaling: applied to a feature first: none, unit length times sqrt(width) (so that its entries
+        are about 1 for every extractor), or a learned LayerNorm.
     identity: leave features as they are where their width is ``dim`` already (CLIP features).
     dropout: on the scaled input, in training only.
     hidden: width of one hidden GELU layer; 0 keeps the adapters linear.
     hidden_dropout: on that layer, in training only.
-    frame_dropout: share of a video's frames left out of its mask, in training only; one stays.
+    frame_dropout: fraction of a video's frames that training masks; at least one stays.
     """
 
     text_dim: int
@@ -53,8 +53,8 @@ class FeatureConfig:
                 f"frame_dim {self.frame_dim}, dim {self.dim}"
             )
         if self.scaling not in get_args(InputScaling):
-            known = ", ".join(get_args(InputScaling))
-            raise ConfigError(f"unknown scaling {self.scaling!r} (known: {known})")
+            names = ", ".join(get_args(InputScaling))
+            raise ConfigError(f"unknown scaling {self.scaling!r} (known: {names})")
         for name in ("dropout", "hidden_dropout", "frame_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
@@ -92,7 +92,7 @@ class FeatureAdapter(nn.Module):
         return features if self.linear is None else self.linear(features)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Identity where the width stays, so CLIP features start as what they are."""
+        """Initialise to the identity if the width stays, so that CLIP features start unchanged."""
         if self.linear is None:
             return
         if self.raised is not None:
@@ -129,7 +129,7 @@ class FeatureEncoder(BaseEncoder):
             self.frames.initialise(generator)
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
-        """Adapted sentences; ``words`` needs word features to be there."""
+        """Return adapted texts; ``words`` needs stored word features."""
         if not isinstance(texts, TextFeatures):
             raise UsageError(f"a feature encoder reads TextFeatures, got {type(texts).__name__}")
         if words and texts.words is None:
@@ -145,7 +145,7 @@ class FeatureEncoder(BaseEncoder):
         )
 
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
-        """Adapted frames, zeros where padded; ``patches`` needs patch features to be there."""
+        """Return adapted frames, zeros for padding; ``patches`` needs stored patch features."""
         if not isinstance(videos, VideoFeatures):
             raise UsageError(f"a feature encoder reads VideoFeatures, got {type(videos).__name__}")
         if patches and videos.patches is None:
@@ -202,16 +202,16 @@ ENCODERS.add(
 )
 
 
-# An encoder that hands on what several pretrained models saw; each method reduces it itself.
+# An encoder that passes on features of several pretrained models; methods reduce them.
 
 
 @dataclass(frozen=True)
 class ExpertConfig:
-    """Names and widths of what arrives.
+    """Names and widths of the features.
 
-    experts: name -> width. frames: the expert that shows moments, and is never missing.
-    text_dim, words_dim: widths of sentences and of words. words: which of a folder's kinds of
-    words; empty takes the first. dim: the width that methods bring everything to.
+    experts: width by name. frames: the expert with one token per frame, which is never missing.
+    text_dim, words_dim: widths of text and word features. words: name of the word features to
+    read; empty for the first. dim: the joint width of methods.
     """
 
     experts: Mapping[str, int]
@@ -223,12 +223,12 @@ class ExpertConfig:
 
     def __post_init__(self) -> None:
         if self.frames not in self.experts:
-            known = ", ".join(self.experts) or "none"
-            raise ConfigError(f"frames is {self.frames!r}, which is not an expert (known: {known})")
+            names = ", ".join(self.experts) or "none"
+            raise ConfigError(f"frames is {self.frames!r}, which is not an expert (known: {names})")
         widths = {**self.experts, "text_dim": self.text_dim, "words_dim": self.words_dim}
         wrong = [name for name, width in widths.items() if width < 1]
         if wrong:
-            raise ConfigError(f"widths must be 1 or more; of {', '.join(wrong)} they are not")
+            raise ConfigError(f"widths must be 1 or more; these are not: {', '.join(wrong)}")
 
     @property
     def frame_dim(self) -> int:
@@ -236,9 +236,9 @@ class ExpertConfig:
 
 
 class ExpertEncoder(BaseEncoder):
-    """Passes experts, words and whatever else a folder holds on, on its device and in its type.
+    """Passes on stored features of experts and words, on its device and in its type.
 
-    It has no weights: what is learnt is the method's.
+    It has no weights; the method has all that are trained.
     """
 
     family = "experts"
@@ -265,7 +265,7 @@ class ExpertEncoder(BaseEncoder):
         return self.config.words_dim
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
-        """The same texts; ``words`` needs word features to be there."""
+        """Return the same texts; ``words`` needs stored word features."""
         if not isinstance(texts, TextFeatures):
             raise UsageError(f"an expert encoder reads TextFeatures, got {type(texts).__name__}")
         if words and texts.words is None:
@@ -276,7 +276,7 @@ class ExpertEncoder(BaseEncoder):
         return texts.to(self.device, self.logit_scale.dtype)
 
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
-        """The same videos, with every expert that the encoder was made for."""
+        """Return the same videos, which must have all experts of the encoder."""
         if not isinstance(videos, VideoFeatures) or videos.experts is None:
             raise UsageError("an expert encoder reads VideoFeatures with experts")
         if patches:

@@ -159,8 +159,8 @@ def download_progress() -> type[Any]:
                 self._last_line = now
                 speed = self.n / max(now - self._start, 1e-3) / 1e6
                 size = "?" if self.total is None else f"{self.total / 1e6:.1f}"
-                done = f"{self.n / 1e6:.1f} of {size} MB, {speed:.1f} MB/s"
-                sys.stderr.write(f"downloading {self.desc.rstrip(': ')}: {done}\n")
+                progress = f"{self.n / 1e6:.1f} of {size} MB, {speed:.1f} MB/s"
+                sys.stderr.write(f"downloading {self.desc.rstrip(': ')}: {progress}\n")
             return True
 
     return DownloadBar
@@ -251,7 +251,7 @@ def knock(endpoint: str, name: str) -> None:
     """Check that the hub answers within ``TIMEOUT``.
 
     The library retries every file, so that minutes pass before it reports an unreachable hub. Any
-    response counts, also a refusal. A file is requested, as the library does, because a front page
+    response counts, even a refusal. A file is requested, as the library does, because a front page
     may be served while nothing behind it is.
     """
     address = f"{endpoint}/{name}/resolve/main/config.json"
@@ -323,7 +323,7 @@ def find_snapshot(name: str) -> Path:
     def fetch_all(fetch: Callable[[str], Path]) -> Path:
         import huggingface_hub
 
-        # All further files are of the commit of the first one.
+        # All other files are taken from the commit of the first one.
         folder = fetch("config.json").parent
         with _quiet_hub():
             names = huggingface_hub.HfApi().list_repo_files(identifier, revision=folder.name)

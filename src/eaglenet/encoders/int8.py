@@ -1,16 +1,16 @@
-"""Image towers with int8 products, for CPUs that are fast at these.
+"""Image towers with int8 products, for CPUs with fast int8 instructions.
 
 A layer y = W x + b becomes
 
     y[j] = step s[j] sum_k q[k] w[j, k] + low s[j] sum_k w[j, k] + b[j] + sum_a W[j, a] x[a]
 
 with w[j, k] from -127 to 127, s[j] = max_k |W[j, k]| / 127 a scale for each output; q[k] from 0 to
-255, low = min x and step = (max x - min x) / 255 for each token, so that what a frame gives does
-not depend on the others of its batch; and a over the few inputs that get the largest values, which
-would make every step coarse and stay as they are (Dettmers et al., LLM.int8, 2022).
+255, low = min x and step = (max x - min x) / 255 for each token, so that the vector of a frame does
+not depend on others in its batch; and a over the few inputs with the largest values, which would
+make every step coarse and are multiplied in fp32 (Dettmers et al., LLM.int8, 2022).
 
-torch has no product of this kind that is faster than its fp32 one on an ARM CPU
-(docs/reference/measurements.md); onnxruntime has.
+On an ARM CPU, torch has no product of this kind that is faster than fp32; onnxruntime has one
+(docs/reference/measurements.md).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from eaglenet.core.platform import num_cores
 NUM_APART = 8
 """Inputs of a layer that are multiplied in fp32."""
 FEW_ROWS = 128
-"""Products of fewer rows are not worth a second thread."""
+"""Minimum rows of a product for which a second thread is worthwhile."""
 AGREEMENT = 0.999
 """Minimum cosine between a frame of the int8 tower and of the tower itself."""
 
@@ -71,7 +71,7 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Float[Tensor, "outputs inputs"]:
-        """For code that multiplies by a part of the weights itself."""
+        """Weights in fp32, for code that multiplies by a part of them."""
         return (self.whole * self.scales[:, None]).index_copy(1, self.apart, self.beside[2:].T)
 
     def forward(self, values: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
@@ -80,9 +80,9 @@ class Int8Linear(nn.Module):
         rows = rows.index_fill(1, self.apart, 0.0)
         low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)
         steps = (high - low).clamp_(min=1e-12) / 255
-        # Half a step more and cut off by the session: rounded, in one pass less.
+        # Half a step is added and the session truncates, which rounds in one pass less.
         numbers = rows.sub_(low - steps / 2).mul_(steps.reciprocal())
-        # All else is added to the products in place, by one narrow product.
+        # The other terms are added to the products in place, by one narrow product.
         result = self._multiply(numbers).mul_(steps)
         result.addmm_(torch.cat([torch.ones_like(low), low, large], dim=1), self.beside)
         return result.view(*values.shape[:-1], len(self.scales))
@@ -106,9 +106,9 @@ class Int8Linear(nn.Module):
 
 @torch.no_grad()
 def int8_tower(tower: nn.Module, size: int) -> nn.Module:
-    """A copy of an image tower with int8 products in its blocks; what is around them stays.
+    """Return a copy of an image tower with int8 products in its blocks, and only there.
 
-    ``size``: of its images. A tower whose frame vectors change too much is refused.
+    ``size``: side of its images. A tower whose frame vectors change too much is refused.
     """
     if not is_installed():
         raise UsageError(
@@ -126,7 +126,7 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
         if type(layer) is nn.Linear
     ]
     if not layers:
-        raise UsageError("this image tower has no blocks to take int8; encode with fp32")
+        raise UsageError("this image tower has no blocks for int8; encode with --precision fp32")
     largest: dict[nn.Module, Tensor] = {}
     hooks = [
         layer.register_forward_pre_hook(partial(_note_largest, largest)) for _, _, layer in layers
@@ -135,7 +135,7 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     for hook in hooks:
         hook.remove()
     for module, name, layer in layers:
-        if layer in largest:  # others are no products of this tower's own
+        if layer in largest:  # Other layers are not products of this tower.
             apart = largest[layer].topk(min(NUM_APART, layer.in_features)).indices
             setattr(module, name, Int8Linear(layer, apart))
     cosine = float(F.cosine_similarity(exact, twin(images)[:, 0].float(), dim=-1).min())
@@ -153,7 +153,7 @@ def _note_largest(largest: dict[nn.Module, Tensor], layer: nn.Module, inputs: An
 
 
 def _sample_images(size: int) -> UInt8[Tensor, "images 3 size size"]:
-    """Two of soft colours, noise and stripes, the same every time."""
+    """Return test images: two of soft colours, noise and stripes, the same every time."""
     generator = torch.Generator().manual_seed(0)
     soft = F.interpolate(
         torch.rand(2, 3, 6, 6, generator=generator), (size, size), mode="bicubic"
@@ -164,10 +164,10 @@ def _sample_images(size: int) -> UInt8[Tensor, "images 3 size size"]:
 
 
 def _product_with(weights: Int8[Tensor, "outputs inputs"], scales: Float[Tensor, "outputs"]) -> Any:
-    """A session of onnxruntime that gives s[j] sum_k q[k] w[j, k] of rows whose whole part is q.
+    """Return a session that computes s[j] sum_k q[k] w[j, k] of rows with integer part q.
 
-    Numbers become whole and products floats on the way in and out: torch would pass over both
-    again, and takes three times as long to make bytes of floats.
+    The session converts floats to bytes and products to floats: in torch this would take another
+    pass over each, and three times as long for the bytes.
     """
     graph = Graph()
     graph.input("rows", np.float32, ["rows", weights.shape[1]])
@@ -180,8 +180,8 @@ def _product_with(weights: Int8[Tensor, "outputs inputs"], scales: Float[Tensor,
         domain=OWN_DOMAIN,
     )
     graph.output(product, "product", np.float32, ["rows", len(weights)])
-    # Threads are this module's: a pool for each of fifty layers would be hundreds of them. Arenas
-    # of fifty layers would each keep the largest product it ever made: gigabytes.
+    # This module has the threads: a pool for each of fifty layers would make hundreds. No arenas:
+    # each of fifty would keep memory for its largest product, gigabytes in total.
     return open_session(graph.to_bytes(), 1, has_arena=False)
 
 

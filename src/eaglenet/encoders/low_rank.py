@@ -55,7 +55,7 @@ def add_low_rank(encoder: ClipEncoder, rank: int) -> None:
 
 
 def freeze_tower(encoder: ClipEncoder) -> None:
-    """Nothing of the encoder trains any more; what is added later does."""
+    """Freeze all parameters of the encoder; those added later are trained."""
     for parameter in encoder.parameters():
         parameter.requires_grad_(False)
 
@@ -63,8 +63,8 @@ def freeze_tower(encoder: ClipEncoder) -> None:
 class LowRankChange(nn.Module):
     """``W + (alpha / rank) B A`` with ``alpha`` = 2 ``rank``; ``B`` starts at 0.
 
-    A parametrisation, so that whatever reads the matrix reads the changed one: a fused kernel, or
-    an attention of another library that never calls the layer.
+    A parametrisation, so that all code that reads the matrix gets the changed one, even a fused
+    kernel or another library's attention that never calls the layer.
     """
 
     SCALE = 2.0
@@ -100,7 +100,7 @@ def adapt_towers(encoder: nn.Module, rank: int, targets: Targets = "attention") 
         raise ConfigError(
             f"training.lora_targets={targets}: the towers have no such matrices; choose all"
         )
-    # Until now other seeds give other heads; the adapters are the same for all of them.
+    # Seeds change heads, which exist by now; the adapters are the same for all seeds.
     generator = torch.Generator().manual_seed(0)
     for tower in towers:
         for parameter in tower.parameters():  # type: ignore[union-attr]
@@ -116,21 +116,21 @@ def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     The names are those of the model before it was adapted.
     """
-    merged = {}
+    weights = {}
     for name, value in state.items():
         module, is_changed, rest = name.partition("parametrizations.")
         if not is_changed:
-            merged[name] = value
+            weights[name] = value
         elif rest.endswith(".original"):
             matrix = rest.removesuffix(".original")
             change = f"{module}parametrizations.{matrix}.0."
             up, down = state[f"{change}up"], state[f"{change}down"]
-            merged[f"{module}{matrix}"] = value + LowRankChange.SCALE * (up @ down)
-    return merged
+            weights[f"{module}{matrix}"] = value + LowRankChange.SCALE * (up @ down)
+    return weights
 
 
 def is_adapter(name: str) -> bool:
-    """Tell whether a parameter of this name was added by :func:`adapt_towers`."""
+    """Return whether a parameter of this name was added by :func:`adapt_towers`."""
     return ".parametrizations." in name and name.endswith(ADAPTER_PARTS)
 
 

@@ -43,7 +43,7 @@ NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 
 
 def load_openai_clip(path: str | Path) -> ClipEncoder:
-    """The encoder inside an OpenAI ``.pt`` file: the released archive, or a plain state dict."""
+    """Load the encoder of an OpenAI ``.pt`` file: the released archive, or a plain state dict."""
     ours = from_openai(read_openai_weights(path))
     return make_encoder(ClipEncoder, clip_config(ours), ours, Path(path))
 
@@ -89,20 +89,20 @@ def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict
 
 
 def _check_memo(content: bytes) -> None:
-    """A pickle may name any place of the memo, and the reader makes room up to there."""
+    """Check the memo: a pickle may name any index, and the reader allocates up to it."""
     for operation, argument, _ in pickletools.genops(content):
         if "PUT" in operation.name and isinstance(argument, int) and argument > len(content):
-            raise ValueError("its pickle asks for more places than it can fill")
+            raise ValueError("its pickle uses memo indices beyond its size")
 
 
-def _collect(node: Any, prefix: str, weights: dict[str, Tensor], level: int = 0) -> None:
-    if level > untrusted.MAX_DEPTH:
-        raise ValueError("its modules are nested without end")
+def _collect(node: Any, prefix: str, weights: dict[str, Tensor], depth: int = 0) -> None:
+    if depth > untrusted.MAX_DEPTH:
+        raise ValueError("its modules are nested too deeply")
     for name, value in getattr(node, "__dict__", {}).items():
         if isinstance(value, Tensor):
             weights[f"{prefix}{name}"] = value
         elif isinstance(value, _Node):
-            _collect(value, f"{prefix}{name}.", weights, level + 1)
+            _collect(value, f"{prefix}{name}.", weights, depth + 1)
 
 
 class _Node:
@@ -127,18 +127,18 @@ class _TensorUnpickler(pickle.Unpickler):
             return _Node
         if module == "torch" and name in STORAGE_TYPES:
             return STORAGE_TYPES[name]
-        allowed: dict[tuple[str, str], Callable[..., Any]] = {
+        constructors: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
             ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
             ("collections", "OrderedDict"): OrderedDict,
         }
-        if (module, name) in allowed:
-            return allowed[module, name]
+        if (module, name) in constructors:
+            return constructors[module, name]
         if module == "torch.jit._pickle":
             return _first_argument
         raise CheckpointError(
-            f"the archive asks for {module}.{name}, which weights do not need; refused. "
-            "Use a file from a source you trust"
+            f"the archive asks for {module}.{name}, which weights do not need; it "
+            "was not run. Use a file from a source you trust"
         )
 
     def persistent_load(self, identifier: Any) -> Tensor:

@@ -49,9 +49,9 @@ def bare_model(name: str, seed: int = 0) -> Any:
     """A model of open_clip with random weights; nothing is downloaded."""
     package = open_clip()
     if package.get_model_config(name) is None:
-        known = ", ".join(package.list_models()[:8])
+        names = ", ".join(package.list_models()[:8])
         raise ModelNotFoundError(
-            f"open_clip has no model {name!r}; `open_clip.list_models()` lists all ({known}, ...)"
+            f"open_clip has no model {name!r}; `open_clip.list_models()` lists all ({names}, ...)"
         )
     # Not on "meta" even where that is the default: masks and tables are computed when it is built,
     # and are in no file. Only this ends a ``with torch.device(...)`` from inside.
@@ -69,7 +69,7 @@ class OpenClipVision(nn.Module):
     def __init__(self, trunk: nn.Module, config: OpenClipConfig) -> None:
         super().__init__()
         self.trunk = trunk
-        self.blocks = nn.ModuleList()  # none that a method could change
+        self.blocks = nn.ModuleList()  # There are none that a method could change.
         self.gradient_checkpointing = 0
         for name, values in (("mean", config.pixel_mean), ("std", config.pixel_std)):
             value = torch.tensor(values, device="cpu").view(3, 1, 1)
@@ -106,13 +106,13 @@ class OpenClipText(nn.Module):
 
     def forward(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts dim"]:
         # Its towers add positions to the full width.
-        filled = F.pad(ids, (0, self.width - ids.shape[1]), value=self.pad_token)
-        vectors: Tensor = self.rest.encode_text(filled)  # type: ignore[operator]
+        full_ids = F.pad(ids, (0, self.width - ids.shape[1]), value=self.pad_token)
+        vectors: Tensor = self.rest.encode_text(full_ids)  # type: ignore[operator]
         return vectors
 
 
 class OpenClipEncoder(TowerEncoder):
-    """Whole frames and sentences only: no patches, no words, no token shift, no blocks."""
+    """Encodes whole frames and texts only: no patches, tokens, token shift or blocks."""
 
     family = "openclip"
     abilities = Abilities()
@@ -186,9 +186,9 @@ def load_openclip(name: str) -> Pretrained:
         )
     tags = package.list_pretrained_tags_by_model(model_name)
     if weights not in tags and not Path(weights).expanduser().is_file():
-        known = ", ".join(tags) or "none"
+        names = ", ".join(tags) or "none"
         raise ModelNotFoundError(
-            f"open_clip has no weights {weights!r} of {model_name} (it has: {known}), and there is "
+            f"open_clip has no weights {weights!r} of {model_name} (it has: {names}), and there is "
             "no such file"
         )
     source = weights if weights in tags else str(Path(weights).expanduser())
@@ -200,7 +200,7 @@ def load_openclip(name: str) -> Pretrained:
     except Exception as error:  # the hub, the file, another library: each with its own class
         lines = str(error).splitlines() or [type(error).__name__]
         raise ModelNotFoundError(f"{name} could not be loaded: {lines[0]}") from error
-    # The plain classes alone: CoCa and others read sentences in ways of their own.
+    # Only the plain classes: CoCa and others read texts differently.
     if type(model).__name__ not in ("CLIP", "CustomTextCLIP"):
         raise ConfigError(f"{name}: towers of open_clip's {type(model).__name__} cannot be used")
     described = describe(model_name, model, config)

@@ -190,7 +190,7 @@ class PerceptionVisionTower(PooledVisionTower):
         return result
 
     def turn(self, dtype: torch.dtype) -> Rotation:
-        """In the type of the tokens: fp32 tables would make every query and key fp32."""
+        """Return the tables in the tokens' type; fp32 ones would make queries and keys fp32."""
         return self.rotation.cosines.to(dtype), self.rotation.sines.to(dtype)
 
     def project(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:

@@ -1,8 +1,8 @@
 """The Triton kernel of ``quick_gelu_product``; the only module of the encoders that imports Triton.
 
-One program a multiprocessor takes one tile of the output after the other, so that a tile's end
-(bias, activation, writing) overlaps with the loads of the next. Tiles travel through descriptors,
-by Hopper's copy engine (TMA): what lies outside a matrix is read as 0 and not written.
+Each multiprocessor runs one program, which computes one tile of the output after the other, so
+that the end of a tile (bias, activation, writing) overlaps with the loads of the next. Tiles are
+copied by Hopper's copy engine (TMA); values outside a matrix are read as 0 and not written.
 """
 
 # Triton reads these functions as a language of its own, without types.
@@ -25,11 +25,11 @@ TILE = (128, 256, 64)
 """Rows and columns of the output, and inputs at a time; with 8 warps and 3 stages the fastest of
 several shapes on an H200."""
 GROUP = 8
-"""Tiles below each other that are taken before the next column: they share weights in cache."""
+"""Tiles of one column computed before the next column: they share weights in cache."""
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-@no_type_check  # tests that check signatures would wrap it, and Triton reads its source
+@no_type_check  # Tests that check signatures would wrap it, but Triton reads its source.
 def _activated_product(
     rows, weight, output, bias, num_rows, width, inner,
     BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, BLOCK_INNER: tl.constexpr,
@@ -51,8 +51,8 @@ def _activated_product(
             right = weight.load([column, step * BLOCK_INNER]).to(OPERAND)
             value = tl.dot(left, right.T, value)
         columns = column + tl.arange(0, BLOCK_WIDTH)
-        added = tl.load(bias + columns, mask=columns < width, other=0.0)
-        value += added.to(tl.float32)[None, :]
+        offsets = tl.load(bias + columns, mask=columns < width, other=0.0)
+        value += offsets.to(tl.float32)[None, :]
         output.store([row, column], (value * tl.sigmoid(SLOPE * value)).to(tl.bfloat16))
 
 
@@ -60,7 +60,7 @@ def launch(rows: Tensor, weight: Tensor, bias: Tensor, output: Tensor) -> None:
     """Fill ``output [rows, width]``; bfloat16, contiguous, rows at multiples of 16 bytes."""
     is_interpreted = bool(triton.knobs.runtime.interpret)
     block_rows, block_width, block_inner = TILE
-    programs = 2  # under the interpreter, so that tests see a program with several tiles
+    programs = 2  # Under the interpreter, so that a program has several tiles in tests.
     if rows.is_cuda:
         programs = torch.cuda.get_device_properties(rows.device).multi_processor_count
     _activated_product[(programs,)](

@@ -52,13 +52,13 @@ SIDE_STEP = 32
 """Pixels per token of Qwen-VL, along a side."""
 NUM_FRAMES = 12
 MAX_WORDS = 128
-"""Vectors per text of a multi-vector model; longer texts lose their end."""
+"""Maximum vectors per text of a multi-vector model; longer texts are cut."""
 SPARE_VECTORS = 16
-"""Room for clips whose times take more tokens to write than those of the clip that was measured."""
+"""Spare vectors for clips whose times take more tokens than those of the measured clip."""
 TEXTS_PER_CALL = 32
 MAX_CLIPS_PER_CALL = 64
 MEMORY_SHARE = 0.6
-"""Share of a GPU's free memory that a call may fill."""
+"""Fraction of a GPU's free memory that a call may fill."""
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
 ENCODING = threading.RLock()
@@ -87,7 +87,7 @@ class StConfig:
 
 
 def sentence_transformers() -> Any:
-    """Import the package on first use: the one door to it."""
+    """Import the package on first use; nothing else imports it."""
     try:
         import sentence_transformers as package
     except ModuleNotFoundError as error:
@@ -103,9 +103,9 @@ def sentence_transformers() -> Any:
 
 
 class CharacterTokenizer:
-    """Passes texts on, one id per character; the model's own tokenizer reads them in its encoder.
+    """Passes texts on, one id per character; the encoder applies the model's own tokenizer.
 
-    Prompts and chat templates surround the text before it is cut, so only the model can do it.
+    Prompts and chat templates are added before the text is cut, so only the model can cut it.
     ``max_length`` counts tokens of CLIP and is ignored: the model cuts texts at its own limit.
     """
 
@@ -174,10 +174,10 @@ class StEncoder(BaseEncoder):
         vectors = self._call("encode_query", inputs, TEXTS_PER_CALL)
         if not self.config.is_multi_vector:
             return TextFeatures(sentence=self._one_each(vectors))
-        padded, mask = _pad([each[:MAX_WORDS] for each in vectors], MAX_WORDS)
+        batch, mask = _pad([each[:MAX_WORDS] for each in vectors], MAX_WORDS)
         return TextFeatures(
-            sentence=_mean_direction(padded, mask),
-            words=padded if words else None,
+            sentence=_mean_direction(batch, mask),
+            words=batch if words else None,
             words_mask=mask if words else None,
         )
 
@@ -202,8 +202,8 @@ class StEncoder(BaseEncoder):
             frames = self._one_each(vectors)[:, None]
             return VideoFeatures(frames=frames, mask=mask.new_ones(len(frames), 1))
         count = self._count_vectors()
-        padded, is_real = _pad([_thin_out(each, count) for each in vectors], count)
-        return VideoFeatures(frames=padded, mask=is_real)
+        batch, is_real = _pad([_thin_out(each, count) for each in vectors], count)
+        return VideoFeatures(frames=batch, mask=is_real)
 
     def _encode_frames(self, videos: Clips) -> Float[Tensor, "videos frames dim"]:
         """One vector per real frame, zeros for padding."""
@@ -255,7 +255,7 @@ class StEncoder(BaseEncoder):
             size = self._batch_size(kind, batch[0])
             while True:
                 try:
-                    encoded = self._call("encode_document", batch, size)
+                    batch_vectors = self._call("encode_document", batch, size)
                     break
                 except torch.OutOfMemoryError:
                     if size == 1:
@@ -263,7 +263,7 @@ class StEncoder(BaseEncoder):
                     torch.cuda.empty_cache()
                     size = self._clips_per_call[kind] = size // 2
                     logger.info("encoding %d clips per call: more do not fit in memory", size)
-            vectors.update(zip(numbers, encoded, strict=True))
+            vectors.update(zip(numbers, batch_vectors, strict=True))
         return [vectors[number] for number in range(len(inputs))]
 
     def _batch_size(self, kind: str, sample: dict[str, Any]) -> int:
@@ -277,10 +277,10 @@ class StEncoder(BaseEncoder):
             torch.cuda.reset_peak_memory_stats(self.device)
             before = torch.cuda.memory_allocated(self.device)
             self._call("encode_document", [sample], 1)
-            needed = max(torch.cuda.max_memory_allocated(self.device) - before, 1)
-            reserved = torch.cuda.memory_reserved(self.device) - before
-            free = torch.cuda.mem_get_info(self.device)[0] + reserved
-            fitting = int(MEMORY_SHARE * free / needed)
+            bytes_per_clip = max(torch.cuda.max_memory_allocated(self.device) - before, 1)
+            reserved_bytes = torch.cuda.memory_reserved(self.device) - before
+            free = torch.cuda.mem_get_info(self.device)[0] + reserved_bytes
+            fitting = int(MEMORY_SHARE * free / bytes_per_clip)
             self._clips_per_call[kind] = min(max(fitting, 1), MAX_CLIPS_PER_CALL)
         return self._clips_per_call[kind]
 
@@ -288,15 +288,15 @@ class StEncoder(BaseEncoder):
         """One call of the library: ``encode_query`` or ``encode_document``, with its prompt."""
         options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
         if "video" in inputs[0]:
-            # The frames are sampled already.
+            # The frames have been sampled.
             options["processing_kwargs"] = {"video": {"do_sample_frames": False}}
         if not self.config.is_multi_vector:
             options["convert_to_tensor"] = True
         with ENCODING:
             self._settle_precision()
-            encoded = getattr(self.model, task)(inputs, **options)
+            outputs = getattr(self.model, task)(inputs, **options)
         # A copy: tensors of inference mode cannot be used in training.
-        vectors = [each.float().clone() for each in encoded]
+        vectors = [each.float().clone() for each in outputs]
         width = vectors[0].shape[-1]
         if width != self.dim:
             raise ConfigError(
@@ -354,9 +354,9 @@ def _pad(
     items: Sequence[Tensor], count: int
 ) -> tuple[Float[Tensor, "items vectors dim"], Bool[Tensor, "items vectors"]]:
     """Stack items of up to ``count`` vectors each, and say which vectors are real."""
-    padded = torch.stack([F.pad(each, (0, 0, 0, count - len(each))) for each in items])
-    lengths = torch.tensor([len(each) for each in items], device=padded.device)
-    return padded, torch.arange(count, device=padded.device)[None] < lengths[:, None]
+    batch = torch.stack([F.pad(each, (0, 0, 0, count - len(each))) for each in items])
+    lengths = torch.tensor([len(each) for each in items], device=batch.device)
+    return batch, torch.arange(count, device=batch.device)[None] < lengths[:, None]
 
 
 def _thin_out(vectors: Float[Tensor, "vectors dim"], count: int) -> Float[Tensor, "kept dim"]:
@@ -372,7 +372,7 @@ def _mean_direction(
     return (F.normalize(vectors, dim=-1) * mask[..., None]).sum(dim=1)
 
 
-# Opening a model, and what its processor says of frames.
+# Opening a model, and the frame settings of its processor.
 
 
 def load_st(name: str) -> Pretrained:
@@ -385,7 +385,7 @@ def load_st(name: str) -> Pretrained:
         )
     if dim == 0:
         raise UsageError(f"{name}: give a dimension of 1 or more")
-    sentence_transformers()  # before anything is downloaded
+    sentence_transformers()  # Checked before anything is downloaded.
     folder = Path(source).expanduser()
     if not folder.is_dir():
         folder = find_snapshot(source)
@@ -422,13 +422,13 @@ def open_model(folder: Path, dim: int | None) -> Any:
         raise _not_opened(folder, error) from error
     if not (folder / MODULES).is_file() and len(model) > 1:
         raise ModelNotFoundError(
-            f"{folder} has no {MODULES}, so nothing says how its token vectors become one vector; "
+            f"{folder} has no {MODULES}, so it is unknown how its token vectors are pooled; "
             "use the folder that SentenceTransformer.save wrote"
         )
     if not model.supports("text") or not (model.supports("image") or model.supports("video")):
         kinds = ", ".join(kind for kind in model.modalities if isinstance(kind, str))
         raise UsageError(
-            f"{folder} reads {kinds} alone; searching videos needs a model that reads text and "
+            f"{folder} reads only {kinds}; searching videos needs a model that reads text and "
             "images or video (`eaglenet models` lists some)"
         )
     return model
@@ -457,7 +457,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _not_opened(folder: Path, error: Exception) -> EagleNetError:
-    """The error for a model that the library did not open."""
+    """Return the error for a model that the library cannot open."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "trust_remote_code" in str(error):
         return UsageError(
@@ -505,7 +505,7 @@ def _fixed_frames(config: Any) -> int | None:
 def frame_size(processor: Any) -> tuple[int, Resize]:
     """Side of the square frames to decode, as the model's processor would make them.
 
-    Models that take any resolution get ``DYNAMIC_SIZE``, with the whole picture in it.
+    Models that take any resolution get ``DYNAMIC_SIZE``, with the whole frame in it.
     """
     for name in ("video_processor", "image_processor"):
         part = getattr(processor, name, None)

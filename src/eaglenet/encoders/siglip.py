@@ -366,7 +366,7 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
         return JsonTokenizer(backend, TokenizerSettings(text.context_length, text.pad_token))
     if not path.is_file():
         raise ModelNotFoundError(
-            f"no {FILE} and no {SPIECE} in {folder}: put the one that was published with the model "
+            f"no {FILE} and no {SPIECE} in {folder}: copy the one published with the model "
             "there (SigLIP 2: tokenizer.json)"
         )
     backend = read_backend(path)
@@ -379,7 +379,7 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
 
 
 def add_lower_casing(backend: Backend) -> None:
-    """Lower-case texts first: SigLIP 2 was trained so, and Gemma's file does not do it."""
+    """Lower-case texts first: SigLIP 2 was trained that way, and Gemma's file does not do it."""
     own = backend.normalizer
     lower = normalizers.Lowercase()
     backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])

@@ -45,7 +45,7 @@ class JsonTokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
         self.settings = settings
-        # Cut and filled here: the library keeps both as state, which threads would share.
+        # Truncated and padded here: in the library both are state that threads would share.
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -88,9 +88,11 @@ class JsonTokenizer:
         """Tokenize into ``max_length`` columns; by default the maximum of the tower."""
         limit = self.settings.context_length
         width = limit if max_length is None else max_length
-        added = len(self._start) + len(self._end)
-        if not added <= width <= limit:
-            raise UsageError(f"max_length {width}: this model takes {added} to {limit} tokens")
+        num_special = len(self._start) + len(self._end)
+        if not num_special <= width <= limit:
+            raise UsageError(
+                f"max_length {width}: this model takes {num_special} to {limit} tokens"
+            )
         if isinstance(texts, str):
             texts = [texts]
         encodings = self._backend.encode_batch_fast(
@@ -98,7 +100,7 @@ class JsonTokenizer:
         )
         rows, lengths = [], []
         for encoding in encodings:
-            tokens = [*self._start, *encoding.ids[: width - added], *self._end]
+            tokens = [*self._start, *encoding.ids[: width - num_special], *self._end]
             lengths.append(len(tokens))
             rows.append(tokens + [self.settings.pad_id] * (width - len(tokens)))
         # One tensor of all rows: a tensor per row takes longer than the tokenizer itself.
@@ -187,9 +189,9 @@ class ClipTokenizer(JsonTokenizer):
         if (folder / "tokenizer.json").is_file():
             return cls._from_tokenizer_json(folder / "tokenizer.json")
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-            with _named(folder / "vocab.json"):
+            with _naming_file(folder / "vocab.json"):
                 vocabulary = untrusted.read_object(folder / "vocab.json", untrusted.MAX_VOCABULARY)
-            with _named(folder / "merges.txt"):
+            with _naming_file(folder / "merges.txt"):
                 lines = untrusted.read_text(folder / "merges.txt", untrusted.MAX_VOCABULARY).split(
                     "\n"
                 )
@@ -203,7 +205,7 @@ class ClipTokenizer(JsonTokenizer):
 
     @classmethod
     def _from_tokenizer_json(cls, path: Path) -> ClipTokenizer:
-        with _named(path):
+        with _naming_file(path):
             content = untrusted.read_object(path, untrusted.MAX_VOCABULARY)
             model = content.get("model")
             if not isinstance(model, dict):
@@ -227,7 +229,7 @@ class ClipTokenizer(JsonTokenizer):
     def from_table(cls, path: str | Path) -> ClipTokenizer:
         """From OpenAI's ``bpe_simple_vocab_16e6.txt.gz``."""
         path = Path(path)
-        with _named(path):
+        with _naming_file(path):
             data = untrusted.read_bytes(path, untrusted.MAX_VOCABULARY)
             if path.suffix == ".gz":
                 data = untrusted.gunzip(data, untrusted.MAX_VOCABULARY)
@@ -285,8 +287,8 @@ def _pipeline(vocabulary: Mapping[str, int], merges: Sequence[Merge]) -> Any:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Name the file in errors of reading a vocabulary."""
+def _naming_file(path: Path) -> Iterator[None]:
+    """Add the file name to errors in a vocabulary."""
     try:
         yield
     except CheckpointError as error:
@@ -294,7 +296,7 @@ def _named(path: Path) -> Iterator[None]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged, or no vocabulary ({error})") from error
+        raise CheckpointError(f"{path}: damaged, or not a vocabulary ({error})") from error
 
 
 def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
@@ -312,12 +314,12 @@ def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
             raise CheckpointError(f"a merge is {merge!r:.60}; expected two tokens")
     if not isinstance(added_tokens, Sequence):
         raise CheckpointError("added_tokens is not a list")
-    for added in added_tokens:
-        if not isinstance(added, Mapping) or not _is_text(added.get("content")):
-            raise CheckpointError(f"an added token is {added!r:.60}; expected its content")
+    for token in added_tokens:
+        if not isinstance(token, Mapping) or not _is_text(token.get("content")):
+            raise CheckpointError(f"an added token is {token!r:.60}; expected its content")
         names = ("single_word", "lstrip", "rstrip", "normalized")
-        if not all(isinstance(added.get(name, False), bool) for name in names):
-            raise CheckpointError(f"an added token has an option that is not a bool: {added!r:.60}")
+        if not all(isinstance(token.get(name, False), bool) for name in names):
+            raise CheckpointError(f"an added token has an option that is not a bool: {token!r:.60}")
 
 
 def _is_text(value: Any) -> bool:
@@ -327,9 +329,9 @@ def _is_text(value: Any) -> bool:
     )
 
 
-def _special_tokens(added: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _special_tokens(tokens: Sequence[Mapping[str, Any]]) -> list[Any]:
     flags: dict[str, dict[str, Any]] = {START: {}, END: {}}
-    for token in added:
+    for token in tokens:
         names = ("single_word", "lstrip", "rstrip", "normalized")
         flags[str(token["content"])] = {name: token[name] for name in names if name in token}
     return [
@@ -339,7 +341,7 @@ def _special_tokens(added: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _byte_alphabet() -> list[str]:
-    """GPT-2's letter for each byte: printable ones stand for themselves and come first."""
+    """Return GPT-2's character for each byte: printable bytes first, as themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [chr(byte) for byte in printable] + [chr(256 + n) for n in range(256 - len(printable))]
 
@@ -377,8 +379,8 @@ CONTROL, USER_DEFINED = 3, 4
 
 CASED, IGNORED = r"[\p{Lu}\p{Ll}\p{Lt}]", r"[\p{M}\p{Cf}\p{Lm}\p{Sk}'.:\u00b7\u2018\u2019]"
 FINAL_SIGMA = rf"(?<={CASED}|{CASED}{IGNORED}|{CASED}{IGNORED}{IGNORED})\u03a3(?!{IGNORED}*{CASED})"
-"""A capital sigma at the end of a word: the library lowers letters one by one, but Unicode has
-another small letter for it."""
+"""A capital sigma at the end of a word, which has its own small letter in Unicode; the library
+lowers letters one by one."""
 
 Value = int | bytes
 Fields = dict[int, list[Value]]
@@ -393,7 +395,7 @@ def read_sentencepiece(path: Path) -> tokenizers.Tokenizer:
         kind = _number(trainer, MODEL_KIND, UNIGRAM)
         if kind != UNIGRAM or not _number(normalizer, PREFIX, 1):
             raise ValueError(
-                f"a model of kind {kind}; SigLIP's are Unigrams that begin with a space"
+                f"a model of kind {kind}; SigLIP's are Unigram models with a space before each text"
             )
         vocabulary = [
             (_bytes(piece[PIECE][0]).decode(), struct.unpack("<f", _bytes(piece[SCORE][0]))[0])
@@ -456,13 +458,13 @@ def _message(fields: Fields, number: int) -> Fields:
 def _number(fields: Fields, number: int, default: int) -> int:
     value = fields.get(number, [default])[-1]
     if not isinstance(value, int):
-        raise ValueError(f"field {number} is no number")
+        raise ValueError(f"field {number} is not a number")
     return value
 
 
 def _bytes(value: Value) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError("a number where text should be")
+        raise ValueError("a number instead of text")
     return value
 
 

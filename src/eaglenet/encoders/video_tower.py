@@ -62,8 +62,8 @@ def grouped_attention(
     """First tokens attend to all real tokens; a token attends to them and to its own group.
 
     Groups are frames (attention over space) or positions in the image (attention over time). Two
-    dense calls instead of one over a mask that is almost all zeros: for 12 frames of 49 patches
-    the full matrix has 350,464 entries per head, these two have 33,532.
+    dense calls replace one with a mask that is almost all zeros: for 12 frames of 49 patches the
+    full matrix has 350,464 entries per head, these two have 33,532.
 
     Args:
         has_whole_groups: a group is all real or all padding, which nothing reads: no mask inside.
@@ -72,8 +72,8 @@ def grouped_attention(
     """
     videos, groups, members, width = tokens.shape
     count = first.shape[1]
-    joined = torch.cat([first, tokens.flatten(1, 2)], dim=1)
-    query, key, value = attention.qkv(joined).chunk(3, dim=-1)
+    all_tokens = torch.cat([first, tokens.flatten(1, 2)], dim=1)
+    query, key, value = attention.qkv(all_tokens).chunk(3, dim=-1)
     if rotation is not None:
         cosines, sines = (
             torch.cat([table[:count], table[count:].repeat(groups, 1)]) for table in rotation
@@ -90,18 +90,18 @@ def grouped_attention(
             weights = torch.zeros_like(is_seen, dtype=query.dtype)
             weights[:, :count] = own_weight[:, None]
             is_seen = weights.masked_fill(~is_seen, float("-inf"))
-        mixed = F.scaled_dot_product_attention(
+        values_of_first = F.scaled_dot_product_attention(
             split_heads(query[:, :count], attention.heads),
             split_heads(key, attention.heads),
             split_heads(value, attention.heads),
             attn_mask=is_seen[:, None, None, :],
         )
-        first = attention.out(mixed.transpose(1, 2).flatten(2))
+        first = attention.out(values_of_first.transpose(1, 2).flatten(2))
 
     def with_first(states: Tensor) -> Tensor:
-        shared = states[:, None, :count].expand(-1, groups, -1, -1)
+        first_states = states[:, None, :count].expand(-1, groups, -1, -1)
         own = states[:, count:].reshape(videos, groups, members, width)
-        return split_heads(torch.cat([shared, own], dim=2).flatten(0, 1), attention.heads)
+        return split_heads(torch.cat([first_states, own], dim=2).flatten(0, 1), attention.heads)
 
     visible = None
     if not has_whole_groups:
@@ -110,13 +110,13 @@ def grouped_attention(
             mask = mask | ~mask.any(dim=-1, keepdim=True)
         visible = torch.cat([mask.new_ones(videos, groups, count), mask], dim=2)
         visible = visible.flatten(0, 1)[:, None, None, :]
-    mixed = F.scaled_dot_product_attention(
+    values_of_tokens = F.scaled_dot_product_attention(
         split_heads(query[:, count:].reshape(videos * groups, members, width), attention.heads),
         with_first(key),
         with_first(value),
         attn_mask=visible,
     )
-    tokens = attention.out(mixed.transpose(1, 2).flatten(2))
+    tokens = attention.out(values_of_tokens.transpose(1, 2).flatten(2))
     return first, tokens.reshape(videos, groups, members, width)
 
 
@@ -155,18 +155,18 @@ class TimeAttention(nn.Module):
         *,
         own_weight: Float[Tensor, "videos"] | None = None,
     ) -> tuple[FirstTokens, Patches]:
-        first, mixed = grouped_attention(
+        first, outputs = grouped_attention(
             self.attention,
             self.norm(first),
             self.norm(patches).transpose(1, 2),
             mask[:, None].expand(-1, patches.shape[2], -1),
             own_weight=own_weight,
         )
-        return first, mixed.transpose(1, 2)
+        return first, outputs.transpose(1, 2)
 
 
 class SpaceTime(nn.Module):
-    r"""Weights that a video tower adds to an image tower, which stays the encoder's.
+    r"""Weights that a video tower adds to an image tower; the image tower stays in the encoder.
 
     With time attention a block is Frozen's, whose residual of space leaves time out:
 
@@ -176,7 +176,7 @@ class SpaceTime(nn.Module):
 
     Without it (BridgeFormer) y = x, and nothing is added at all.
 
-    A tower without a class token (SigLIP) reads frames together over time and in its head alone.
+    A tower without a class token (SigLIP) combines frames only in time attention and in its head.
     Rotary positions (PE-Core) apply to attention over space; over time all positions are equal.
 
     Args:
@@ -232,7 +232,7 @@ class SpaceTime(nn.Module):
             if self.time is not None:
                 over_time = self.time[index](first, patches, mask, own_weight=own_weight)
                 timed_first, timed = first + over_time[0], patches + over_time[1]
-            mixed_first, mixed = grouped_attention(
+            first_outputs, outputs = grouped_attention(
                 block.attention,  # type: ignore[arg-type]
                 block.ln_1(timed_first),  # type: ignore[operator]
                 block.ln_1(timed),  # type: ignore[operator]
@@ -241,8 +241,8 @@ class SpaceTime(nn.Module):
                 rotation=rotation,
                 own_weight=own_weight,
             )
-            first = block.finish(first, mixed_first)  # type: ignore[operator]
-            patches = block.finish(patches, mixed)  # type: ignore[operator]
+            first = block.finish(first, first_outputs)  # type: ignore[operator]
+            patches = block.finish(patches, outputs)  # type: ignore[operator]
         return first, patches
 
     def encode(
@@ -284,7 +284,7 @@ class EncodedVideo:
 class VideoProxies(nn.Module):
     """Proxy tokens and a table of frame positions, which CLIP-ViP adds to CLIP's vision tower.
 
-    Holds no part of the tower, which stays the encoder's; ``forward`` runs a video through it.
+    The tower stays in the encoder; ``forward`` runs a video through it.
 
     Args:
         num_added: proxies beside the class token, which is the first proxy.

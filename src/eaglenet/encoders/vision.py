@@ -30,7 +30,7 @@ FirstTokens = Float[Tensor, "videos firsts width"]
 """Tokens that see the whole video: the class token, proxies, or none."""
 Patches = Float[Tensor, "videos frames patches width"]
 
-# CLIP4Clip's stem over three frames: a patch is seen with the frame before and the frame after.
+# CLIP4Clip's stem over three frames: each patch is combined with those before and after it.
 
 
 class TemporalStem(nn.Module):
@@ -72,8 +72,8 @@ class TowerParts(nn.Module):
     Its blocks have ``ln_1``, ``attention`` and ``finish``. A video has one first token, the class
     token, or none if the tower has none.
 
-    counts_frames: the class token weighs as much as one per frame, so that a repeated image is
-        encoded like the image. CLIP's weighs once, as in the papers.
+    counts_frames: the class token is weighted like one token per frame, so that a repeated image
+        is encoded like the image. In CLIP's tower it counts as one token, as in the papers.
     """
 
     counts_frames = True
@@ -171,8 +171,8 @@ def pool_video(
     bias = bias.masked_fill(~is_real, torch.finfo(bias.dtype).min)
     own = frame_weight(mask)[:, None].expand(-1, first.shape[1])
     video: Tensor = pooling(every, torch.cat([own, bias], dim=1))
-    shared = first[:, None].expand(-1, mask.shape[1], -1, -1)
-    each: Tensor = pooling(torch.cat([shared, patches], dim=2).flatten(0, 1))
+    first_tokens = first[:, None].expand(-1, mask.shape[1], -1, -1)
+    each: Tensor = pooling(torch.cat([first_tokens, patches], dim=2).flatten(0, 1))
     return video, each.unflatten(0, mask.shape)
 
 
@@ -274,10 +274,10 @@ class VisionTower(TowerParts):
     def embed_patches(
         self, pixels: Pixels, num_frames: int, frame_mask: Mask | None
     ) -> Float[Tensor, "images patches width"]:
-        cut = self.patch_embedding.cut(pixels)
-        patches: Tensor = self.patch_embedding.projection(cut)
+        pixels_of_patches = self.patch_embedding.cut(pixels)
+        patches: Tensor = self.patch_embedding.projection(pixels_of_patches)
         if self.temporal_stem is not None:
-            patches = patches + self.temporal_stem(cut, num_frames, frame_mask)
+            patches = patches + self.temporal_stem(pixels_of_patches, num_frames, frame_mask)
         return patches
 
     def project(self, tokens: Float[Tensor, "*batch channels"]) -> Float[Tensor, "*batch dim"]:

@@ -14,7 +14,7 @@ from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 
 Weights = Mapping[str, Tensor]
 
-# Ours -> theirs. The name of a module stands for its weight and its bias.
+# Our names -> theirs. The name of a module means its weight and its bias.
 HUB_VISION = {
     "vision.class_embedding": "vision_model.embeddings.class_embedding",
     "vision.positional_embedding": "vision_model.embeddings.position_embedding.weight",
@@ -250,7 +250,7 @@ def depth_of(weights: Weights, prefix: str) -> int:
 
 
 def rename(weights: Weights, names: Mapping[str, str]) -> dict[str, Tensor]:
-    """``names`` is new -> old; a module's name stands for its weight and its bias."""
+    """``names`` is new -> old; a module's name means its weight and its bias."""
     result = {}
     for new, old in names.items():
         if old in weights or f"{old}.weight" not in weights:

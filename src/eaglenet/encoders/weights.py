@@ -73,8 +73,8 @@ class DeferredTensor(Tensor):
         name = getattr(func, "__name__", "")
         if name.endswith("_") and not name.endswith("__") and isinstance(args[0], cls):
             raise UsageError(f"{name}: a weight that is read on demand cannot be changed in place")
-        named = dict(zip(kwargs, _with_values(kwargs.values()), strict=True))
-        return func(*_with_values(args), **named)
+        keywords = dict(zip(kwargs, _with_values(kwargs.values()), strict=True))
+        return func(*_with_values(args), **keywords)
 
     def read(self) -> Tensor:
         """A tensor with the values; it may be a part of a larger piece of memory."""
@@ -302,12 +302,12 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
     )
 
 
-Filled = TypeVar("Filled", bound=nn.Module)
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def make_encoder(
-    kind: Callable[[Any], Filled], config: Any, weights: Mapping[str, Tensor], location: Path
-) -> Filled:
+    kind: Callable[[Any], ModuleT], config: Any, weights: Mapping[str, Tensor], location: Path
+) -> ModuleT:
     """Build an encoder with these weights, in fp32; returns it in eval mode."""
     with torch.device("meta"):
         module = kind(config)

@@ -1,1 +1,1 @@
-"""From folders of videos to clips in a store."""
+"""Index folders of videos: find, decode and encode files, and commit clips to a store."""

@@ -1,14 +1,14 @@
 """Saved searches: act once for every new moment that matches a query.
 
-After each index run, every new file is searched for. A moment that is likely enough is stored in a
-small database beside the store, together with what was looked at, in one transaction; a thread
-then runs the command or calls the webhook, again and again with growing pauses if that fails. So a
-restart repeats nothing and loses nothing. If this program is killed while it acts, it acts again
-after the restart: the ``id`` of a moment tells a receiver that it is the same.
+After each index run, every new file is searched. One transaction records in a small database beside
+the store that a file was checked, and its moments that are likely enough. A thread then runs the
+command or calls the webhook, and retries with growing pauses if that fails. So a restart repeats
+nothing and loses nothing. If this program is killed during an action, the action is repeated after
+the restart; receivers recognise the moment by its ``id``.
 
-Names of files are chosen by others. A command is started without a shell, its arguments are those
-of the command line alone, and it gets the moment as JSON on standard input and in its environment.
-A webhook gets the same JSON.
+File names are untrusted. A command is started without a shell, with only the arguments that the
+user typed, and gets the moment as JSON on standard input and in its environment. A webhook gets the
+same JSON.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from eaglenet.store.records import FileTable
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = (2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0)
-"""Pauses after failures; then a moment is given up."""
+"""Pauses in seconds after failures; after the last one a moment is given up."""
 MAX_PAUSE = 60.0
 COMMAND_SECONDS, WEBHOOK_SECONDS = 60.0, 15.0
 MAX_RIVALS = 300
-"""Other files that a new one is compared with: a size for which confidence was measured."""
+"""Number of files to compare a new one with; confidence was measured for this number."""
 MAX_HITS = 50
-"""Clips of a new file and its rivals; one that is not among them is not likely."""
+"""Maximum hits of a new file and the files it is compared with; later ones are unlikely."""
 APART = 10.0
-"""Seconds between two moments of a file; nearer ones are the same."""
+"""Minimum seconds between two moments of a file; closer ones are the same moment."""
 SECRETS = ("EAGLENET_TOKEN", "EAGLENET_SESSION")
-"""Variables that a command does not get."""
+"""Environment variables that are withheld from commands."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS alerts (id INTEGER PRIMARY KEY, query TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS files (
@@ -144,7 +144,7 @@ def as_json(moment: Mapping[str, Any]) -> bytes:
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *arguments: Any) -> None:
-        """Refuse: another address was not named by the user."""
+        """Refuse a redirect: the user did not choose its target."""
         return
 
 
@@ -170,7 +170,7 @@ def make_webhook(url: str) -> Act:
             raise ActionError(f"the webhook answered {error.code}") from None
         except (OSError, ValueError) as error:
             raise ActionError(f"the webhook cannot be reached: {error}") from error
-        except Exception as error:  # http.client has errors of its own kind.
+        except Exception as error:  # http.client has its own exceptions.
             raise ActionError(f"the webhook gave no valid answer: {error!r:.100}") from error
 
     return act
@@ -187,20 +187,20 @@ def memory_path(store: str | Path) -> Path:
 
 
 class Memory:
-    """Files that were looked at, and moments with their state: pending, done or given up."""
+    """Database of checked files, and of moments with their state: pending, done or given up."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # Names and moments are as private as the store.
+            # Queries and moments are as private as the store.
             path.touch(mode=0o600)
             self._connection = sqlite3.connect(path, check_same_thread=False)
             self._connection.executescript(SCHEMA)
         except (OSError, sqlite3.DatabaseError) as error:
             raise UsageError(
-                f"{path}: cannot be used to remember alerts ({error}); remove it to start again"
+                f"{path}: cannot be used for alerts ({error}); delete it to start again"
             ) from error
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class Memory:
             yield self._connection
 
     def begin(self, query: str, contents: Sequence[str]) -> int:
-        """Id of an alert. If it is new, files with these contents count as looked at."""
+        """Return the id of an alert. If it is new, files with these contents count as checked."""
         with self._transaction() as connection:
             row = connection.execute("SELECT id FROM alerts WHERE query = ?", (query,)).fetchone()
             if row is not None:
@@ -225,7 +225,7 @@ class Memory:
             return alert
 
     def checked_contents(self, alert: int) -> set[str]:
-        """Contents that were looked at."""
+        """Return the checked contents."""
         return self._contents("SELECT content FROM files WHERE alert = ?", alert)
 
     def contents_with_moments(self, alert: int) -> set[str]:
@@ -237,7 +237,7 @@ class Memory:
             return {content for (content,) in connection.execute(statement, (alert,))}
 
     def add(self, alert: int, content: str, moments: Sequence[Mapping[str, Any]]) -> None:
-        """Remember that a file was looked at, and its moments, which become pending."""
+        """Record that a file was checked, and its moments, which become pending."""
         rows = [
             (moment["id"], alert, content, json.dumps(moment), "pending", 0, 0.0)
             for moment in moments
@@ -283,7 +283,7 @@ class Sender(AbstractContextManager["Sender"]):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Finish what is being done; the rest stays pending for the next start."""
+        """Finish the current action; the others stay pending for the next start."""
         self._is_stopping = True
         self._wake.set()
         self._thread.join(COMMAND_SECONDS + 5)
@@ -309,7 +309,7 @@ class Sender(AbstractContextManager["Sender"]):
             return MAX_PAUSE
         name, moment, attempts, due = row
         pause = due - self.clock()
-        # No pause is longer: the clock of the machine was set back.
+        # No pause is this long: the clock of the machine was set back.
         if 0 < pause <= max(RETRY_SECONDS):
             return min(pause, MAX_PAUSE)
         self._send(name, moment, attempts)
@@ -318,7 +318,7 @@ class Sender(AbstractContextManager["Sender"]):
     def _send(self, name: str, moment: Mapping[str, Any], attempts: int) -> None:
         is_last = attempts >= len(RETRY_SECONDS)
         pause = 0.0 if is_last else RETRY_SECONDS[attempts]
-        # Before it acts, so that an action that ends this program does not do so forever.
+        # Counted before it acts, so that an action that ends this program is not repeated forever.
         self.memory.update(name, "pending", attempts + 1, self.clock() + pause)
         try:
             if self.act is not None:
@@ -400,7 +400,7 @@ class Alerts(AbstractContextManager["Alerts"]):
             pass
 
     def check(self) -> list[dict[str, Any]]:
-        """Look at files that are new since the last call; return their moments."""
+        """Check files that are new since the last call; return their moments."""
         contents = self._contents()
         new_moments = []
         for query, alert in self._ids.items():
@@ -462,7 +462,7 @@ def _not_measured(engine: Engine) -> UsageError:
 
 
 def _keep_distant(hits: Sequence[Hit]) -> list[Hit]:
-    """Hits of one file, best first, without those that nearly touch a better one."""
+    """Return the hits of one file, best first, without those too close to a better one."""
     distant_hits: list[Hit] = []
     for hit in hits:
         moment = hit.moment

@@ -1,4 +1,4 @@
-"""Tables of columns as Parquet files, Lance tables or CSV; the door to pyarrow and lancedb."""
+"""Tables as Parquet files, Lance tables or CSV; the only module with pyarrow and lancedb."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _batches(folder: Path, name: str, kind: Format) -> Iterator[Any]:
 
 def _to_arrow(arrow: Any, values: Any) -> Any:
     if isinstance(values, np.ndarray) and values.ndim == 2:
-        # A copy: fields of features are not aligned, and Arrow wants them to be.
+        # A copy: fields of features are not aligned, but Arrow requires it.
         flat = np.array(values, order="C").reshape(-1)
         return arrow.FixedSizeListArray.from_arrays(arrow.array(flat), values.shape[1])
     return arrow.array(values)

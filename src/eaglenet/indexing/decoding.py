@@ -32,7 +32,7 @@ Window = tuple[float, float]
 ClipKey = tuple[str, int]
 
 MIN_SHOT = 1.0
-"""Seconds; shorter shots are joined to the previous one."""
+"""Minimum seconds of a shot; shorter ones are joined to the previous one."""
 
 
 def check_splitting(splitting: Splitting) -> Splitting:
@@ -129,9 +129,9 @@ class ClipRequest:
     version: FileVersion | None = None
     """Version of the file that was hashed; a file replaced since then gives no clips."""
     duration: float = 0.0
-    """Seconds of the whole file, on which its time budget depends."""
+    """Duration of the whole file in seconds, on which its time budget depends."""
     uses_keyframes: bool = False
-    """Whether keyframes are enough, where a clip has some."""
+    """True if a clip may be decoded from keyframes only."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class ClipFailure:
     key: ClipKey
     reason: str
     is_temporary: bool = False
-    """Whether the file could not be read; its content may be fine."""
+    """True if the file could not be read; its content may be intact."""
 
 
 @dataclass(frozen=True)
@@ -250,14 +250,14 @@ def decoding_access(spec: FrameSpec, gpu_workers: int = 0) -> Access[ClipRequest
     )
 
 
-def check_decoded(request: ClipRequest, decoded: DecodedClips, spec: FrameSpec) -> None:
+def check_decoded(request: ClipRequest, result: DecodedClips, spec: FrameSpec) -> None:
     """Raise ``ValueError`` if these are not the clips of the request: a worker may be hostile."""
     keys = [(request.content, number) for number in request.numbers]
-    if [clip.key for clip in decoded.clips] != keys:
+    if [clip.key for clip in result.clips] != keys:
         raise ValueError("clips of another request")
-    if not 0 <= decoded.largest_error < math.inf:
-        raise ValueError(f"frames that are {decoded.largest_error} s off")
-    for clip, window in zip(decoded.clips, request.windows, strict=True):
+    if not 0 <= result.largest_error < math.inf:
+        raise ValueError(f"frames that are {result.largest_error} s off")
+    for clip, window in zip(result.clips, request.windows, strict=True):
         if isinstance(clip, ClipFailure):
             continue
         if (clip.path, clip.window) != (request.path, window):
@@ -300,7 +300,7 @@ def decode_clips(
 ) -> DecodedClips:
     """Decode the clips of a request in one pass over the file.
 
-    What a GPU does not decode whole is decoded again on the CPU.
+    Clips that a GPU does not decode completely are decoded again on the CPU.
     """
     try:
         require_version(request.path, request.version)
@@ -311,16 +311,16 @@ def decode_clips(
         return DecodedClips(tuple(ClipFailure(key, reason, is_temporary=True) for key in keys), 0.0)
     if gpu.is_used():
         with contextlib.suppress(VideoDecodeError):
-            decoded = _decode_clips(request, local, spec, step, overlap)
-            is_whole = all(isinstance(clip, ClipFrames) for clip in decoded.clips)
-            if is_whole and not decoded.largest_error:
-                return decoded
+            result = _decode_clips(request, local, spec, step, overlap)
+            is_whole = all(isinstance(clip, ClipFrames) for clip in result.clips)
+            if is_whole and not result.largest_error:
+                return result
         OPEN_FILES.close()
     with gpu.software():
-        decoded = _decode_clips(request, local, spec, step, overlap)
+        result = _decode_clips(request, local, spec, step, overlap)
     if gpu.is_used():
         OPEN_FILES.close()
-    return decoded
+    return result
 
 
 def _decode_clips(
@@ -328,7 +328,7 @@ def _decode_clips(
 ) -> DecodedClips:
     from_keyframes: dict[Window | None, DecodedVideo] = {}
     if request.uses_keyframes:
-        decoded = decode_keyframe_windows(
+        keyframe_videos = decode_keyframe_windows(
             local,
             spec,
             request.windows,
@@ -336,7 +336,7 @@ def _decode_clips(
             keep_open=True,
             overlap=overlap,
         )
-        from_keyframes = {video.window: video for video in decoded}
+        from_keyframes = {video.window: video for video in keyframe_videos}
     videos = dict(from_keyframes)
     rest = [window for window in request.windows if window not in from_keyframes]
     if rest:
@@ -362,7 +362,7 @@ def _decode_clips(
         is_quick = window in from_keyframes
         clips.append(ClipFrames(key, request.path, window, *arrays, thumbnail, is_quick))
     require_version(request.path, request.version)
-    # With fast sampling, the nearest keyframes are apart in undamaged files too.
+    # With fast sampling, frames differ from the sampled times in undamaged files too.
     errors = () if spec.fast else (video.largest_error for video in videos.values())
     return DecodedClips(tuple(clips), max(errors, default=0.0))
 

@@ -1,8 +1,8 @@
-"""Descriptions of clips: sentences that a vision model on a chat server writes about frames.
+"""Describe clips with sentences that a vision model on a chat server writes.
 
 An index run sends the contact sheet of each clip to the server, once. Descriptions are stored and
-searched like other transcript lines. Text that is visible in a frame may end up in a sentence, and
-can do no more than that: sentences are searched and shown, never followed.
+searched like other transcript lines. Text in a frame may end up in a sentence, but has no other
+effect: sentences are searched and displayed, never obeyed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
 
 MAX_CLIPS = 20_000
-"""Clips per file that are described: about two days of video."""
+"""Maximum clips per file to describe: about two days of video."""
 MAX_REFUSALS = 3
-"""Unusable replies in a row after which the server is not asked any more in this run."""
+"""Unusable replies in a row after which nothing more is sent to the server in this run."""
 
 Windows = Mapping[str, Sequence[tuple[float, float]]]
 """First and last second of the clips of a file, by content hash, in order of time."""
@@ -130,7 +130,7 @@ class ClipDescriber:
         return read_sentences(reply)
 
     def load(self) -> None:
-        """Refuse a server of several models before a long run; one that is down is asked later."""
+        """Refuse a server with several models before a long run; if it is down, try it later."""
         with suppress(ChatError):
             _ = self.name
 
@@ -138,7 +138,7 @@ class ClipDescriber:
         self._deadline = None
 
     def read(self, request: ChunkRequest, decoded: Sequence[Pixels]) -> ChunkLines:
-        """Lines for one clip; without them the next run begins here, unless others follow."""
+        """Return the lines of one clip; without any here and later, the next run begins here."""
         assert isinstance(request, ClipRequest)
         if self._deadline is None:
             self._until = request.start
@@ -146,7 +146,7 @@ class ClipDescriber:
             self._deadline = time.monotonic() + budget
         seconds_left = self._deadline - time.monotonic()
         if seconds_left <= 0:
-            self.problems[request.path] = "descriptions: time is over; index again to continue"
+            self.problems[request.path] = "descriptions: out of time; index again to continue"
             return ChunkLines([], self._until)
         lines: list[TranscriptLine] = []
         if decoded:
@@ -188,14 +188,16 @@ class DescriptionRun(RecognitionRun):
         try:
             super().run(files, workers)
         except ChatError as error:
-            # Not of a file: the next run asks again.
+            # Not a problem of a file: the next run tries again.
             problems[self.describer.server.url] = f"descriptions: {error}"
         self.transcripts.problems.update(problems)
 
-    def _requests(self, pending: dict[str, tuple[IndexedFile, float]]) -> Iterator[ChunkRequest]:
+    def _requests(
+        self, pending_files: dict[str, tuple[IndexedFile, float]]
+    ) -> Iterator[ChunkRequest]:
         if self._windows is None:
-            self._windows = clip_windows(self.snapshot, pending)
-        for content, (file, begin) in pending.items():
+            self._windows = clip_windows(self.snapshot, pending_files)
+        for content, (file, begin) in pending_files.items():
             windows = [span for span in self._windows.get(content, ()) if span[0] >= begin]
             for number, (start, end) in enumerate(windows):
                 is_end = number + 1 == len(windows)

@@ -42,11 +42,11 @@ MIN_INT8_BYTES = 2 * 2**20
 
 def prepare_for_precision(
     method: Method | LightModel,
-    requested: str,
+    choice: str,
     files: Sequence[CandidateFile],
     executor_supports_int8: Callable[[], bool] = lambda: True,
 ) -> tuple[Method | LightModel, str]:
-    """Choose a precision for these files; returns the model to encode with, and the precision.
+    """Choose a precision for these files; return the model to encode with, and the precision.
 
     ``auto`` chooses bf16 if the machine multiplies it fast. Otherwise it chooses int8 if the
     machine is fast in it, there is much to encode, onnxruntime is installed, and the model's
@@ -54,12 +54,12 @@ def prepare_for_precision(
     ``executor_supports_int8`` is called only if its answer decides. A compact model without torch
     has no bf16.
     """
-    precision = choose_precision(method.device, requested)
-    if isinstance(method, LightModel) and requested == AUTO:
+    precision = choose_precision(method.device, choice)
+    if isinstance(method, LightModel) and choice == AUTO:
         precision = "int8" if has_fast_int8("cpu") else "fp32"
     if precision != "int8":
         return method, precision
-    if requested != AUTO:
+    if choice != AUTO:
         return to_int8(method), "int8"
     if sum(file.size for file in files) < MIN_INT8_BYTES:
         logger.info("encoding in fp32: preparing int8 takes longer than so few files")
@@ -125,7 +125,7 @@ class ClipEncoding:
     def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipBatch | ClipFailure | Damage]:
         """Yield encoded clips, failures and damage; clips of one file may be in several batches."""
         spec, splitting = self.manifest.frame_spec, self.manifest.splitting
-        decoded = decode_ahead(
+        clips = decode_ahead(
             requests,
             spec,
             self.workers,
@@ -134,7 +134,7 @@ class ClipEncoding:
             self.gpu_workers,
             splitting.overlap,
         )
-        return self.encode(decoded)
+        return self.encode(clips)
 
     def encode(
         self, items: Iterable[ClipFrames | ClipFailure | Damage]
@@ -148,9 +148,9 @@ class ClipEncoding:
             batch.append(item)
             if len(batch) == self.batch_size:
                 start = time.perf_counter()
-                encoded, batch = self._encode(batch), []
+                clips, batch = self._encode(batch), []
                 self._adapt(time.perf_counter() - start)
-                yield encoded
+                yield clips
         if batch:
             yield self._encode(batch)
 
@@ -186,9 +186,9 @@ class ClipEncoding:
         """Vectors and features of clips."""
         method = self.method
         if isinstance(method, LightModel):
-            encoded = method.encode_frames(frames, mask, cast("Any", self.precision))
-            arrays = {"frames": encoded, "mask": mask, SECONDS: seconds}
-            return mean_of_frames(encoded, mask), arrays
+            vectors = method.encode_frames(frames, mask, cast("Any", self.precision))
+            arrays = {"frames": vectors, "mask": mask, SECONDS: seconds}
+            return mean_of_frames(vectors, mask), arrays
         return self._torch_features(method, frames, mask, seconds)
 
     def _torch_features(

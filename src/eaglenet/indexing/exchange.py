@@ -264,10 +264,10 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
 
 
 def _indexed_file(row: dict[str, Any]) -> IndexedFile:
-    unknown = {
+    optional_values = {
         name: None for name in OPTIONAL if row.get(name) in ("", None) or row[name] != row[name]
     }
-    return _read_record(IndexedFile, {**row, **unknown, "tags": json.loads(row["tags"])})
+    return _read_record(IndexedFile, {**row, **optional_values, "tags": json.loads(row["tags"])})
 
 
 def _read_record(kind: type[Record], row: dict[str, Any]) -> Record:

@@ -45,8 +45,8 @@ class Executor(Protocol):
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
         """Return every clip, encoded or failed, and damage before the clips it concerns.
 
-        ``requests`` is long, slow and lazy: it inspects files as it is read, and should be read
-        only a little ahead of the work. It may be read in another thread, but in one at a time.
+        ``requests`` is a long, slow iterator that inspects files on demand: read it only a little
+        ahead of the work. It may be read in another thread, but by one thread at a time.
         """
         ...
 
@@ -71,7 +71,7 @@ class ExecutorFactory(Protocol):
     """Entry of :data:`EXECUTORS`.
 
     It may have a ``require()`` that raises an error if an extra is not installed, and a
-    ``supports_int8(cluster)`` that tells whether all of its machines are fast in int8.
+    ``supports_int8(cluster)`` that returns whether all of its machines are fast in int8.
     """
 
     def __call__(self, settings: ExecutorSettings) -> Executor: ...
@@ -94,7 +94,7 @@ def find_executor(name: str) -> ExecutorFactory:
 
 
 def supports_int8(factory: ExecutorFactory, cluster: ClusterOptions) -> bool:
-    """Whether the machines that encode multiply int8 fast; False if the executor cannot tell."""
+    """Return whether the machines that encode are fast in int8; False if that is unknown."""
     supports = getattr(factory, "supports_int8", None)
     return supports is not None and bool(supports(cluster))
 
@@ -145,13 +145,13 @@ MIN_GPU_BYTES = 128 * 2**20
 
 
 def num_workers(
-    files: Sequence[CandidateFile], requested: int | None, *, encodes_on_gpu: bool = False
+    files: Sequence[CandidateFile], number: int | None, *, encodes_on_gpu: bool = False
 ) -> int:
     """Number of decoding processes. Zero only on request: a bad file must not end the run."""
     cores = num_cores()
-    if requested is not None:
+    if number is not None:
         # One long video keeps every core busy, but more workers need more files.
-        return min(max(0, requested), max(cores, len(files)))
+        return min(max(0, number), max(cores, len(files)))
     if sum(file.size for file in files) < 32 * 2**20 and len(files) < 64:
         return 1
     return cores if encodes_on_gpu else min(MAX_WORKERS, cores)

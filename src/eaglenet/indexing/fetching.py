@@ -45,7 +45,7 @@ CHUNK = 16 * 2**20
 
 
 def find_objects(url: str) -> Iterator[CandidateFile]:
-    """Yield the videos and images under an address, by suffix, or the object at that address."""
+    """Yield the videos and images under a URL, recognised by suffix, or the object at that URL."""
     folder, count = ObjectFolder(url.rstrip("/")), 0
     for entry in folder.list():
         name = PurePosixPath(entry.url).name
@@ -99,10 +99,10 @@ def current_version(path: str) -> FileVersion:
     """:func:`version_of` for files and objects."""
     if not is_object_url(path):
         return version_of(path)
-    shared = shared_file(path)
-    if shared is not None:
-        shared.require_descriptor()
-        return shared.version or (0, 0, 0, 0)
+    file = shared_file(path)
+    if file is not None:
+        file.require_descriptor()
+        return file.version or (0, 0, 0, 0)
     return _version(_entry(path))
 
 
@@ -130,17 +130,17 @@ def local_path(path: str) -> str:
 
 
 def share(path: str, folders: Sequence[str] = ()) -> SharedFile:
-    """Open a file or object for a worker, which cannot; downloads an object.
+    """Open a file or object for a worker, which cannot open files; an object is downloaded.
 
-    A file that lies in none of ``folders`` (real paths) is refused: since it was found, it or a
-    folder above it may have become a link.
+    A file that lies in none of ``folders`` (real paths) is refused: it or a
+    folder above it may have been replaced by a link since it was listed.
     """
     if not is_object_url(path):
-        shared = share_file(path)
-        if folders and shared.descriptor is not None and _is_outside(shared, folders):
-            shared.close()
+        file = share_file(path)
+        if folders and file.descriptor is not None and _is_outside(file, folders):
+            file.close()
             return SharedFile(path, error=PermissionError(errno.EPERM, LEADS_OUT, path))
-        return shared
+        return file
     try:
         version = _version(_entry(path))
         return replace(share_file(_download(path)), path=path, version=version)
@@ -148,8 +148,8 @@ def share(path: str, folders: Sequence[str] = ()) -> SharedFile:
         return SharedFile(path, error=OSError(error.errno, error.strerror or str(error), path))
 
 
-def _is_outside(shared: SharedFile, folders: Sequence[str]) -> bool:
-    return leads_out(opened_path(shared.require_descriptor(), shared.path), folders)
+def _is_outside(file: SharedFile, folders: Sequence[str]) -> bool:
+    return leads_out(opened_path(file.require_descriptor(), file.path), folders)
 
 
 def _candidate(entry: ObjectEntry) -> CandidateFile:

@@ -1,4 +1,4 @@
-"""Files to index: finding them, noticing changes, and reading the tags that people give them."""
+"""Find the files to index, detect changes, and read tables of tags."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FileVersion = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class CandidateFile:
-    """A file that may be a video or image; ``problem`` says why it cannot even be tried."""
+    """A file that may be a video or image; ``problem`` says why it cannot be opened."""
 
     path: str
     size: int
     modified_ns: int
     problem: str = ""
     is_sure: bool = True
-    """False if only its first bytes look like a video's; then nothing is reported if it is none."""
+    """False if only its first bytes look like a video; then it is not reported if it is none."""
     folders: tuple[str, ...] = field(default=(), compare=False)
     """Real paths of folders, one of which must contain the file when it is opened; empty: any."""
 

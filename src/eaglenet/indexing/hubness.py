@@ -1,4 +1,4 @@
-"""Hubness bank of a store: which one to use, and how to make one.
+"""Choose and make the hubness bank of a store.
 
 Some clips are close to every text and would match every query. Their scores are lowered by a
 hubness offset, computed from a fixed bank of texts when they are indexed (``scoring.hubness`` has

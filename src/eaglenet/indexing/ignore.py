@@ -64,7 +64,7 @@ class Pattern:
         """Compare with a path relative to the folder of the pattern, as a list of names."""
         if self.is_folder_only and not is_folder:
             return False
-        # As for "*" in a name: only the last "**" ever takes more names.
+        # As with "*" in a name: only the last "**" is ever extended.
         index = position = 0
         restart: tuple[int, int] | None = None
         while position < len(names):

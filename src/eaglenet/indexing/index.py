@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["IndexOptions", "index", "index_videos"]
 
 EXACT_SECONDS = 60.0
-"""Seconds of video that a run encodes exactly at once: some 4 s of work for `small` on two cores.
-A first pass over the keyframes of what follows makes it searchable, and a second one exact."""
+"""Seconds of video that a run encodes exactly from the start: about 4 s of work for `small` on two
+cores. Later files are first encoded from keyframes, then exactly in a second pass."""
 
 
 Fields = ParamSpec("Fields")
@@ -158,7 +158,7 @@ def index_videos(
         todo = run.todo(candidates, retry=options.retry)
         if todo:
             for recognizer in recognizers:
-                recognizer.load()  # Now, so that a wrong name does not end a long run.
+                recognizer.load()  # Checked now, so that a wrong name does not end a long run.
             source.require_same(writer.manifest, roots)
             run.encode(todo, executors.executor(todo), executors.exact_seconds)
         else:
@@ -300,8 +300,8 @@ class ModelSource:
     def manifest(self, roots: Sequence[str]) -> Manifest:
         """Manifest to open the store with.
 
-        A store that was made with the same settings is opened with its own manifest; whether the
-        model still is the same matters only once there is something to encode.
+        A store that was made with the same settings is opened with its own manifest. The model is
+        compared only when there is something to encode.
         """
         manifest = self._stored_manifest()
         if manifest is not None:
@@ -400,7 +400,7 @@ def check_request(
     if options.describe is not None:
         ChatServer(options.describe)
     make_executor = find_executor(options.executor)
-    kind_of(store).exists(str(store))  # Last: it may need the network.
+    kind_of(store).exists(str(store))  # Last, because it may need the network.
     return make_executor
 
 

@@ -29,7 +29,7 @@ from eaglenet.video.recording import Recording, read_recording
 LOOK_AHEAD = 6
 Result = TypeVar("Result")
 HASH_BYTES_PER_SECOND = 2 * 2**20
-"""Lower bound for the speed of a disk, for the time budget."""
+"""Minimum disk speed in bytes per second that the time budget assumes."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Inspection:
     problem: str = ""
     is_cut_short: bool = False
     is_temporary: bool = False
-    """Whether the problem may pass (permissions, a failing disk); then the next run tries again."""
+    """True if the problem may be temporary (permissions, a bad disk); the next run tries again."""
     is_video: bool = True
     version: FileVersion | None = None
     subtitles: EmbeddedSubtitles | None = None
     """Subtitles inside the file; None if they were not read."""
     recording: Recording | None = None
-    """When, where and with what the file was recorded; None if that was not read."""
+    """Time, place and camera of the recording; None if they were not read."""
 
 
 @dataclass(frozen=True)

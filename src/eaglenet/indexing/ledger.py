@@ -1,7 +1,7 @@
 """State of every file and content during a run: stored, pending, undecodable or new.
 
-The ledger decides and writes nothing: every call that settles a file returns a
-:class:`FileResult`, which the commit stores and the tally counts.
+The ledger makes decisions but writes nothing: every call that settles a file returns a
+:class:`FileResult`, which is committed and counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FileResult:
     file: IndexedFile
     outcome: Outcome
     is_new: bool = True
-    """Whether to store the file; False if it is stored already, or cannot be stored."""
+    """True if the file is to be stored; False if it is stored already, or cannot be."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class _PendingFile:
     num_clips: int
     num_requested: int
     """Clips to encode in this run; an interrupted run stored the others."""
-    waiting: set[int]
+    open_clips: set[int]
     """Numbers of the clips that are neither encoded nor failed."""
     failures: dict[int, str] = field(default_factory=dict)
     """Reasons by number of the clip."""
     temporary_failure: str = ""
-    """Why the file cannot be read for now; the next run tries its clips again."""
+    """Reason why the file cannot be read now; the next run tries its clips again."""
     is_cut_short: bool = False
     damage: float = 0.0
     """Seconds to the farthest frame that replaces one that did not decode."""
@@ -95,7 +95,7 @@ class _PendingFile:
 
     @property
     def progress(self) -> FileProgress:
-        num_tried = self.num_requested - len(self.waiting)
+        num_tried = self.num_requested - len(self.open_clips)
         return FileProgress(
             size=round(self.file.size * num_tried / self.num_requested),
             seconds=self.file.duration * num_tried / self.num_clips,
@@ -123,7 +123,7 @@ class Ledger:
         """Contents to complete, and the numbers of their clips from keyframes."""
         self.undecodable: dict[str, str] = {}
         """Contents without a single decodable clip, and the reason."""
-        self._pending: dict[str, _PendingFile] = {}
+        self._pending_files: dict[str, _PendingFile] = {}
 
     def check_unchanged(self, file: CandidateFile, *, retry: bool) -> FileResult | None:
         """Settle a file that has not changed, with its current tags; None if there is work."""
@@ -158,7 +158,7 @@ class Ledger:
         ]
 
     def reopen(self) -> None:
-        """Make contents incomplete that have clips from keyframes; their exact clips stay.
+        """Mark contents with clips from keyframes as incomplete; their exact clips stay.
 
         Files whose exact frames did not decode are left as they are.
         """
@@ -188,14 +188,19 @@ class Ledger:
         Beyond ``exact_seconds`` of video, keyframes are requested. May run in another thread: it
         changes nothing here.
         """
-        complete, requested = frozenset(self.complete), set()
+        complete, requested_contents = frozenset(self.complete), set()
         seconds = 0.0
         for file in inspections:
             yield file
             content = file.content
-            if file.problem or not file.is_video or content in complete or content in requested:
+            if (
+                file.problem
+                or not file.is_video
+                or content in complete
+                or content in requested_contents
+            ):
                 continue
-            requested.add(content)
+            requested_contents.add(content)
             seconds += file.duration
             uses_keyframes = seconds > exact_seconds
             stored_numbers = self.partial.get(content, frozenset())
@@ -208,7 +213,7 @@ class Ledger:
         """Add a file as pending, or settle it if none of its clips have to be encoded."""
         file, content = inspection.file, inspection.content
         if not inspection.is_video:
-            # Stored, so that the next run does not need the decoder to know it.
+            # Stored, so that the next run knows it without decoding.
             result = _failed_result(file, content, NO_VIDEO)
             return [dataclasses.replace(result, outcome="other")]
         if inspection.problem:
@@ -220,8 +225,8 @@ class Ledger:
             if existing.camera is None:
                 existing = dataclasses.replace(existing, **recording_values(inspection.recording))
             return [self._alias(file, existing)]
-        if content in self._pending:
-            self._pending[content].copies.append(file)
+        if content in self._pending_files:
+            self._pending_files[content].copies.append(file)
             return []
         if content in self.undecodable:
             return [_failed_result(file, content, self.undecodable[content])]
@@ -238,21 +243,21 @@ class Ledger:
             **recording_values(inspection.recording),
         )
         numbers = range(len(inspection.windows))
-        waiting = set(numbers) - self.partial.get(content, frozenset())
-        self._pending[content] = pending = _PendingFile(
+        open_clips = set(numbers) - self.partial.get(content, frozenset())
+        self._pending_files[content] = pending_file = _PendingFile(
             indexed_file,
             len(numbers),
-            len(waiting),
-            waiting,
+            len(open_clips),
+            open_clips,
             is_cut_short=inspection.is_cut_short,
             from_keyframes=self.reopened.get(content, frozenset()),
         )
-        return [] if waiting else self._settle(pending)
+        return [] if open_clips else self._settle(pending_file)
 
     def select_pending(self, batch: ClipBatch) -> ClipBatch:
-        """Encoded clips that are still waited for; work may be done twice."""
+        """Select the encoded clips that are still pending; work may be done twice."""
         first = {key: index for index, key in reversed(list(enumerate(batch.keys)))}
-        indices = sorted(index for key, index in first.items() if self._is_waiting(key))
+        indices = sorted(index for key, index in first.items() if self._is_open(key))
         return batch if len(indices) == len(batch) else batch[indices]
 
     def record_clips(self, batch: ClipBatch) -> list[FileResult]:
@@ -260,18 +265,18 @@ class Ledger:
         return [result for key in batch.keys for result in self._record(key)]
 
     def record_failure(self, failure: ClipFailure) -> list[FileResult]:
-        if not self._is_waiting(failure.key):
+        if not self._is_open(failure.key):
             return []
-        pending = self._pending[failure.key[0]]
+        pending_file = self._pending_files[failure.key[0]]
         if failure.is_temporary:
-            pending.temporary_failure = failure.reason
-        pending.failures[failure.key[1]] = failure.reason
+            pending_file.temporary_failure = failure.reason
+        pending_file.failures[failure.key[1]] = failure.reason
         return self._record(failure.key)
 
     def record_damage(self, damage: Damage) -> None:
-        pending = self._pending.get(damage.content)
-        if pending is not None:
-            pending.damage = max(pending.damage, damage.seconds)
+        pending_file = self._pending_files.get(damage.content)
+        if pending_file is not None:
+            pending_file.damage = max(pending_file.damage, damage.seconds)
 
     def record_commit(self, files: Iterable[IndexedFile]) -> None:
         """Add files that are stored now."""
@@ -284,35 +289,39 @@ class Ledger:
 
     def progress(self) -> list[FileProgress]:
         """Progress of the pending files."""
-        return [pending.progress for pending in self._pending.values()]
+        return [pending_file.progress for pending_file in self._pending_files.values()]
 
-    def _is_waiting(self, key: ClipKey) -> bool:
-        pending = self._pending.get(key[0])
-        return pending is not None and key[1] in pending.waiting
+    def _is_open(self, key: ClipKey) -> bool:
+        pending_file = self._pending_files.get(key[0])
+        return pending_file is not None and key[1] in pending_file.open_clips
 
     def _record(self, key: ClipKey) -> list[FileResult]:
-        pending = self._pending[key[0]]
-        pending.waiting.discard(key[1])
-        return [] if pending.waiting else self._settle(pending)
+        pending_file = self._pending_files[key[0]]
+        pending_file.open_clips.discard(key[1])
+        return [] if pending_file.open_clips else self._settle(pending_file)
 
-    def _settle(self, pending: _PendingFile) -> list[FileResult]:
+    def _settle(self, pending_file: _PendingFile) -> list[FileResult]:
         """Settle a file and its copies once all clips have been tried."""
-        indexed_file = pending.file
+        indexed_file = pending_file.file
         content = indexed_file.content
-        del self._pending[content]
+        del self._pending_files[content]
         first = CandidateFile(indexed_file.path, indexed_file.size, indexed_file.modified_ns)
-        files = (first, *pending.copies)
-        if pending.temporary_failure:
+        files = (first, *pending_file.copies)
+        if pending_file.temporary_failure:
             # Reported but not stored: otherwise the next run would not try the file again.
-            results = [_failed_result(file, content, pending.temporary_failure) for file in files]
+            results = [
+                _failed_result(file, content, pending_file.temporary_failure) for file in files
+            ]
             return [dataclasses.replace(result, is_new=False) for result in results]
-        num_good = pending.num_clips - len(pending.lost_reasons)
+        num_good = pending_file.num_clips - len(pending_file.lost_reasons)
         if not num_good:
-            reason = self.undecodable[content] = pending.lost_reasons[0]
+            reason = self.undecodable[content] = pending_file.lost_reasons[0]
             return [_failed_result(file, content, reason) for file in files]
-        indexed_file = dataclasses.replace(indexed_file, num_clips=num_good, reason=pending.reason)
+        indexed_file = dataclasses.replace(
+            indexed_file, num_clips=num_good, reason=pending_file.reason
+        )
         self.complete[content] = indexed_file
-        copies = [self._alias(file, indexed_file) for file in pending.copies]
+        copies = [self._alias(file, indexed_file) for file in pending_file.copies]
         outcome: Outcome = "completed" if content in self.reopened else "encoded"
         return [FileResult(indexed_file, outcome), *copies]
 

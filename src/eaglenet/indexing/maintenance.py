@@ -1,4 +1,4 @@
-"""Upkeep of a store: remove files; replace it by a store of the same files with another model."""
+"""Remove files from a store; replace it with a store of the same files and another model."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ def require_distinct_stores(new: str | Path, old: str | Path) -> None:
         )
 
 
-def require_complete(new: str | Path, old: str | Path, failed: Iterable[str] = ()) -> None:
+def require_complete(new: str | Path, old: str | Path, failed_paths: Iterable[str] = ()) -> None:
     """Raise an error if a new store lacks files of the one it should replace.
 
-    Otherwise an unmounted disk could replace a full store. ``failed`` files were tried and
+    Otherwise an unmounted disk could replace a full store. Files in ``failed_paths`` were tried and
     reported.
     """
     old_paths, new_paths = (
         {path for paths in open_store(store).snapshot().files().paths for path in paths}
         for store in (old, new)
     )
-    lacking = sorted(old_paths - new_paths - set(failed))
+    lacking = sorted(old_paths - new_paths - set(failed_paths))
     if lacking or (old_paths and not new_paths):
         names = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
         raise StoreError(

@@ -55,7 +55,7 @@ class IndexOptions:
     splitting: Splitting = field(default_factory=Splitting)
     quick: bool = option(
         False,
-        "Stop when all can be searched by keyframes; a later run without it completes the clips.",
+        "Stop when all files can be searched by keyframes; run again without it for exact clips.",
     )
     fast: bool = option(False, "Use the nearest keyframes instead of exact frames.", group="Clips")
     exclude: tuple[str, ...] = option(

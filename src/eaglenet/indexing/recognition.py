@@ -38,7 +38,7 @@ CUT_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class ChunkRequest:
-    """A chunk of a file to decode; the last one goes on to the end of the file."""
+    """A chunk of a file to decode; the last one extends to the end of the file."""
 
     content: str
     path: str
@@ -76,7 +76,7 @@ class Recognizer(Protocol):
         ...
 
     def load(self) -> None:
-        """Load the model, which takes seconds; nothing if it is loaded."""
+        """Load the model, which takes seconds, unless it is loaded."""
         ...
 
     def begin(self) -> None:
@@ -163,7 +163,7 @@ def decode_frame_chunk(request: ChunkRequest) -> list[DistinctFrame]:
 def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     """Decode the audio of a chunk between two quiet moments; None if there is none.
 
-    Both ends depend only on the audio around them, so neighbouring chunks meet.
+    Each end depends only on the audio around it, so neighbouring chunks join without a gap.
     """
     first = max(request.start - CUT_SECONDS, 0.0)
     last = request.end + (1.0 if request.is_last else CUT_SECONDS)
@@ -210,9 +210,9 @@ class RecognitionRun:
         self.progress = progress
 
     def run(self, files: Iterable[IndexedFile], workers: int) -> None:
-        """Read what is not read yet; a failed file is reported and the next one read."""
-        pending = self._pending(files)
-        total = sum(1 for _ in self._requests(pending))
+        """Read the remaining files; one that fails is reported, and the next one is read."""
+        pending_files = self._pending_files(files)
+        total = sum(1 for _ in self._requests(pending_files))
         if not total:
             return
         self.recognizer.load()
@@ -225,7 +225,7 @@ class RecognitionRun:
         )
         outcomes = map_ahead(
             self.recognizer.decode,
-            self._requests(pending),
+            self._requests(pending_files),
             workers=workers,
             prefetch=PREFETCH,
             budget=budget,
@@ -241,7 +241,7 @@ class RecognitionRun:
                 continue
             if source is None or source.content != request.content:
                 # Later lines are of a run that was killed, or of another model.
-                keep_until = pending[request.content][1]
+                keep_until = pending_files[request.content][1]
                 source = self._begin(request.content, keep_until)
             if isinstance(outcome, Failure):
                 failed_contents.add(request.content)
@@ -253,23 +253,25 @@ class RecognitionRun:
             keep_until = INFINITY
         report_progress(self.progress, title, total, total)
 
-    def _pending(self, files: Iterable[IndexedFile]) -> dict[str, tuple[IndexedFile, float]]:
+    def _pending_files(self, files: Iterable[IndexedFile]) -> dict[str, tuple[IndexedFile, float]]:
         """Files to read by content, and the second to start at."""
-        pending: dict[str, tuple[IndexedFile, float]] = {}
+        pending_files: dict[str, tuple[IndexedFile, float]] = {}
         for file in files:
             source = self.transcripts.sources.get((file.content, self.recognizer.kind, ""))
             if source is None or source.reader != self.recognizer.name:
-                pending.setdefault(file.content, (file, 0.0))
+                pending_files.setdefault(file.content, (file, 0.0))
             elif source.status == "failed" and not self.transcripts.retry:
                 self.transcripts.known_problems[file.path] = source.reason
             elif source.until != INFINITY or source.status == "failed":
-                pending.setdefault(file.content, (file, source.until))
-        return pending
+                pending_files.setdefault(file.content, (file, source.until))
+        return pending_files
 
-    def _requests(self, pending: dict[str, tuple[IndexedFile, float]]) -> Iterator[ChunkRequest]:
+    def _requests(
+        self, pending_files: dict[str, tuple[IndexedFile, float]]
+    ) -> Iterator[ChunkRequest]:
         size = self.recognizer.seconds
-        for content, (file, begin) in pending.items():
-            # Chunks of speech lie on a grid, so that they meet wherever a run was interrupted.
+        for content, (file, begin) in pending_files.items():
+            # Chunks of speech lie on a grid, so that they join wherever a run was interrupted.
             start = round(begin / size) * size if self.recognizer.kind == "speech" else begin
             while True:
                 end = start + size

@@ -26,7 +26,7 @@ class IndexProgress:
     clips: int
     """Clips stored in this pass, including those of unfinished files."""
     is_completing: bool = False
-    """Whether clips from keyframes are being replaced by exact ones: the second pass."""
+    """True in the second pass, which replaces clips from keyframes with exact ones."""
 
     @property
     def speed(self) -> float:
@@ -50,11 +50,11 @@ class FileProblem:
     path: str
     reason: str
     is_known: bool = False
-    """True if an earlier run found it, and this one did not try the file again."""
+    """True if an earlier run reported it, and this one did not try the file again."""
 
 
 NO_VIDEO = "neither a video nor an image"
-"""Reason for a file that only begins like a video: a sound file, for example."""
+"""Reason for a file that begins like a video but is none, such as a sound file."""
 DAMAGED = "damaged: "
 """Prefix of the reason for a file that is in the store although parts of it do not decode."""
 

@@ -47,12 +47,12 @@ PROGRESS_SECONDS = 1.0
 
 COMMIT_CLIPS = 256
 COMMIT_SECONDS = 15.0
-"""A crash costs at most this many clips or seconds of work, whichever comes first."""
+"""Clips and seconds between commits, whichever comes first; a crash loses no more work."""
 PAUSE_FACTOR = 4.0
 """Commits to object storage take long; the pause between two is at least this many times as long
 as the last one took, so committing takes at most a fifth of the time."""
 MAX_CLIPS = 16 * COMMIT_CLIPS
-"""Clips held in memory at most, even during the pause."""
+"""Maximum clips held in memory, even during the pause."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Commit:
         return num_clips >= COMMIT_CLIPS or seconds >= COMMIT_SECONDS
 
     def write(self) -> CommitResult:
-        """Make everything durable and visible; after an error, all of it still waits."""
+        """Make everything durable and visible; after an error, all of it is still pending."""
         start = time.monotonic()
         self.writer.commit(Changes(clips=self._clips, files=self._files))
         result = CommitResult(self._files, sum(map(len, self._clips)))
@@ -105,7 +105,7 @@ class Commit:
 
 
 class Tally:
-    """Counts the outcomes of files, and what of them is committed."""
+    """Counts the outcomes of files, and the committed ones."""
 
     def __init__(self) -> None:
         self._start = self._pass_start = time.monotonic()
@@ -119,16 +119,16 @@ class Tally:
         self._images = 0
         self._todo: set[str] = set()
         self._total = self._bytes_total = self._bytes_done = 0
-        self._done = self._skipped = self._clips = 0
+        self._num_done = self._num_skipped = self._clips = 0
         self._hours_done = 0.0
         self._uncommitted: dict[str, FileProgress] = {}
 
     def begin(self, todo: Sequence[CandidateFile], *, is_completing: bool = False) -> None:
-        """Set the files that have to be inspected, and count a pass from 0."""
+        """Start a pass: set the files to inspect, and reset its counts."""
         self._pass_start = time.monotonic()
         if is_completing:
             self._is_completing, self._searchable_after = True, self._pass_start - self._start
-        self._bytes_done = self._done = self._skipped = self._clips = 0
+        self._bytes_done = self._num_done = self._num_skipped = self._clips = 0
         self._hours_done = 0.0
         self._uncommitted = {}
         self._todo = {file.path for file in todo}
@@ -177,8 +177,8 @@ class Tally:
             if file.path in self._todo:
                 self._todo.discard(file.path)
                 self._bytes_done += file.size
-                self._done += file.status == "done"
-                self._skipped += file.status == "failed"
+                self._num_done += file.status == "done"
+                self._num_skipped += file.status == "failed"
                 self._hours_done += file.duration / 3600 if file.status == "done" else 0.0
         return self.progress(unfinished, path=result.files[-1].path if result.files else "")
 
@@ -188,8 +188,8 @@ class Tally:
         return IndexProgress(
             path=path,
             total=self._total,
-            done=self._done,
-            skipped=self._skipped,
+            done=self._num_done,
+            skipped=self._num_skipped,
             hours=self._hours_done + sum(part.seconds for part in parts) / 3600,
             bytes_total=self._bytes_total,
             bytes_done=self._bytes_done + sum(part.size for part in parts),
@@ -293,11 +293,11 @@ class IndexRun:
                     self._report_progress(self.tally.progress(self.ledger.progress()))
             self._begin_inspected()
         finally:
-            # Also after Ctrl-C: the next run skips what is stored now.
+            # Also after Ctrl-C, so that the next run skips these clips.
             self.write()
 
     def read_recordings(self, files: Iterable[CandidateFile], workers: int, limits: Limits) -> None:
-        """Read when and where files were recorded that an earlier eaglenet indexed."""
+        """Read the recording times and places of files that an earlier eaglenet indexed."""
         # Objects would have to be downloaded for it; they stay unknown until they change.
         local = (file.path for file in files if not is_object_url(file.path))
         paths = self.ledger.without_recording(local)
@@ -314,7 +314,7 @@ class IndexRun:
         self.commit.write()
 
     def write(self) -> None:
-        """Commit everything that waits."""
+        """Commit everything that is pending."""
         self._write()
         self.transcripts.write()
 

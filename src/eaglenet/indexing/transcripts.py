@@ -43,9 +43,9 @@ from eaglenet.video.pool import Failure
 READER = "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again."""
 COMMIT_LINES = 5_000
-"""Lines held in memory at most; a killed run reads their sources again."""
+"""Maximum lines held in memory; after a kill, their sources are read again."""
 COMMIT_WINDOWS = 500
-"""Windows per commit; a killed run encodes as many again."""
+"""Windows per commit; after a kill, as many are encoded again."""
 WINDOWS_TITLE = "encoding transcripts"
 
 
@@ -73,8 +73,8 @@ class TranscriptRun:
         self.problems: dict[str, str] = {}
         """Reasons by path, of this run."""
         self.known_problems: dict[str, str] = {}
-        """The same of earlier runs; what failed is not tried again until it changes."""
-        self._waiting: dict[SourceKey, SourceLines] = {}
+        """Reasons by path, of earlier runs; failed sources are retried only when they change."""
+        self._pending_sources: dict[SourceKey, SourceLines] = {}
         self._num_waiting = 0
 
     def add_inspected(self, inspection: Inspection) -> None:
@@ -103,9 +103,9 @@ class TranscriptRun:
         self.write()
 
     def write(self) -> None:
-        """Commit sources that wait, with their lines."""
-        self._store(list(self._waiting.values()))
-        self._waiting, self._num_waiting = {}, 0
+        """Commit pending sources with their lines."""
+        self._store(list(self._pending_sources.values()))
+        self._pending_sources, self._num_waiting = {}, 0
 
     def store_chunk(
         self, source: Source, lines: Sequence[TranscriptLine], keep_until: float
@@ -168,7 +168,7 @@ class TranscriptRun:
         try:
             lines = read_subtitles(Path(file.path))
         except OSError as error:
-            # May pass; the next run tries again.
+            # May be temporary; the next run tries again.
             self.problems[file.path] = f"subtitles: {error.strerror or error}"
             return
         except ValueError as error:
@@ -198,19 +198,19 @@ class TranscriptRun:
         self._add(source, store_lines(subtitles.lines))
 
     def _add(self, source: Source, lines: Sequence[Line]) -> None:
-        self._waiting[source.key] = SourceLines(source, lines)
+        self._pending_sources[source.key] = SourceLines(source, lines)
         self._num_waiting += len(lines)
         if self._num_waiting >= COMMIT_LINES:
             self.write()
 
     def _is_embedded_read(self, content: str, video: str) -> bool:
         key: SourceKey = (content, "subtitle", "")
-        waiting = self._waiting.get(key)
-        source = waiting.source if waiting is not None else self.sources.get(key)
+        pending_source = self._pending_sources.get(key)
+        source = pending_source.source if pending_source is not None else self.sources.get(key)
         if source is None or source.reader != READER:
             return False
         if source.status == "failed":
-            if self.retry and waiting is None:
+            if self.retry and pending_source is None:
                 return False
             self.known_problems[video] = source.reason
         return True
@@ -218,7 +218,7 @@ class TranscriptRun:
     def _drop_removed(
         self, beside: Mapping[str, Sequence[SubtitleFile]], folders: Collection[str]
     ) -> None:
-        """Drop subtitle files that were removed, or renamed for another video."""
+        """Remove the lines of subtitle files that were deleted, or renamed for another video."""
         self._drop(
             [
                 key
@@ -258,16 +258,16 @@ def encode_transcripts(
     keys = [
         key for key in writer.sources_without_windows(encoder.identity) if key[1] != "description"
     ]
-    pending: list[SourceWindows] = []
+    windows: list[SourceWindows] = []
     total = 0
     for number, key in enumerate(keys):
         report_progress(progress, WINDOWS_TITLE, number, len(keys))
-        pending.append(encode_source(encoder, key, writer.lines(key)))
-        total += len(pending[-1].vectors)
-        if sum(len(each.vectors) for each in pending) >= COMMIT_WINDOWS:
-            writer.commit(Changes(windows=pending))
-            pending = []
-    writer.commit(Changes(windows=pending))
+        windows.append(encode_source(encoder, key, writer.lines(key)))
+        total += len(windows[-1].vectors)
+        if sum(len(each.vectors) for each in windows) >= COMMIT_WINDOWS:
+            writer.commit(Changes(windows=windows))
+            windows = []
+    writer.commit(Changes(windows=windows))
     if keys:
         report_progress(progress, WINDOWS_TITLE, len(keys), len(keys))
     return total

@@ -93,7 +93,7 @@ def _convert(folder: Path, new: Path) -> list[str]:
         incomplete = sorted(
             file.path for file in files if file.status == "done" and file.content in lacking
         )
-        # After the end of the run: their clips stay for the next one.
+        # After the end of the run, so that their clips stay for the next one.
         writer.commit(Changes(removed_files=incomplete))
     return incomplete
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_DELAY = 60.0
-"""Seconds after which changes are indexed although other files are still changing."""
+"""Seconds after which changes are indexed even if other files are still changing."""
 MAX_QUIET = 300.0
 """Seconds between scans if the system reports changes; it may miss some."""
 State = dict[str, tuple[int, int]]
@@ -49,7 +49,7 @@ def watch(
     wait: Wait | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[IndexReport]:
-    """Index now, and again whenever files have changed and settled; yields each report.
+    """Index now, and again whenever files have changed and are complete; yield each report.
 
     The first run drops missing files only if ``options`` say so, later runs always do.
     """

@@ -32,31 +32,31 @@ from eaglenet.models.files import CONFIG, SCALES, WEIGHTS, local_folder
 # Weights stored in a quarter of their size: int8 matrices with one scale per row.
 
 SMALLEST = 4096
-"""Matrices of fewer entries save nothing worth their rounding."""
+"""Minimum entries of a matrix that is rounded; smaller ones save too little."""
 
 
 def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Round weights for storage."""
-    rounded: dict[str, Tensor] = {}
+    arrays: dict[str, Tensor] = {}
     for name, value in weights.items():
         if value.ndim != 2 or value.numel() < SMALLEST or not value.is_floating_point():
-            rounded[name] = value.half() if value.is_floating_point() else value
+            arrays[name] = value.half() if value.is_floating_point() else value
             continue
         scales = value.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
-        rounded[name] = (value.float() / scales).round().to(torch.int8)
-        rounded[name + SCALES] = scales
-    return rounded
+        arrays[name] = (value.float() / scales).round().to(torch.int8)
+        arrays[name + SCALES] = scales
+    return arrays
 
 
-def from_int8(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_int8(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`to_int8`; weights that were not stored so are left as they are."""
-    if not any(name.endswith(SCALES) for name in stored):
-        return dict(stored)
+    if not any(name.endswith(SCALES) for name in arrays):
+        return dict(arrays)
     weights: dict[str, Tensor] = {}
-    for name, value in stored.items():
+    for name, value in arrays.items():
         if name.endswith(SCALES):
             continue
-        scales = stored.get(name + SCALES)
+        scales = arrays.get(name + SCALES)
         if scales is None:
             weights[name] = value.float() if value.is_floating_point() else value
         elif value.ndim != 2 or scales.shape != (len(value), 1):
@@ -72,7 +72,7 @@ def from_int8(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 FORMAT = 1
 Storage = Literal["full", "int8"]
 MARGIN = 2**24
-"""Weights that a method's builder may take away from the towers."""
+"""Weights that a method's builder may remove from the towers."""
 
 
 def save(
@@ -82,9 +82,9 @@ def save(
     storage: Storage = "full",
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a model folder that :func:`load` gives back with bit-identical scores.
+    """Write a model folder; a model that :func:`load` reads from it has bit-identical scores.
 
-    Files are replaced one by one and whole, the configuration last; other files are left alone.
+    Each file is replaced atomically, the configuration last; other files are not changed.
     ``storage="int8"`` takes a quarter of the space and rounds the weights (:func:`to_int8`).
     ``weights`` replace the method's own state, which several processes may share.
     """
@@ -117,12 +117,11 @@ def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> M
     """Load a model in eval mode, with its tokenizer.
 
     Args:
-        name_or_folder: ``demo`` (the small model of the package, even where a folder of that name
-            lies about: write ``./demo`` for it), a folder written by :func:`save` or by training,
-            or a folder, file or hub id of any known tower family, or ``fast``, ``balanced``,
-            ``best`` or ``multilingual``, which gives the zero-shot model: the mean of its frames
-            against its sentence.
-        device: where it computes; ``auto`` is a GPU where there is one.
+        name_or_folder: ``demo`` (the model in the package; write ``./demo`` for a folder of that
+            name), a folder written by :func:`save` or by training, or a folder, file, hub id or
+            name (``fast``, ``balanced``, ``best``, ``multilingual``) of towers, which become the
+            zero-shot model: the cosine of the text and the mean of the frames.
+        device: device to compute on; ``auto`` uses a GPU if there is one.
     """
     return _find(name_or_folder).to(best_device() if device == AUTO else device).eval()
 
@@ -130,7 +129,7 @@ def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> M
 def load_for_texts(name_or_folder: str | Path) -> Method:
     """:func:`load` on a CPU, without reading the image tower: its weights are deferred.
 
-    They can be looked at (:mod:`eaglenet.encoders.weights`); ``encoder.release_vision`` is next.
+    Their shapes are known (:mod:`eaglenet.encoders.weights`). Call ``encoder.release_vision`` next.
     """
     with reading_on_demand():
         method = _find(name_or_folder)
@@ -189,11 +188,11 @@ def load_pretrained(name_or_folder: str | Path) -> Pretrained:
         raise ModelNotFoundError(
             f"{location} has no config.json; expected a folder of a known model ({families})"
         )
-    raise CheckpointError(f"{location}: a model of no known family (known: {families})")
+    raise CheckpointError(f"{location}: not a model of a known family (known: {families})")
 
 
 def _zero_shot(encoder: Encoder) -> Method:
-    """The method without parameters for towers as they are.
+    """Return the method without parameters for unchanged towers.
 
     The cosine of the text and the mean of the frames; for several vectors per text and per clip,
     the mean over the text's vectors of the best cosine with one of the clip's.
@@ -307,10 +306,10 @@ def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None
         ("are not of this model", set(weights) - set(expected)),
     ):
         if names:
-            listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+            first_names = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
             raise CheckpointError(
-                f"{folder / WEIGHTS}: {len(names)} weights {title}: {listed}; the file does not "
-                f"belong to this {CONFIG}"
+                f"{folder / WEIGHTS}: {len(names)} weights {title}: {first_names}; the file does "
+                f"not belong to this {CONFIG}"
             )
     for name, value in expected.items():
         if weights[name].shape != value.shape:
@@ -342,13 +341,14 @@ def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") 
     if method.encoder.family == "features" and own:
         raise UsageError(
             f"the method has adapters of its features ({', '.join(sorted(own)[:3])}): a head "
-            "beside a model reads the towers' own; train it with encoder.config.identity=true"
+            "beside a model reads the towers' own features; train it with "
+            "encoder.config.identity=true"
         )
     config = method.encoder.config
     if isinstance(config, FeatureConfig) and config.scaling != "none":
         raise UsageError(
-            "the method was trained on scaled features, and a head beside a model reads the "
-            "towers' own; train it with encoder.config.scaling=none"
+            "the method was trained on scaled features, but a head beside a model reads the "
+            "towers' own features; train it with encoder.config.scaling=none"
         )
     weights = {
         name: value.detach().cpu().contiguous().clone()

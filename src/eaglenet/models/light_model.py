@@ -29,7 +29,7 @@ from eaglenet.store.hubness import HubnessBank
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 MAX_RECENT = 64
-"""Texts whose vectors are cached."""
+"""Number of texts whose vectors are cached."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class NumpyText:
             tokens = self._norm(tokens + self._attend(tokens, block), f"{block}.ln_1")
             hidden = gelu(self._linear(tokens, f"{block}.mlp.up"))
             tokens = self._norm(tokens + self._linear(hidden, f"{block}.mlp.down"), f"{block}.ln_2")
-        # The projection is linear: of the mean it is the mean of the projections.
+        # The projection is linear, so it can be applied to the mean.
         mean: Array = self._product(tokens.mean(axis=0, keepdims=True), "projection.weight")[0]
         return mean
 
@@ -94,14 +94,14 @@ class NumpyText:
         scores = query @ key.transpose(0, 2, 1) / np.sqrt(np.float32(width // heads))
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
-        mixed = (scores @ value).transpose(1, 0, 2).reshape(count, width)
-        return self._linear(mixed, f"{block}.attention.out")
+        outputs = (scores @ value).transpose(1, 0, 2).reshape(count, width)
+        return self._linear(outputs, f"{block}.attention.out")
 
     def _linear(self, values: Array, name: str) -> Array:
         return self._product(values, f"{name}.weight") + self._array(f"{name}.bias")
 
     def _product(self, values: Array, name: str) -> Array:
-        """W x; the scales of an int8 matrix are applied to the products, of which there are few."""
+        """Return W x; the scales of an int8 matrix are applied to the products, which are few."""
         matrix = self._array(name)
         product: Array = values @ matrix.T
         scales = self._weight(name).scales
@@ -116,7 +116,7 @@ class NumpyText:
         return result
 
     def _array(self, name: str) -> Array:
-        """One weight in float32; of a matrix of products without its scales."""
+        """Return one weight in float32; a matrix without its scales."""
         if name not in self._arrays:
             weight = self._weight(name)
             is_product = weight.scales is not None and name != "positional_embedding"
@@ -143,12 +143,12 @@ class NumpyText:
 
 def gelu(values: Array) -> Array:
     """x (1 + erf(x / sqrt 2)) / 2; erf by Abramowitz and Stegun 7.1.26, within 1.5e-7."""
-    scaled = np.abs(values) * np.float32(0.7071067811865476)
-    t = 1 / (1 + np.float32(0.3275911) * scaled)
+    arguments = np.abs(values) * np.float32(0.7071067811865476)
+    t = 1 / (1 + np.float32(0.3275911) * arguments)
     series: Any = np.float32(1.061405429)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
         series = series * t + np.float32(coefficient)
-    erf = np.copysign(1 - series * t * np.exp(-np.square(scaled)), values)
+    erf = np.copysign(1 - series * t * np.exp(-np.square(arguments)), values)
     result: Array = values * (1 + erf) / 2
     return result
 
@@ -289,7 +289,7 @@ def mean_of_frames(frames: Array, mask: NDArray[np.bool_]) -> Array:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None if there is none. What is damaged is reported by whoever needs it."""
+    """Read a JSON object; None if it cannot be read. Callers that need it report damage."""
     try:
         plain = untrusted.read_json(path)
     except (OSError, ValueError):

@@ -14,19 +14,19 @@ MODEL = "small"
 FORMAT = "windows 1"
 """Changed when windows are cut or vectors are made differently, so that all are made again."""
 MAX_PIECES = 1.3
-"""Pieces per word up to which a text is English: 98% of English lines have fewer, and Italian,
-German, French and Spanish ones more. The tower knows English only: to it, all lines of another
-language mean about the same."""
+"""Maximum word pieces per word of a text that counts as English: 98% of English lines have fewer,
+and Italian, German, French and Spanish lines have more. The tower knows only English: lines of
+other languages all get similar vectors."""
 UNKNOWN = "[UNK]"
 UNKNOWN_PIECES = 3
-"""Pieces that an unknown word counts as."""
+"""Number of word pieces that an unknown word counts as."""
 
 
 class MeaningEncoder:
-    """Encodes English texts into unit vectors; those of similar meaning have a large cosine.
+    """Encodes English texts into unit vectors; texts of similar meaning have a large cosine.
 
-    The vectors are those of the text tower without the mean of the texts that the head of the
-    model knows: what all texts share tells none of them apart.
+    The mean vector of the texts in the hubness bank is subtracted from those of the text tower,
+    because what all texts have in common does not distinguish them.
     """
 
     def __init__(self, model: LightModel) -> None:
@@ -52,11 +52,11 @@ class MeaningEncoder:
         >>> encoder.reads("a man drives a car"), encoder.reads("ein Mann f\u00e4hrt Auto")
         (True, False)
         """
-        encoded = self.model.text.tokenizer.encode(text)
-        words = [number for number in encoded.word_ids if number is not None]
-        unknown = encoded.tokens.count(UNKNOWN)
-        pieces = len(words) + (UNKNOWN_PIECES - 1) * unknown
-        return bool(words) and pieces <= MAX_PIECES * len(set(words))
+        encoding = self.model.text.tokenizer.encode(text)
+        word_ids = [number for number in encoding.word_ids if number is not None]
+        num_unknown = encoding.tokens.count(UNKNOWN)
+        num_pieces = len(word_ids) + (UNKNOWN_PIECES - 1) * num_unknown
+        return bool(word_ids) and num_pieces <= MAX_PIECES * len(set(word_ids))
 
     def encode(self, texts: Sequence[str]) -> Array:
         """Unit vectors ``[texts, dim]``."""

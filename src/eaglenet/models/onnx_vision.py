@@ -70,7 +70,7 @@ class _Tower:
         largest: Mapping[str, Array] | None = None,
         is_observed: bool = False,
     ) -> None:
-        """``largest``: of the inputs of each layer, for int8; ``is_observed`` puts these out."""
+        """``largest``: maxima of each layer's inputs, for int8; ``is_observed`` outputs them."""
         self.graph = Graph()
         self.weights, self.config, self.vision = weights, config, config["vision"]
         self.largest, self.is_observed = largest, is_observed
@@ -97,8 +97,8 @@ class _Tower:
         bounds = [self.constant(np.array([value], np.int64)) for value in (1, 2**31, 1)]
         patches = self.node("Slice", tokens, *bounds)
         mean = self.node("ReduceMean", patches, axes=[1], keepdims=0)
-        joined = self.node("Concat", first, mean, axis=1)
-        product = self.node("MatMul", joined, self.constant(self.get("projection.weight").T))
+        features = self.node("Concat", first, mean, axis=1)
+        product = self.node("MatMul", features, self.constant(self.get("projection.weight").T))
         self.graph.output(product, "frames", np.float32, ["frames", int(self.config["dim"])])
         return self.graph.to_bytes()
 
@@ -109,11 +109,11 @@ class _Tower:
         mean, std = (
             np.array(self.config[name], np.float64) for name in ("pixel_mean", "pixel_std")
         )
-        scaled = (kernel / (255 * std[:, None, None])).astype(np.float32)
+        scaled_kernel = (kernel / (255 * std[:, None, None])).astype(np.float32)
         shift = -(kernel * (mean / std)[:, None, None]).sum(axis=(1, 2, 3)).astype(np.float32)
         pixels = self.graph.cast("pixels", np.float32)
         patches = self.node(
-            "Conv", pixels, self.constant(scaled), self.constant(shift), strides=[side, side]
+            "Conv", pixels, self.constant(scaled_kernel), self.constant(shift), strides=[side, side]
         )
         shape = self.constant(np.array([0, width, -1], np.int64))
         tokens = self.node("Transpose", self.node("Reshape", patches, shape), perm=[0, 2, 1])
@@ -139,10 +139,10 @@ class _Tower:
         heads = int(self.vision["heads"])
         qkv = self.linear(tokens, f"{name}.attention.qkv")
         query, key, value = self.graph.nodes("Split", qkv, count=3, axis=2)
-        mixed = self.node(
+        outputs = self.node(
             "MultiHeadAttention", query, key, value, domain=OWN_DOMAIN, num_heads=heads
         )
-        return self.linear(mixed, f"{name}.attention.out", self.get(f"{name}.scale_1"))
+        return self.linear(outputs, f"{name}.attention.out", self.get(f"{name}.scale_1"))
 
     def norm(self, tokens: str, name: str) -> str:
         weight, bias = (self.constant(self.get(f"{name}.{part}")) for part in ("weight", "bias"))
@@ -191,7 +191,7 @@ class _Tower:
             domain=OWN_DOMAIN,
         )
         product = self.node("Mul", product, step)
-        # All else is one narrow product: the low ends, the inputs apart, and ones for the bias.
+        # One narrow product adds the rest: the minima, the inputs in fp32, and ones for the bias.
         ones = self.node("Equal", low, low)
         narrow = self.node("Concat", low, large, self.graph.cast(ones, np.float32), axis=2)
         rest = np.concatenate(beside).astype(np.float32)

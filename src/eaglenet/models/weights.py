@@ -65,18 +65,18 @@ class Weights:
             self._file = open_file(str(path), "numpy")
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
-        self._stored: set[str] = set(self._file.keys())
+        self._names: set[str] = set(self._file.keys())
 
     @property
     def names(self) -> list[str]:
         """Names in alphabetical order."""
-        return sorted(name for name in self._stored if not name.endswith(SCALES))
+        return sorted(name for name in self._names if not name.endswith(SCALES))
 
     def read(self, name: str) -> Weight:
-        if name not in self._stored:
+        if name not in self._names:
             raise CheckpointError(f"{self.path}: {name} is missing; it belongs to another model")
         values: NDArray[Any] = self._file.get_tensor(name)
-        if name + SCALES not in self._stored:
+        if name + SCALES not in self._names:
             return Weight(values)
         scales: Array = self._file.get_tensor(name + SCALES).astype(np.float32)
         if values.ndim != 2 or scales.shape != (len(values), 1):
@@ -122,7 +122,7 @@ def _non_default_values(config: Any) -> dict[str, Any]:
     }
 
 
-# A first look at a model: does it tell two images and two texts apart?
+# A first check of a model: can it distinguish two images and two texts?
 
 CHECK_TEXTS = ("an orange background", "a blue background")
 COLOURS = ((1.0, 0.6, 0.2), (0.1, 0.3, 0.9))

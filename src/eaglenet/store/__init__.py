@@ -1,1 +1,1 @@
-"""The local store: SQLite for what is known, memory-mapped segments for vectors and features."""
+"""The local store: SQLite for files, clips and transcripts, mapped segments for vectors."""

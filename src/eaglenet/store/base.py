@@ -1,4 +1,4 @@
-"""Interface of a store, wherever it is: what searching, indexing and upkeep need."""
+"""Interface of a store, local or remote, for searching, indexing and maintenance."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Writer(Protocol):
         ...
 
     def commit(self, changes: Changes) -> None:
-        """Store changes; durable and visible to readers when this returns."""
+        """Store changes; they are durable and visible to readers when this returns."""
         ...
 
     def set_hubness(self, bank: HubnessBank | None) -> None:
-        """Correct the hubness of all clips, stored and new, with this bank; None: of none."""
+        """Set the bank that corrects the hubness of all clips; None switches it off."""
         ...
 
     def finish(self) -> int:
-        """Remove what no file needs, reclaim space; returns the number of clips to be found."""
+        """Remove unneeded clips, reclaim space; return the number of searchable clips."""
         ...
 
 
@@ -72,7 +72,7 @@ class Store(Protocol):
 
     @property
     def location(self) -> str:
-        """As a user writes it after ``--store``."""
+        """Location as a user writes it after ``--store``."""
         ...
 
     @property
@@ -80,12 +80,12 @@ class Store(Protocol):
 
     @classmethod
     def exists(cls, location: str) -> bool:
-        """Report whether there is a store; an error if there is none and none can be made."""
+        """Return whether there is a store; raise an error if there is none and none can be made."""
         ...
 
     @classmethod
     def open(cls, location: str) -> Self:
-        """Open a store for reading; the error says how to make one."""
+        """Open a store for reading; if there is none, the error says how to make one."""
         ...
 
     @classmethod
@@ -105,11 +105,11 @@ class Store(Protocol):
         ...
 
     def snapshot(self) -> Snapshot:
-        """The newest version of what is at the location now, for searching."""
+        """Return the newest version of the store at the location, for searching."""
         ...
 
     def stamp(self) -> Hashable:
-        """A value that changes with every commit; cheap. ``OSError`` if the store is gone."""
+        """Return a value that changes with every commit; fast. ``OSError`` if the store is gone."""
         ...
 
     def usage(self) -> dict[str, int]:

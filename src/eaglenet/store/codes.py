@@ -31,11 +31,11 @@ WORD_BITS = 64
 SCAN_BLOCK = 32_768
 """Codes scanned at a time: one word of each fits the second-level cache of a core."""
 SAMPLE_STEP = 64
-"""One in so many distances is sampled to estimate how far the nearest reach."""
+"""Interval of the sample of distances that estimates how far the nearest codes are."""
 RANKED_FACTOR = 4
-"""Codes that are ranked by the query's numbers, per row of the result."""
+"""Number of codes that are ranked by the query's numbers, per row of the result."""
 MAX_SUM = 2**24
-"""Bound of the sums of weights."""
+"""Maximum sum of weights."""
 BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int32)
 """``[256, 8]``: the bits of every value of a byte."""
 PREFIX_ROWS = 2**20
@@ -174,20 +174,20 @@ class Codes:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
     def nearest(
-        self, query: NDArray[np.float32], count: int, allowed: NDArray[np.bool_] | None = None
+        self, query: NDArray[np.float32], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
         """Rows (ascending) of the ``count`` best codes; of equal ones the first rows."""
         weights = weights_of(query)
-        part = self.nearest_in_part(weights, num_ranked(count), allowed)
+        part = self.nearest_in_part(weights, num_ranked(count), row_mask)
         rows = part.rows[_nearest([part], num_ranked(count), self.num_rows)]
         return _best(rows, self.scores(rows, weights), count)
 
     def best_in_part(
-        self, weights: NDArray[np.int16], count: int, allowed: NDArray[np.bool_] | None = None
+        self, weights: NDArray[np.int16], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> Near:
         """Rows of this part, with scores, that may be among the ``count`` best of the store."""
         ranked_count = num_ranked(count)
-        near = self.nearest_in_part(weights, ranked_count, allowed).thinned(ranked_count)
+        near = self.nearest_in_part(weights, ranked_count, row_mask).thinned(ranked_count)
         return replace(near, scores=self.scores(near.rows, weights))
 
     def scores(self, rows: NDArray[np.int64], weights: NDArray[np.int16]) -> NDArray[np.int32]:
@@ -209,21 +209,21 @@ class Codes:
         return scores
 
     def nearest_in_part(
-        self, weights: NDArray[np.int16], count: int, allowed: NDArray[np.bool_] | None = None
+        self, weights: NDArray[np.int16], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> Near:
         """Rows of this part that may be among the ``count`` nearest of the whole store.
 
-        ``allowed`` is a mask over the rows of this part.
+        ``row_mask`` is a mask over the rows of this part.
         """
         words = np.packbits(weights > 0).view(np.uint64)
         prefix = prefix_words(self.num_rows, len(words))
         distances = self._scan(words[:prefix])
         if prefix == len(words):
-            indices = self._smallest(distances, count, allowed)
+            indices = self._smallest(distances, count, row_mask)
             values = distances[indices].astype(np.uint16)
             best = np.sort(np.argsort(values, kind="stable")[:count])
             return Near(indices[best] + self.first_row, values[best])
-        indices = self._smallest(distances, num_compared(count, self.num_rows), allowed)
+        indices = self._smallest(distances, num_compared(count, self.num_rows), row_mask)
         first = distances[indices].astype(np.uint16)
         return Near(indices + self.first_row, first + self._rest(words, prefix, indices), first)
 
@@ -269,37 +269,37 @@ class Codes:
         return distances
 
     def _smallest(
-        self, distances: Distances, count: int, allowed: NDArray[np.bool_] | None
+        self, distances: Distances, count: int, row_mask: NDArray[np.bool_] | None
     ) -> NDArray[np.int64]:
-        """Allowed indices (ascending) of the ``count`` smallest and all that equal them."""
+        """Indices (ascending) under the mask of the ``count`` smallest and all that equal them."""
         largest = limit = int(np.iinfo(distances.dtype).max)
         if count < len(distances):
             every = slice(None, None, SAMPLE_STEP)
-            sample = distances[every] if allowed is None else distances[every][allowed[every]]
+            sample = distances[every] if row_mask is None else distances[every][row_mask[every]]
             expected = count / SAMPLE_STEP
             # Three standard deviations more, so that a second pass is rare.
             limit = _reach(sample, math.ceil(expected + 3 * expected**0.5) + 1)
-        near = self._at_most(distances, limit, allowed)
+        near = self._at_most(distances, limit, row_mask)
         while len(near) < count and limit < largest:  # The estimate was too low.
             limit = min(limit + 1 + limit // 4, largest)
-            near = self._at_most(distances, limit, allowed)
+            near = self._at_most(distances, limit, row_mask)
         if len(near) > count:
             values = distances[near]
             near = near[values <= _reach(values, count)]
         return near
 
     def _at_most(
-        self, distances: Distances, limit: int, allowed: NDArray[np.bool_] | None
+        self, distances: Distances, limit: int, row_mask: NDArray[np.bool_] | None
     ) -> NDArray[np.int64]:
-        """Allowed indices (ascending) of the distances up to ``limit``."""
+        """Indices (ascending) under the mask of the distances up to ``limit``."""
         parts = [np.zeros(0, np.int64)] * (len(self.blocks) + 1)
 
         def select(numbers: Iterable[int]) -> None:
             for number in numbers:
                 first, end = self.edges[number], self.edges[number + 1]
                 is_near = distances[first:end] <= limit
-                if allowed is not None:
-                    is_near &= allowed[first:end]
+                if row_mask is not None:
+                    is_near &= row_mask[first:end]
                 parts[number] = np.flatnonzero(is_near) + first
 
         self._in_threads(select)

@@ -46,10 +46,10 @@ from eaglenet.store.segments import FOLDER, SegmentInfo
 
 BUSY_SECONDS = 30.0
 PARAMETERS = 900
-"""Values in one statement; old versions of SQLite take 999."""
+"""Maximum values in one statement; old versions of SQLite allow 999."""
 IMMUTABLE = "mode=ro&immutable=1"
 NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL)
-"""Error codes of SQLite on a disk without room for the file that readers and a writer share."""
+"""SQLite's error codes on a disk without space for the file that readers and a writer share."""
 
 
 class Connection(sqlite3.Connection):
@@ -82,10 +82,10 @@ class Database:
             self.opened_file = file_id if file_id == values[: len(file_id)] else None
 
     def file_id(self) -> tuple[int, ...]:
-        """Identity of the file that the path leads to now: device and inode.
+        """Return device and inode of the file at the path now.
 
-        Of a file that is read as immutable, its time and size as well: the next change asks for
-        another connection.
+        For a file that is read as immutable, also its time and size, so that a change of the
+        file leads to a new connection.
         """
         status = os.stat(self.folder / DATABASE)
         if self._connection.is_immutable:
@@ -94,7 +94,7 @@ class Database:
 
     @property
     def connection(self) -> Connection:
-        """A process that was forked opens its own: SQLite connections must not be shared."""
+        """Return the connection; a forked process opens its own, since they cannot be shared."""
         if self._pid != os.getpid():
             self._connection, self._pid = connect(self.folder), os.getpid()
             self._lock = threading.RLock()
@@ -105,13 +105,13 @@ class Database:
             self._connection.close()
 
     def __del__(self) -> None:
-        # Python 3.13 warns of connections that are left to the garbage collector.
+        # Python 3.13 warns about connections that the garbage collector closes.
         if getattr(self, "_pid", None) == os.getpid() and hasattr(self, "_connection"):
             self._connection.close()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Several reads of one version."""
+        """Read one version of the store in several statements."""
         with self._lock, store_errors(self.location):
             if self.connection.in_transaction:
                 yield
@@ -125,7 +125,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: committed at the end of the block, or undone."""
+        """Run a transaction: it is committed at the end of the block, or undone."""
         with self._lock, store_errors(self.location):
             connection = self.connection
             connection.execute("BEGIN IMMEDIATE")
@@ -138,9 +138,10 @@ class Database:
                 raise
 
     def checkpoint(self) -> None:
-        """Copy what the WAL holds into ``store.db``; readers are not waited for.
+        """Copy the WAL into ``store.db`` without waiting for readers.
 
-        After each commit: the WAL is small, and ``store.db`` complete, when a process is killed.
+        Called after each commit, so that the WAL is small and ``store.db`` complete if a process
+        is killed.
         """
         with self._lock, store_errors(self.location):
             self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -150,9 +151,9 @@ class Database:
 
         The settings of full-text indexes are compared too: FTS5 refuses to write with others.
 
-        From SQLite 3.44 on, this includes the full-text indexes. They are checked as the connection
-        remembers them, so one that was open while another process wrote reports damage that is not
-        there: the check has a connection of its own.
+        From SQLite 3.44 on, this includes the full-text indexes. A connection checks its cached
+        copy of them, so one that was open while another process wrote would report false damage:
+        the check uses a new connection.
         """
         with store_errors(self.location), closing(connect(self.folder)) as connection:
             limit = len(TEXT_INDEXES) + 1
@@ -227,7 +228,7 @@ def connect(folder: Path, *, is_writer: bool = False) -> Connection:
         connection.close()
         if error.sqlite_errorcode & 0xFF not in NO_ROOM or _has_wal(folder):
             raise
-        return _open(folder, IMMUTABLE)  # A full disk, which can be searched all the same.
+        return _open(folder, IMMUTABLE)  # A full disk, whose store can still be searched.
     except BaseException:
         connection.close()
         raise
@@ -235,7 +236,7 @@ def connect(folder: Path, *, is_writer: bool = False) -> Connection:
 
 
 def _has_wal(folder: Path) -> bool:
-    """Report whether there may be commits that are not in ``store.db`` yet."""
+    """Return whether there may be commits that are not in ``store.db`` yet."""
     wal = folder / f"{DATABASE}-wal"
     return wal.exists() and wal.stat().st_size > 0
 

@@ -19,7 +19,7 @@ from eaglenet.core.platform import sync
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_BYTES = 65_536
 """Free bytes below which an I/O error of SQLite means a full disk."""
-FAILED = (
+IO_ERRORS = (
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_PERM,
 )  # fmt: skip
@@ -38,7 +38,7 @@ LOCK = "writer.lock"
 
 
 class DamageError(StoreError):
-    """Part of a store is not as it was written. The message names it and the repair command."""
+    """Part of a store is damaged. The message names it and the repair command."""
 
 
 def damage(part: str, location: object) -> DamageError:
@@ -87,14 +87,14 @@ def _sqlite_error(location: object, error: sqlite3.DatabaseError) -> StoreError:
         return damage(f"store.db ({text})", location)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(f"{location} is locked by another program; try again when it is done")
-    if code in FAILED:
+    if code in IO_ERRORS:
         if _free_bytes(location) < FULL_BYTES:  # SQLite does not say why it could not write.
             return _disk_error(location, errno.ENOSPC, text)
         return StoreError(
             f"{location}: the disk failed ({text}). Run the same command again; if that fails too, "
             f"repair the store with: eaglenet store repair --store {shell_quote(location)}"
         )
-    # What damaged bytes make of a valid schema or row: no such table, malformed values.
+    # Damaged bytes can make a valid schema or row look like this: no such table, bad values.
     return damage(f"store.db ({text})", location)
 
 
@@ -115,7 +115,7 @@ def _one_line(text: str) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a private folder, and bring its name to the disk."""
+    """Make a private folder, and sync its name to the disk."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -128,7 +128,7 @@ def create_file(path: Path, mode: int = FILE_MODE) -> None:
 
 
 def is_network_disk(path: Path) -> bool:
-    """Report whether a path is on a file system that other machines may use at the same time."""
+    """Return whether a path is on a file system that other machines may use at the same time."""
     if os.name == "nt":
         import ctypes
 
@@ -142,10 +142,10 @@ def is_network_disk(path: Path) -> bool:
 
 def file_system_type(path: Path) -> str:
     """Type of the file system a path is on, like ``ext4`` or ``nfs4``; empty if unknown."""
-    resolved = os.path.realpath(path)
+    real_path = os.path.realpath(path)
     best, best_kind = "", ""
     for mount, kind in _mounts():
-        is_inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
+        is_inside = real_path == mount or real_path.startswith(mount.rstrip("/") + "/")
         if is_inside and len(mount) >= len(best):
             best, best_kind = mount, kind
     return best_kind
@@ -174,7 +174,7 @@ def _mounts() -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def writer_lock(folder: Path) -> Iterator[None]:
-    """Lock out other writers, or say who writes."""
+    """Lock out other writers, or raise an error that names the current writer."""
     with ExitStack() as locks:
         try:
             with store_errors(folder):

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 TEMPERATURE = 20.0
-"""Scale of a bank of texts that no model was trained with: that of QB-norm's inverted softmax."""
+"""Scale of a bank of texts that no model was trained with, from QB-norm's inverted softmax."""
 TOLERANCE = 1e-5
-"""Offsets of one clip and bank, computed on two machines, differ by less."""
+"""Tolerance between offsets of one clip and bank that are computed on two machines."""
 CHUNK = 1024
 
 
@@ -24,7 +24,7 @@ CHUNK = 1024
 class HubnessBank:
     """Unit vectors of the texts; the texts too, where they are known.
 
-    source: origin of the texts, in words. weight, scale: w and a of :meth:`offsets`.
+    source: origin of the texts, for display. weight, scale: w and a of :meth:`offsets`.
     """
 
     source: str
@@ -56,15 +56,15 @@ class HubnessBank:
 
         .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, b_k \cdot v)
 
-        In double precision and a fixed order per clip: the batch a clip is in does not matter.
+        Computed in double precision and a fixed order per clip, so that the batch has no effect.
         """
         bank = self.vectors.astype(np.float64)
         parts = [np.zeros(0, np.float32)]
         for start in range(0, len(vectors), CHUNK):
             chunk = vectors[start : start + CHUNK].astype(np.float64)
-            scaled = self.scale * np.einsum("vd,kd->vk", chunk, bank)
-            largest = scaled.max(axis=1)
-            total = np.exp(scaled - largest[:, None]).sum(axis=1)
+            logits = self.scale * np.einsum("vd,kd->vk", chunk, bank)
+            largest = logits.max(axis=1)
+            total = np.exp(logits - largest[:, None]).sum(axis=1)
             offsets = self.weight * (largest + np.log(total) - math.log(len(bank))) / self.scale
             parts.append(offsets.astype(np.float32))
         return np.concatenate(parts)

@@ -30,7 +30,7 @@ FRAME_STEP = "frame_step"
 
 
 def cannot_mix(location: str, reasons: Sequence[str]) -> StoreError:
-    """The error for clips that were made in another way than those of a store."""
+    """Return the error for clips that were made differently from those of a store."""
     return StoreError(
         f"{location} was made with {'; '.join(reasons)}: they cannot be mixed. Index with the "
         "store's own settings, or use another --store (--like takes files and settings of another "
@@ -43,8 +43,8 @@ class Manifest:
     """Model, settings and roots of a store. A store never mixes two models or settings.
 
     model: what ``eaglenet.load`` takes. identity: hash of the model's weights. dim: size of the
-    coarse vectors. frame_spec, splitting: how frames and clips are taken. roots: folders and files
-    given to the indexer, absolute.
+    coarse vectors. frame_spec, splitting: sampling of frames and clips. roots: indexed folders and
+    files, as absolute paths.
     """
 
     model: str
@@ -70,7 +70,7 @@ class Manifest:
     def _settings(self) -> Iterator[tuple[str, Any]]:
         """Settings that must be the same for all clips of a store.
 
-        The step between frames need not be: frames a little apart are as good, and a store keeps
+        The step between frames may differ: frames a little apart are as good, and a store keeps
         its own.
         """
         for title, settings in (("frames", self.frame_spec), ("clips", self.splitting)):

@@ -1,4 +1,4 @@
-"""Objects that cross the border of a store: clips, files, transcripts, and changes to them."""
+"""Records that a store takes and returns: clips, files, transcripts, and changes to them."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class ClipBatch:
         return len(self.keys)
 
     def __getitem__(self, indices: Sequence[int]) -> ClipBatch:
-        selected = np.asarray(indices, np.int64)
+        rows = np.asarray(indices, np.int64)
         return ClipBatch(
             keys=[self.keys[index] for index in indices],
-            starts=self.starts[selected],
-            ends=self.ends[selected],
-            vectors=self.vectors[selected],
-            features=self.features[selected],
+            starts=self.starts[rows],
+            ends=self.ends[rows],
+            vectors=self.vectors[rows],
+            features=self.features[rows],
             thumbnails=[self.thumbnails[index] for index in indices],
             keyframe_keys=self.keyframe_keys,
         )
@@ -75,13 +75,13 @@ class ClipBatch:
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """A path that an index run has dealt with.
+    """A path that an index run has indexed, or tried to.
 
     content: hash of all bytes; empty if the file could not be read.
     num_clips: clips that the content must have to be complete.
-    recorded: seconds since 1970; None if the file does not say.
-    latitude, longitude: degrees north and east; None if the file does not say.
-    camera: make and model, empty if the file does not say; None if its tags were not read yet.
+    recorded: seconds since 1970; None if unknown.
+    latitude, longitude: degrees north and east; None if unknown.
+    camera: make and model, empty if unknown; None if its tags were not read yet.
     """
 
     path: str
@@ -141,7 +141,7 @@ class FileTable:
     longitudes: NDArray[np.float64]
     cameras: list[str | None]
     damage: Mapping[int, str] = field(default_factory=dict)
-    """What is wrong with files of which parts cannot be read, by position."""
+    """Problems of files with unreadable parts, by position."""
 
     @cached_property
     def dates(self) -> NDArray[np.float64]:
@@ -210,7 +210,7 @@ class LineHit:
 
 @dataclass(frozen=True)
 class LineQuery:
-    """Lines to look for: all ``phrases``, and otherwise any of ``terms``.
+    """A search for lines with all ``phrases``, or, if there are none, any of ``terms``.
 
     A term that ends in ``*`` matches every word that begins with it.
     """
@@ -222,7 +222,7 @@ class LineQuery:
 
 @dataclass(frozen=True)
 class SourceLines:
-    """A source with new lines. They follow those stored before ``keep_until``; later ones go."""
+    """A source with new lines, which replace the stored ones from ``keep_until`` on."""
 
     source: Source
     lines: Sequence[Line]
@@ -250,7 +250,7 @@ class SourceWindows:
 
 @dataclass(frozen=True)
 class WindowHit:
-    """A window that means something similar to a query: its lines, and the cosine."""
+    """A window whose meaning is similar to a query: its lines, and the cosine."""
 
     content: str
     content_id: int
@@ -282,7 +282,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Verified:
-    """Numbers of what was compared with its checksums and is intact."""
+    """Counts of rows that match their checksums."""
 
     clips: int
     files: int

@@ -6,7 +6,7 @@ from all that are intact. Files that lost a clip are no longer marked as done: t
 encodes what is missing.
 
 Every leaf page of a damaged ``store.db`` is read by itself, without indexes, roots or header, and a
-row is taken only if its own checksum is right: damage to one page costs the rows on that page and
+row is kept only if its own checksum is right: damage to one page loses the rows on that page and
 no others. The format is that of https://www.sqlite.org/fileformat2.html (table leaf pages, record
 format).
 """
@@ -92,8 +92,8 @@ def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verifi
         _verify_segment(segment, read_bank(database, manifest))
     for info in read_window_segments(database):
         WindowSegment(snapshot.database.folder, info).verify()
-    done = database.value("SELECT count(*) FROM files WHERE status = 'done'")
-    return Verified(len(snapshot), int(done), counts["clips"], counts["lines"])
+    num_files = database.value("SELECT count(*) FROM files WHERE status = 'done'")
+    return Verified(len(snapshot), int(num_files), counts["clips"], counts["lines"])
 
 
 def _verify_table(database: Database, table: str) -> int:
@@ -115,7 +115,7 @@ def _verify_table(database: Database, table: str) -> int:
 
 
 def _verify_visibility(snapshot: Snapshot) -> None:
-    """Every clip is in a segment, every finished file has its clips, and they can be found."""
+    """Check that every clip is in a segment and every finished file has its clips, visible."""
     database = snapshot.database
     clip_ids = _int_array(database.rows("SELECT id FROM clips"))
     parts = [np.asarray(segment.labels["clip_id"]) for segment in snapshot.segments]
@@ -191,7 +191,7 @@ def repair(folder: Path) -> Repaired:
 
 
 def _merge_wal(folder: Path) -> None:
-    """Bring what a killed writer left in the WAL into ``store.db``, if SQLite can."""
+    """Copy commits that a killed writer left in the WAL into ``store.db``, if SQLite can."""
     with suppress(sqlite3.Error, OSError, UnicodeDecodeError):
         connection = connect(folder, is_writer=True)
         try:
@@ -218,16 +218,18 @@ def _read(folder: Path) -> Salvage:
 
 
 def _segment_infos(salvage: Salvage) -> Iterator[SegmentInfo]:
-    """Segments that SQLite names, and those that only their files tell of."""
-    known = {number: SegmentInfo.from_row(row) for number, row in salvage.rows["segments"].items()}
+    """Return the segments that SQLite lists, and those known only from their files."""
+    listed_segments = {
+        number: SegmentInfo.from_row(row) for number, row in salvage.rows["segments"].items()
+    }
     folder = salvage.folder / FOLDER
     sizes: dict[int, SegmentInfo] = {}
     for path in sorted(folder.glob("*.labels")):
         match = re.fullmatch(r"(\d{6})-(\d+)\.labels", path.name)
-        if match and int(match[1]) not in known:
+        if match and int(match[1]) not in listed_segments:
             num_rows = path.stat().st_size // LABEL.itemsize
             sizes[int(match[1])] = SegmentInfo(int(match[1]), int(match[2]), num_rows)
-    yield from known.values()
+    yield from listed_segments.values()
     yield from sizes.values()
 
 
@@ -249,9 +251,11 @@ def _salvage_segment(salvage: Salvage, info: SegmentInfo) -> None:
         target = append_rows(salvage.folder, target, rows)
         salvage.clip_ids.update(rows.labels["clip_id"].tolist())
         salvage.has_offsets |= bool(rows.labels["hubness_offset"].any())
-    lost = info.num_rows - target.num_rows
-    if is_named and lost:
-        salvage.details.append(f"{lost} of {info.num_rows} clips of segment {info.id} are damaged")
+    num_lost = info.num_rows - target.num_rows
+    if is_named and num_lost:
+        salvage.details.append(
+            f"{num_lost} of {info.num_rows} clips of segment {info.id} are damaged"
+        )
     if target.num_rows:
         salvage.segments.append(target)
     salvage.obsolete += [path.name for path in paths]
@@ -353,9 +357,9 @@ def _drop_incomplete(salvage: Salvage) -> None:
     rows["lines"] = {
         number: row for number, row in rows["lines"].items() if row[1] in rows["sources"]
     }
-    lost = len(sources) - len(rows["sources"])
-    if lost:
-        salvage.details.append(f"{lost} transcripts lost lines and are read again")
+    num_lost = len(sources) - len(rows["sources"])
+    if num_lost:
+        salvage.details.append(f"{num_lost} transcripts lost lines and are read again")
 
 
 def _salvage_windows(salvage: Salvage) -> None:
@@ -363,22 +367,23 @@ def _salvage_windows(salvage: Salvage) -> None:
     rows = salvage.rows
     infos = [WindowSegmentInfo.from_row(row) for row in rows["window_segments"].values()]
     intact = {info.id: info for info in intact_segments(salvage.folder, infos)}
-    lost = 0
+    num_lost = 0
     for number, (_, segment_id, first_row, num_rows, _) in list(rows["windows"].items()):
         info = intact.get(segment_id)
         is_inside = info is not None and first_row + num_rows <= info.num_rows
         if number not in rows["sources"] or (num_rows and not is_inside):
             del rows["windows"][number]
-            lost += number in rows["sources"]
+            num_lost += number in rows["sources"]
     rows["window_segments"] = {
         number: row for number, row in rows["window_segments"].items() if number in intact
     }
     for info in infos:
         if info.id not in intact:
             salvage.obsolete += [path.name for path in info.paths(salvage.folder)]
-    if lost:
+    if num_lost:
         salvage.details.append(
-            f"{lost} transcripts lost the vectors of their meaning; the next index run makes them"
+            f"{num_lost} transcripts lost the vectors of their meaning; the next index run "
+            "computes them"
         )
 
 
@@ -386,14 +391,14 @@ def _report_lost_bank(salvage: Salvage) -> None:
     if salvage.bank is None and salvage.has_offsets:
         roots = salvage.manifest.roots or ("FOLDER",)
         salvage.details.append(
-            "the hubness bank is damaged, so hubness is no longer corrected. Give it again, as "
-            f"own or as the file of texts, with: eaglenet index {shell_join(roots)} --store "
+            "the hubness bank is damaged, so hubness is no longer corrected. Set it again, as "
+            f"own or as a file of texts, with: eaglenet index {shell_join(roots)} --store "
             f"{shell_quote(salvage.folder)} --hubness own"
         )
 
 
 def _write(salvage: Salvage) -> Repaired:
-    """Write the new ``store.db`` beside the old one, and put it in its place."""
+    """Write the new ``store.db`` beside the old one, then replace the old one."""
     folder = salvage.folder
     create(folder, salvage.manifest, fill=lambda connection: _fill(connection, salvage))
     with LocalWriter.opened(folder) as writer:
@@ -418,10 +423,12 @@ def _fill(connection: sqlite3.Connection, salvage: Salvage) -> None:
     transcripts.add_terms(connection, (row[6] for row in rows["lines"].values()))
     connection.execute("COMMIT")  # FTS5 writes now, at the latest: see text_checksum.
     connection.execute("BEGIN IMMEDIATE")
-    finished = {row[4] for row in rows["files"].values() if row[5] == "done"}
+    finished_contents = {row[4] for row in rows["files"].values() if row[5] == "done"}
     clips = rows["clips"]
     hidden = sorted(
-        clip for clip in salvage.clip_ids if clip not in clips or clips[clip][1] not in finished
+        clip
+        for clip in salvage.clip_ids
+        if clip not in clips or clips[clip][1] not in finished_contents
     )
     connection.executemany(
         f"INSERT INTO {HIDDEN} (clip_id) VALUES (?)", [(clip,) for clip in hidden]
@@ -459,8 +466,8 @@ def read_rows(path: Path) -> dict[str, dict[int, tuple[Any, ...]]]:
                 row = (row_id, *_as_columns(table, values[1:]))
                 if is_intact(table, row):
                     # Columns that an earlier schema did not have are unknown.
-                    unknown = (None,) * (len(names_of(table)) - len(row))
-                    rows[table][row_id] = (*row[:-1], *unknown)
+                    missing_values = (None,) * (len(names_of(table)) - len(row))
+                    rows[table][row_id] = (*row[:-1], *missing_values)
     return rows
 
 
@@ -474,7 +481,7 @@ def _as_columns(table: str, values: list[Any]) -> list[Any]:
 
 
 def _cells(file: bytes, page: int) -> Iterator[tuple[int, list[Any]]]:
-    """Rows on one page; none if it is no leaf page or damaged beyond reading."""
+    """Return the rows on one page; none if it is not a leaf page or cannot be read."""
     start = page * PAGE_SIZE
     header = start + (100 if page == 0 else 0)
     if file[header] != LEAF:

@@ -1,7 +1,7 @@
 """Schema of ``store.db``: tables, checksums of rows, versions.
 
 Every row that is trusted carries a checksum of its table, id and values. Triggers keep the number
-of rows and the sum of their checksums in ``totals``, so that a row that disappears is noticed too.
+of rows and the sum of their checksums in ``totals``, so that a missing row is detected too.
 ``docs/reference/store.md`` describes the tables for people.
 """
 
@@ -172,7 +172,7 @@ TEXT_STATEMENTS = (
     "INSERT INTO words(words, rowid, terms, origin) "
     "VALUES ('delete', old.id, old.terms, old.origin); END",
 )
-"""Derived from ``lines``: rebuilt, never repaired."""
+"""Tables derived from ``lines``, which are rebuilt and not repaired."""
 
 
 STATEMENTS = (
@@ -192,7 +192,8 @@ STATEMENTS = (
 LONG_BLOB = 65_536
 """Bytes from which a blob enters the checksum of its row by its own checksum.
 
-The text of a hubness bank has ten million characters: 50 ms of every first search.
+The texts of a hubness bank may have ten million characters, which would add 50 ms to every
+first search.
 """
 
 
@@ -277,7 +278,7 @@ def require_version(connection: sqlite3.Connection, location: object) -> None:
         for name in ("application_id", "user_version")
     )
     statements = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
-    is_other = not statements.issuperset(STATEMENTS)  # They name the version as well.
+    is_other = not statements.issuperset(STATEMENTS)  # These statements include the version too.
     if is_other and application == APPLICATION_ID and version > SCHEMA_VERSION:
         raise StoreError(
             f"{location} was made by a newer eaglenet (schema {version}, this one reads up to "
@@ -307,8 +308,8 @@ def _add_recordings(connection: sqlite3.Connection) -> None:
     for statement in STATEMENTS:
         if re.search(rf"\b(TABLE|ON) {table}\b", statement):
             connection.execute(statement)
-    unknown = (None,) * (len(COLUMNS[table]) - width)
-    values = [row_of(table, row[0], (*row[1:-1], *unknown)) for row in rows]
+    missing_values = (None,) * (len(COLUMNS[table]) - width)
+    values = [row_of(table, row[0], (*row[1:-1], *missing_values)) for row in rows]
     connection.executemany(insert_statement(table), values)
 
 
@@ -329,7 +330,7 @@ def _make_schema_2(connection: sqlite3.Connection) -> None:
 
 
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _make_schema_2}
-"""By the version a migration starts from; each runs inside a writer's transaction."""
+"""Migrations by the version they start from; each runs inside a writer's transaction."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -40,7 +40,7 @@ CAPACITY = 65_536
 BLOCK = 4096
 BINARY = getattr(os, "O_BINARY", 0)
 READ_AHEAD = 64
-"""Number of rows from which on all reads are announced to the disk before the first one."""
+"""Minimum rows for which all reads are announced to the disk before the first one."""
 MAPPED = ("vectors", "codes", "labels")
 KINDS = (*MAPPED, "features", "thumbnails")
 
@@ -122,11 +122,11 @@ class Segment:
 
     def vectors_between(self, first: int, end: int) -> NDArray[np.float32]:
         """``[rows, dim]``, mapped and compared with their checksums."""
-        return self._checked("vectors", first, end)
+        return self._checked_rows("vectors", first, end)
 
     def codes_between(self, first: int, end: int) -> NDArray[np.uint8]:
         """``[rows, bytes]``."""
-        return self._checked("codes", first, end)
+        return self._checked_rows("codes", first, end)
 
     @cached_property
     def code_blocks(self) -> list[Block]:
@@ -135,7 +135,7 @@ class Segment:
 
     @property
     def labels(self) -> Labels:
-        return self._checked("labels", 0, len(self))
+        return self._checked_rows("labels", 0, len(self))
 
     @cached_property
     def clip_ids(self) -> NDArray[np.int64]:
@@ -144,11 +144,11 @@ class Segment:
 
     @property
     def first_clip_id(self) -> int:
-        return int(self._checked("labels", 0, 1)["clip_id"][0])
+        return int(self._checked_rows("labels", 0, 1)["clip_id"][0])
 
     @property
     def last_clip_id(self) -> int:
-        return int(self._checked("labels", len(self) - 1, len(self))["clip_id"][-1])
+        return int(self._checked_rows("labels", len(self) - 1, len(self))["clip_id"][-1])
 
     def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of clips; -1 for those that are not in this segment."""
@@ -191,9 +191,9 @@ class Segment:
         )
 
     def adopt(self, before: Segment) -> None:
-        """Skip the comparison of blocks that an earlier version of this segment has compared."""
-        known = before.info.block_checksums
-        same = self.info.block_checksums[: len(known)] == known[: len(self._is_checked)]
+        """Do not compare blocks again that an earlier version of this segment has compared."""
+        checksums = before.info.block_checksums
+        same = self.info.block_checksums[: len(checksums)] == checksums[: len(self._is_checked)]
         self._is_checked[: len(same)] = same & before._is_checked[: len(same)]
         if before.info.labels_version != self.info.labels_version:
             self._is_checked[:, MAPPED.index("labels")] = False
@@ -212,7 +212,7 @@ class Segment:
         # Copy-on-write, because torch refuses read-only memory; nothing writes to it.
         return np.memmap(path, dtype, "c", shape=(self.info.num_rows, *shape)).view(np.ndarray)
 
-    def _checked(self, kind: str, first: int, end: int) -> NDArray[Any]:
+    def _checked_rows(self, kind: str, first: int, end: int) -> NDArray[Any]:
         """Rows of a mapped file, their blocks compared with the checksums."""
         array, column = self._arrays[kind], MAPPED.index(kind)
         blocks = slice(first // BLOCK, -(-end // BLOCK))
@@ -260,7 +260,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class NewRows:
-    """Rows to append to a segment; ``labels`` hold everything but what depends on the position."""
+    """Rows to append to a segment; ``labels`` lack only what depends on the position."""
 
     labels: Labels
     vectors: NDArray[np.float32]
@@ -304,9 +304,9 @@ def append_rows(
     sizes = labels["thumbnail_size"].astype(np.int64)
     labels["thumbnail_start"] = segment.thumbnail_bytes + np.cumsum(sizes) - sizes
     vectors = np.ascontiguousarray(rows.vectors, np.float32)
-    mapped: list[NDArray[Any]] = [vectors, codes_of(vectors), labels]
+    arrays: list[NDArray[Any]] = [vectors, codes_of(vectors), labels]
     content = [
-        *map(bytes_of, mapped),
+        *map(bytes_of, arrays),
         bytes_of(rows.features),
         memoryview(b"".join(rows.thumbnails)),
     ]
@@ -317,7 +317,7 @@ def append_rows(
         segment,
         num_rows=segment.num_rows + len(rows),
         thumbnail_bytes=segment.thumbnail_bytes + int(sizes.sum()),
-        block_checksums=extended_checksums(segment.block_checksums, segment.num_rows, mapped),
+        block_checksums=extended_checksums(segment.block_checksums, segment.num_rows, arrays),
     )
 
 
@@ -334,7 +334,7 @@ def append_files(
             os.ftruncate(descriptor, start)  # Drops rows of a writer that was killed.
             os.lseek(descriptor, start, os.SEEK_SET)
             _write_all(descriptor, part)
-            if hasattr(os, "posix_fadvise"):  # Starts writing; all files are waited for below.
+            if hasattr(os, "posix_fadvise"):  # Starts writing; the syncs below wait for all files.
                 os.posix_fadvise(descriptor, start, len(part), os.POSIX_FADV_DONTNEED)
         for descriptor in descriptors:
             os.fsync(descriptor)
@@ -346,13 +346,13 @@ def append_files(
 
 
 def write_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
-    """Write a new file and bring it to the disk."""
+    """Write a new file and sync it to the disk."""
     path.unlink(missing_ok=True)
     append_files([path], [0], [memoryview(content)], mode)
 
 
 def _write_all(descriptor: int, content: memoryview) -> None:
-    """Write everything; a disk may take less at once."""
+    """Write everything; one call may write only a part."""
     while len(content):
         content = content[os.write(descriptor, content) :]
 

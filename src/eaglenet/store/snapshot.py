@@ -1,9 +1,9 @@
 """A snapshot: the clips of a store as of one commit, for searching.
 
 Opening one reads the list of segments and maps their files; nothing is read per clip. Everything
-else comes from SQLite when it is asked for. Clip ids are never used again and rows of a segment
-never change, so a search goes on while a writer commits. Where a clip was removed meanwhile,
-:class:`OutdatedError` asks for a new snapshot.
+else is read from SQLite on demand. Clip ids are never reused and rows of a segment never change, so
+a search continues while a writer commits. If a clip was removed meanwhile, :class:`OutdatedError`
+is raised, and the caller takes a new snapshot.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from eaglenet.store.windows import (
 )
 
 SHORTEST_ID = 4
-"""Characters of a content hash that a shortened clip id needs at least."""
+"""Minimum characters of the content hash in a shortened clip id."""
 
 
 class OutdatedError(StoreError):
-    """A writer removed what this snapshot still shows; take a new snapshot and search again."""
+    """A writer removed clips of this snapshot; take a new snapshot and search again."""
 
 
 class _ClipsOfContent:
-    """Clips of one content in order of time; objects are made of those that are needed."""
+    """Clips of one content in order of time; objects are created only for those that are read."""
 
     def __init__(
         self, content_id: int, content: str, values: Sequence[tuple[float, int, int, float]]
@@ -156,7 +156,7 @@ class Snapshot:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Distinguish damage from what a writer removed since this snapshot was taken."""
+        """Raise ``OutdatedError`` instead of a damage error if the store has changed since."""
         try:
             yield
         except DamageError as error:
@@ -296,12 +296,12 @@ class Snapshot:
     def _read_clips(self, ids: Sequence[int]) -> dict[int, _ClipsOfContent]:
         with self._current(), self.database.reading():
             values = list(self.database.checked_by_id("clips", "content_id", ids))
-            needed = dict.fromkeys(ids, 0)
+            expected_counts = dict.fromkeys(ids, 0)
             for row in self.database.checked_by_id("files", "content_id", ids):
                 if row[5] == "done":
-                    needed[row[4]] = max(needed[row[4]], row[10])
+                    expected_counts[row[4]] = max(expected_counts[row[4]], row[10])
             counts = Counter(row[1] for row in values)
-            if any(counts[number] < needed[number] for number in ids):
+            if any(counts[number] < expected_counts[number] for number in ids):
                 raise damage("table clips in store.db", self.location)
             contents = transcripts.content_hashes(self.database, ids)
         rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
@@ -329,7 +329,7 @@ class Snapshot:
         return isinstance(name, str) and self._row(name) is not None
 
     def full_id(self, text: str) -> str:
-        """The clip id that ``text`` is, or is the beginning of; unknown text is returned as is."""
+        """Return the clip id that is or begins with ``text``; unknown text is returned as is."""
         match = re.fullmatch(r"([0-9a-z]+)-(0|[1-9][0-9]{0,8})", text, re.ASCII)
         if text in self or match is None or len(match[1]) < SHORTEST_ID:
             return text
@@ -342,7 +342,7 @@ class Snapshot:
         return matches[0] if matches else text
 
     def short_id(self, name: str) -> str:
-        """The shortest beginning of a clip id that no clip of another file has."""
+        """Return the shortest prefix of a clip id that no clip of another file has."""
         beginning, _, number = name.partition("-")
         neighbours = [
             self.database.value(
@@ -370,9 +370,9 @@ class Snapshot:
         return rows[0] if rows else None
 
     def _beginning_with(self, beginning: str) -> list[str]:
-        """Content hashes that begin so."""
+        """Return the content hashes with this prefix."""
         bounds = (beginning, beginning + "\uffff")
-        # An index may be damaged: before a clip is said not to exist, the table is read.
+        # An index may be damaged: read the table before reporting that a clip does not exist.
         for source in ("", "NOT INDEXED "):
             where = f"{source}WHERE hash >= ? AND hash < ?"
             rows = self.database.checked("contents", where, bounds)
@@ -474,7 +474,7 @@ class Snapshot:
         with self.database.reading():
             expected = read_state(self.database).text_checksum
             if expected is None or expected == self.database.checked_text:
-                return  # A writer is at work, or left without a checksum.
+                return  # A writer is active, or ended without storing a checksum.
             if transcripts.text_checksum(self.database.connection) != expected:
                 raise damage("the full-text index", self.location)
             self.database.checked_text = expected

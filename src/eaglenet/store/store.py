@@ -6,8 +6,8 @@
     segments/      vectors, codes, labels, features and thumbnails (see ``segments``)
     writer.lock    held by the one writer
 
-A commit appends to segments, syncs them, and then names them in one SQLite transaction: there is
-one truth and one moment in which it changes.
+A commit appends to segments, syncs them, and then records them in one SQLite transaction: all of it
+becomes visible at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from eaglenet.store.windows import KINDS as WINDOW_KINDS
 from eaglenet.store.writer import LocalWriter
 
 OLD_FORMAT = ("clips.lance", "snapshot")
-"""Parts of stores that eaglenet made before it used SQLite."""
+"""Files and folders of stores that eaglenet made before it used SQLite."""
 ATTEMPTS = 5
 
 
@@ -129,9 +129,9 @@ class LocalStore:
         return read_files(self.database)
 
     def snapshot(self) -> Snapshot:
-        with suppress(FileNotFoundError):  # Moved away: what is open can still be read.
+        with suppress(FileNotFoundError):  # The store was moved: open files can still be read.
             if self.database.opened_file != self.database.file_id():
-                # Another store was put in its place; earlier snapshots keep their database.
+                # The store was replaced; earlier snapshots keep their database.
                 self.database, self._segments = Database(self.folder, self.location), {}
         for attempt in range(ATTEMPTS):
             with self.database.reading():
@@ -161,13 +161,13 @@ class LocalStore:
         """Map segments; those that did not change stay open."""
         before, self._segments = self._segments, {}
         for info in infos:
-            known = before.get(info.id)
-            if known is not None and known.info.to_values() == info.to_values():
-                self._segments[info.id] = known
+            earlier_segment = before.get(info.id)
+            if earlier_segment is not None and earlier_segment.info.to_values() == info.to_values():
+                self._segments[info.id] = earlier_segment
                 continue
             segment = Segment(self.folder, info, self.manifest)
-            if known is not None:
-                segment.adopt(known)
+            if earlier_segment is not None:
+                segment.adopt(earlier_segment)
             self._segments[info.id] = segment
         return [segment for segment in self._segments.values() if len(segment)]
 
@@ -213,7 +213,7 @@ def _is_ours(name: str) -> bool:
 
 
 def refuse_lost_database(folder: Path) -> None:
-    """Keep a new store from being made over the segments of one that lost its ``store.db``."""
+    """Refuse to make a new store over the segments of one that lost its ``store.db``."""
     if any((folder / FOLDER).glob("*.*")):
         raise StoreError(
             f"{folder} lost its {DATABASE}, which names all files and clips. Restore it from a "
@@ -223,7 +223,7 @@ def refuse_lost_database(folder: Path) -> None:
 
 
 def is_old_format(folder: Path) -> bool:
-    """Report whether a folder holds a store of the format before SQLite."""
+    """Return whether a folder holds a store of the format before SQLite."""
     is_current = (folder / DATABASE).exists()
     return not is_current and any((folder / name).exists() for name in OLD_FORMAT)
 
@@ -237,7 +237,7 @@ def refuse_old_format(folder: Path) -> None:
 
 
 def command_to_index_again(folder: Path) -> str:
-    """Command that makes a store of the old format again, from its videos."""
+    """Return the command that indexes the videos of a store of the old format again."""
     command = ["eaglenet", "index", "FOLDER"]
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads((folder / "manifest.json").read_bytes())

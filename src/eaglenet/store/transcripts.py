@@ -1,9 +1,9 @@
 """Transcripts in SQLite: storing lines, and finding them with FTS5.
 
 Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes
-and phrases. ``term_trigrams`` holds every distinct word and finds
-those that are spelled similarly. The normalised ``terms`` of a line are made by the caller: words
-without case and accents; pairs of characters for scripts without spaces.
+and phrases. ``term_trigrams`` holds every distinct word and finds similar spellings. The caller
+makes the normalised ``terms`` of a line: words without case and accents; pairs of characters for
+scripts without spaces.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from eaglenet.store.schema import TEXT_INDEXES, TOKENIZER, insert_statement, put
 from eaglenet.store.windows import NearWindows
 
 SHORTEST_TERM = 4
-"""Characters of a term whose spelling may be corrected."""
+"""Minimum characters of a term whose spelling is corrected."""
 LONG_TERM = 6
-"""Characters from which on two edits are corrected."""
+"""Minimum characters of a term for which two edits are corrected."""
 SIMILAR_CANDIDATES = 200
 INFINITY = float("inf")
 
@@ -115,12 +115,12 @@ def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None)
     >>> match_expression(LineQuery(("car", "vid*"), (("no", "entry"),), kinds=("text",)))
     'terms : ("no entry" AND ("no entry" OR "car" OR "vid" *)) AND origin : ("text")'
     """
-    required = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
+    conditions = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
     terms = " OR ".join(map(_term, query.terms))
-    if required and terms:
-        # Terms beside a phrase rank lines higher; they exclude none.
-        required.append(f"({required[0]} OR {terms})")
-    expression = f"terms : ({' AND '.join(required) or terms})"
+    if conditions and terms:
+        # Terms besides a phrase rank lines higher but are not required.
+        conditions.append(f"({conditions[0]} OR {terms})")
+    expression = f"terms : ({' AND '.join(conditions) or terms})"
     for names in (query.kinds, map(_content_term, content_ids) if content_ids is not None else ()):
         origin = " OR ".join(f'"{name}"' for name in names)
         expression += f" AND origin : ({origin})" if origin else ""
@@ -195,12 +195,12 @@ def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
 
 
 def _one_edit_away(database: Database, term: str) -> list[str]:
-    """Every word that one edit makes of ``term``: short words may share no trigram with it."""
-    cuts = [(term[:place], term[place:]) for place in range(len(term) + 1)]
-    patterns = [f"{left}?{right}" for left, right in cuts]  # A letter is missing.
-    patterns += [f"{left}?{right[1:]}" for left, right in cuts if right]  # One is wrong.
-    words = [left + right[1:] for left, right in cuts if right]
-    words += [left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1]
+    """Return words at one edit from ``term``; short ones may share no trigram with it."""
+    cuts = [(term[:position], term[position:]) for position in range(len(term) + 1)]
+    patterns = [f"{head}?{tail}" for head, tail in cuts]  # A letter is missing.
+    patterns += [f"{head}?{tail[1:]}" for head, tail in cuts if tail]  # One is wrong.
+    words = [head + tail[1:] for head, tail in cuts if tail]
+    words += [head + tail[1] + tail[0] + tail[2:] for head, tail in cuts if len(tail) > 1]
     conditions = " OR ".join(["term GLOB ?"] * len(patterns))
     marks = ", ".join("?" * len(words))
     rows = database.rows(
@@ -270,12 +270,12 @@ def sources_without_windows(database: Database, encoder: str) -> list[SourceKey]
     """Complete sources with lines, but without windows of this encoder."""
     with database.reading():
         rows = database.checked("windows", "WHERE encoder = ?", (encoder,))
-        encoded = {row[0] for row in rows}
+        encoded_ids = {row[0] for row in rows}
         sources = stored_sources(database)
     return [
         source.key
         for source_id, source in sources
-        if source.lines and source.until == INFINITY and source_id not in encoded
+        if source.lines and source.until == INFINITY and source_id not in encoded_ids
     ]
 
 
@@ -308,7 +308,9 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
     hits: list[WindowHit] = []
     with database.reading():
         source_ids = sorted(set(near.windows["source_id"].tolist()))
-        stored = {row[0]: row[1:] for row in database.checked_by_id("windows", "id", source_ids)}
+        rows_by_source = {
+            row[0]: row[1:] for row in database.checked_by_id("windows", "id", source_ids)
+        }
         sources = {row[0]: row[1:] for row in database.checked_by_id("sources", "id", source_ids)}
         contents = content_hashes(database, {values[0] for values in sources.values()})
         for window, segment_id, row, cosine in zip(
@@ -317,9 +319,9 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
             if len(hits) >= limit:
                 break
             source_id = int(window["source_id"])
-            if source_id not in stored or source_id not in sources:
+            if source_id not in rows_by_source or source_id not in sources:
                 continue
-            segment, first_row, num_rows, _ = stored[source_id]
+            segment, first_row, num_rows, _ = rows_by_source[source_id]
             if segment != segment_id or not first_row <= row < first_row + num_rows:
                 continue
             span = int(window["num_lines"]), int(window["first_line"])
@@ -336,7 +338,7 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
 def text_checksum(connection: sqlite3.Connection) -> int:
     """Checksum of both full-text indexes: every byte that FTS5 reads.
 
-    FTS5 keeps changes in memory until they are committed, so they must be.
+    FTS5 keeps changes in memory until they are committed, so call this after a commit.
     """
     total = 0
     for index in TEXT_INDEXES:
@@ -353,7 +355,7 @@ def _add_table(
 ) -> int:
     """Continue a checksum with a table; SQLite joins the values, in the order it stores them.
 
-    That of an index would be another: which one SQLite chooses depends on its version.
+    The order of an index would differ, and SQLite's choice of index depends on its version.
     """
     values = connection.execute(
         f"SELECT CAST(group_concat({column}, '') AS BLOB), count(*), sum({number}) "

@@ -7,8 +7,8 @@
 
 Both are mapped. The table ``window_segments`` names them, and is compared with ``.windows`` per
 block of rows; vectors are compared one by one with the checksums there. The table ``windows`` says
-which rows are those of a source: rows that it does not name are of lines that were replaced, and
-stay until the segment is written again without them.
+which rows belong to a source. Other rows are of replaced lines, and stay until the segment is
+rewritten without them.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from eaglenet.store.segments import (
 
 KINDS = ("windows", "meanings")
 CANDIDATES = 2048
-"""Windows of the nearest codes whose exact cosines are computed."""
+"""Number of windows with the nearest codes whose exact cosines are computed."""
 LARGEST = 127
 """Largest number of a vector in one byte."""
 MAX_DIM = 65_536
 REMOVED_SHARE = 0.2
-"""Share of rows without a source from which on a segment is written again."""
+"""Fraction of rows without a source above which a segment is rewritten."""
 
 
 def window_dtype(dim: int) -> np.dtype[np.void]:
@@ -151,7 +151,7 @@ class NearWindows:
     cosines: NDArray[np.float32]
 
     def above(self, min_cosine: float, count: int) -> NearWindows:
-        """The first ``count`` windows of such a cosine."""
+        """Return the first ``count`` windows with at least this cosine."""
         end = min(count, int((self.cosines >= min_cosine).sum()))
         return NearWindows(
             self.windows[:end], self.segment_ids[:end], self.rows[:end], self.cosines[:end]
@@ -186,7 +186,7 @@ class WindowIndex:
         content_ids: Sequence[int] | None = None,
     ) -> NearWindows:
         """The ``CANDIDATES`` nearest windows, of some sources or contents or of all."""
-        rows = self.codes.nearest(vector, CANDIDATES, self._allowed(source_ids, content_ids))
+        rows = self.codes.nearest(vector, CANDIDATES, self._mask(source_ids, content_ids))
         numbers = np.searchsorted(self._edges, rows, side="right") - 1
         parts = []
         for number in sorted(set(numbers.tolist())):  # np.unique would import numpy.ma.
@@ -201,18 +201,18 @@ class WindowIndex:
         order = np.argsort(-cosines, kind="stable")
         return NearWindows(windows[order], ids[order], inside[order], cosines[order])
 
-    def _allowed(
+    def _mask(
         self, source_ids: Sequence[int] | None, content_ids: Sequence[int] | None
     ) -> NDArray[np.bool_] | None:
         """Mask over all windows; None if all are allowed."""
         if source_ids is None and content_ids is None:
             return None
-        allowed = np.ones(len(self), bool)
+        mask = np.ones(len(self), bool)
         for name, ids in (("source_id", source_ids), ("content_id", content_ids)):
             if ids is not None:
                 values = [segment.windows[name] for segment in self.segments]
-                allowed &= np.isin(np.concatenate(values), np.asarray(ids, np.uint32))
-        return allowed
+                mask &= np.isin(np.concatenate(values), np.asarray(ids, np.uint32))
+        return mask
 
 
 def read_window_segments(database: Database) -> list[WindowSegmentInfo]:
@@ -221,7 +221,7 @@ def read_window_segments(database: Database) -> list[WindowSegmentInfo]:
 
 
 def sparse_segments(database: Database) -> list[WindowSegmentInfo]:
-    """Segments of which many rows have no source any more."""
+    """Return the segments in which many rows no longer have a source."""
     live = dict(database.rows("SELECT segment_id, sum(num_rows) FROM windows GROUP BY segment_id"))
     return [
         info
@@ -247,7 +247,7 @@ class WindowWriter:
                 batch for batch in batches if (batch[2].encoder, batch[2].dim) == (encoder, dim)
             ]
             for source_id, _, each in group:
-                if not len(each.vectors):  # Nothing in it can be encoded.
+                if not len(each.vectors):  # None of its lines can be encoded.
                     put_row(self.connection, "windows", source_id, (0, 0, 0, encoder))
             group = [batch for batch in group if len(batch[2].vectors)]
             if not group:

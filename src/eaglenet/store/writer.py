@@ -1,4 +1,4 @@
-"""The writer of a local store: commits, hubness correction, and upkeep."""
+"""The writer of a local store: commits, hubness correction and maintenance."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ from eaglenet.store.segments import (
 from eaglenet.store.windows import WindowWriter, read_window_segments, sparse_segments
 
 REMOVED_SHARE = 0.2
-"""Share of removed rows from which on a segment is written again without them."""
+"""Fraction of removed rows above which a segment is rewritten without them."""
 COPY_ROWS = 4096
 DONE = "SELECT content_id FROM files WHERE status = 'done' AND content_id IS NOT NULL"
 ORPHANS = (
@@ -75,7 +75,7 @@ ORPHANS = (
     "EXISTS (SELECT 1 FROM sources WHERE sources.content_id = contents.id) OR "
     "NOT EXISTS (SELECT 1 FROM files WHERE files.content_id = contents.id))"
 )
-"""Contents that no finished file has, with anything to remove."""
+"""Contents without a finished file that have anything to remove."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Transaction:
     content_ids: dict[str, int] = field(default_factory=dict)
 
     def content_id(self, content: str) -> int:
-        """Id of a content; one that is not known gets a new id."""
+        """Return the id of a content; a new content gets a new id."""
         if content not in self.content_ids:
             rows = self.database.checked("contents", "WHERE hash = ?", (content,))
             self.content_ids[content] = rows[0][0] if rows else self._add(content)
@@ -150,7 +150,7 @@ class LocalWriter:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Everything in the block becomes durable and visible at its end, or nothing does."""
+        """Make all changes in the block durable and visible at its end, or none of them."""
         with self.database.writing() as connection:
             change = Transaction(connection, self.database, read_state(self.database))
             yield change
@@ -266,22 +266,22 @@ class LocalWriter:
     def _add_clips(self, change: Transaction, batch: ClipBatch) -> set[int]:
         """Append clips that are not stored yet; returns the contents they belong to.
 
-        Exact clips take the place of those from keyframes.
+        Exact clips replace those from keyframes.
         """
         owners = [change.content_id(content) for content, _ in batch.keys]
         pairs = list(zip(owners, batch.keys, strict=True))
         exact = {(owner, key[1]) for owner, key in pairs if key not in batch.keyframe_keys}
         if exact:
             _remove_keyframe_clips(change, exact)
-        seen = {
+        stored_keys = {
             (owner, number)
             for owner in set(owners)
             for number in change.ids("SELECT number FROM clips WHERE content_id = ?", owner)
         }
         indices = []
         for index, (owner, (_, number)) in enumerate(pairs):
-            if (owner, number) not in seen:
-                seen.add((owner, number))
+            if (owner, number) not in stored_keys:
+                stored_keys.add((owner, number))
                 indices.append(index)
         if indices:
             self._append_clips(change, batch[indices], [owners[index] for index in indices])
@@ -338,7 +338,7 @@ class LocalWriter:
         return WindowWriter(self.folder, self.database, change.connection, change.state, self.mode)
 
     def _add_windows(self, change: Transaction, windows: Sequence[SourceWindows]) -> None:
-        """Store windows of sources that are still there."""
+        """Store windows of sources that still exist."""
         batches = []
         for each in windows:
             source_id = transcripts.source_id_of(self.database, each.key)
@@ -360,14 +360,14 @@ class LocalWriter:
         checksums = info.block_checksums.copy()
         checksums[:, MAPPED.index("labels")] = block_checksums(labels)
         version = info.labels_version + 1
-        changed = replace(info, labels_version=version, block_checksums=checksums)
-        write_file(changed.path(self.folder, "labels"), labels.tobytes(), self.mode)
-        change.put("segments", info.id, changed.to_values())
+        new_info = replace(info, labels_version=version, block_checksums=checksums)
+        write_file(new_info.path(self.folder, "labels"), labels.tobytes(), self.mode)
+        change.put("segments", info.id, new_info.to_values())
         _make_obsolete(change, [info.path(self.folder, "labels")])
 
     def _compact(self, segment: Segment) -> None:
         """Write a segment again if many of its clips were removed."""
-        removed = np.array(
+        removed_clips = np.array(
             [
                 row[0]
                 for row in self.database.rows(
@@ -378,9 +378,9 @@ class LocalWriter:
             ],
             np.int64,
         )
-        rows = segment.rows_of_clips(removed)
-        removed = removed[rows >= 0]
-        if not len(removed) or len(removed) < REMOVED_SHARE * len(segment):
+        rows = segment.rows_of_clips(removed_clips)
+        removed_clips = removed_clips[rows >= 0]
+        if not len(removed_clips) or len(removed_clips) < REMOVED_SHARE * len(segment):
             return
         live = np.setdiff1d(np.arange(len(segment)), rows)
         with self.transaction() as change:
@@ -391,7 +391,8 @@ class LocalWriter:
                 target = read_segments(self.database)[-1]
             change.connection.execute("DELETE FROM segments WHERE id = ?", (segment.info.id,))
             change.connection.executemany(
-                f"DELETE FROM {HIDDEN} WHERE clip_id = ?", [(clip,) for clip in removed.tolist()]
+                f"DELETE FROM {HIDDEN} WHERE clip_id = ?",
+                [(clip,) for clip in removed_clips.tolist()],
             )
             _make_obsolete(change, [segment.info.path(self.folder, kind) for kind in KINDS])
 
@@ -416,7 +417,7 @@ class LocalWriter:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, or a folder that was put in its place."""
+    """Remove a file, or a folder of that name."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

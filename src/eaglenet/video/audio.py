@@ -17,9 +17,9 @@ from eaglenet.video.limits import MAX_PACKETS
 SEEK_MARGINS = (0.5, 10.0, 60.0)
 """Seconds before the start to seek to, tried in order."""
 MAX_FAILURES = 1000
-"""Broken packets that are skipped."""
+"""Maximum broken packets to skip."""
 MAX_CLOCK_ERROR = 0.1
-"""Seconds by which frames may be early or late before their samples are moved."""
+"""Seconds by which frames may be early or late without their samples being moved."""
 Samples = NDArray[np.float32]
 
 
@@ -62,8 +62,8 @@ def decode_audio(
             first = next(chunks, None)
             if margin is None or (first is not None and first[0] - zero <= start):
                 chunks = itertools.chain([first] if first is not None else (), chunks)
-                shifted = ((seconds - zero, values) for seconds, values in chunks)
-                return _assemble(shifted, start, end, format)
+                timed_chunks = ((seconds - zero, values) for seconds, values in chunks)
+                return _assemble(timed_chunks, start, end, format)
     return None
 
 

@@ -36,7 +36,7 @@ def pyav() -> Any:
 
 
 FFMPEG_FLOOR = (8, 1)
-"""Oldest FFmpeg without known holes in its demuxers: CVE-2026-40962 is in every one before it."""
+"""Oldest FFmpeg without known holes in its demuxers: all earlier ones have CVE-2026-40962."""
 
 
 def ffmpeg_version() -> tuple[int, ...]:
@@ -121,7 +121,7 @@ MAX_BOXES = 64
 
 
 def _lacks_index(file: io.RawIOBase) -> bool:
-    """Whether a file is an MP4 or MOV whose last box ends past the end, without a ``moov`` box."""
+    """Return whether a file is an MP4 or MOV without ``moov`` whose last box ends past its end."""
     try:
         position, size = 0, file.seek(0, os.SEEK_END)
         for _ in range(MAX_BOXES):
@@ -174,7 +174,7 @@ IMAGE_SUFFIXES = RAW_SUFFIXES | {
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"),
     *(".heic", ".heif", ".hif", ".avif"),
 }
-"""Images are videos of one frame; GIF files are videos."""
+"""Extensions of images, which are videos of one frame; GIF files are videos."""
 
 IMAGE_BRANDS = frozenset(
     {
@@ -182,7 +182,7 @@ IMAGE_BRANDS = frozenset(
         *(b"avif", b"avis", b"crx "),
     }
 )
-"""Brands of HEIC, AVIF and CR3, which share the container of MP4. FFmpeg shows one tile of them."""
+"""Brands of HEIC, AVIF and CR3, which share MP4's container. FFmpeg would decode only one tile."""
 
 INDEXED_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {".gif"}
 """Files with these extensions are reported if they cannot be indexed."""

@@ -61,13 +61,13 @@ class VideoInfo:
     rotation: int
     num_frames: int | None
     is_cut_short: bool = False
-    """Whether the end of the file is missing."""
+    """True if the end of the file is missing."""
     spans: tuple[Window, ...] = ()
     """Time spans with frames; several where times jump. ``duration`` is their sum."""
 
     @property
     def is_image(self) -> bool:
-        """Whether it is an image; nothing else has length 0."""
+        """True for an image; nothing else has length 0."""
         return self.duration == 0 and self.num_frames == 1
 
 
@@ -151,8 +151,8 @@ def probe(path: str | Path) -> VideoInfo:
             duration=sum(last - first for first, last in spans),
             spans=spans,
             fps=float(rate),
-            width=size[1] if orientation.transposed else size[0],
-            height=size[0] if orientation.transposed else size[1],
+            width=size[1] if orientation.is_transposed else size[0],
+            height=size[0] if orientation.is_transposed else size[1],
             codec=stream.codec_context.name,
             rotation=orientation.rotation,
             num_frames=stream.frames or None,
@@ -182,7 +182,7 @@ def _find_boundaries(source: VideoSource, threshold: float) -> list[float]:
     """Return the seconds of frames that differ from the previous one by more than ``threshold``.
 
     difference = mean |c_n - c_{n-1}| / 255 over hue, saturation and value of a 32 x 32 frame. Hue
-    and saturation tell shots apart that are equally bright.
+    and saturation distinguish shots that are equally bright.
     """
     from PIL import Image
 

@@ -30,14 +30,14 @@ FRAME_SIDE = 256
 IMAGE_SIDE = 512
 """The same for an image, which is alone on its sheet."""
 MAX_SHAPE = 4
-"""Longer over shorter side of a frame at most; wider ones are scaled down."""
+"""Maximum ratio of the longer to the shorter side; wider frames are scaled down."""
 MIN_SECONDS = 1.0
 """Shortest span that is divided into frames."""
 _SPEC = FrameSpec(num_frames=1, size=16)
 
 
 class FramesRequest(NamedTuple):
-    """Times in seconds of a file, and the longer side of the frames in pixels at most.
+    """Times in seconds of a file, and the maximum longer side of the frames in pixels.
 
     With ``is_short_side``, ``side`` is the shorter side of the frames.
     """
@@ -63,7 +63,7 @@ def read_frame_images(request: FramesRequest) -> list[Pixels]:
 
 
 def _short_side(width: int, height: int, request: FramesRequest) -> int:
-    """Shorter side of a frame; a longer side that is less than requested stays as it is."""
+    """Return the shorter side of a frame; frames smaller than requested keep their size."""
     if request.is_short_side:
         return request.side
     longer = max(width, height)
@@ -106,7 +106,7 @@ def decode_sheet(span: Span) -> list[Pixels]:
         count, side = 1, IMAGE_SIDE
     else:
         count, side = COLUMNS * ROWS, FRAME_SIDE
-    # Before rather than after it: a window must not begin after the end of the file.
+    # Extended at its start: a window must not begin after the end of the file.
     start = max(min(span.start, span.end - MIN_SECONDS), 0.0)
     step = (span.end - start) / count
     windows = [(start + number * step, start + (number + 1) * step) for number in range(count)]

@@ -3,8 +3,8 @@
     prepare()                    # once per process
     with open_video(path): ...   # frames stay in the memory of the GPU
 
-Only frames that are picked are copied to the CPU, where :mod:`eaglenet.video.pixels` converts them
-as it converts those of a software decoder. A stream that the GPU cannot decode is decoded in
+Only sampled frames are copied to the CPU, where :mod:`eaglenet.video.pixels` converts them like
+those of a software decoder. A stream that the GPU cannot decode is decoded in
 software.
 """
 
@@ -24,11 +24,11 @@ PRIMARY_CONTEXT = 1
 """FFmpeg's AV_CUDA_USE_PRIMARY_CONTEXT: all files of a process share one CUDA context, which takes
 a few hundred milliseconds to create."""
 SIDE, FRAMES = 256, 4
-"""Of the video that :func:`prepare` decodes."""
+"""Side in pixels of the video that :func:`prepare` decodes."""
 
 _accelerator: Any = None
 _sample: Any = None
-"""An open container: while there is one, the context stays."""
+"""A container that stays open, which keeps the CUDA context alive."""
 
 
 def is_built_in() -> bool:

@@ -33,11 +33,11 @@ HEIF = "HEIF"
 NEEDS_HEIF = "HEIC needs pillow-heif: pip install 'eaglenet[heic]'"
 NEEDS_RAW = "RAW photographs need rawpy: pip install 'eaglenet[raw]'"
 RAW_TURNS = {3: 180, 5: 90, 6: 270}
-"""Degrees to turn a preview by, against the clock, for LibRaw's values of ``flip``."""
+"""Counter-clockwise degrees to rotate a preview by, for LibRaw's values of ``flip``."""
 ORIENTATION = 0x0112
 MAX_PIXELS = 100_000_000
 EXIF_IFD, GPS_IFD = 0x8769, 0x8825
-"""Parts of EXIF: about the photograph, and its place."""
+"""EXIF directories with the settings of the camera and the GPS position."""
 
 
 @cache
@@ -60,7 +60,7 @@ def image_formats() -> tuple[str, ...]:
 
 @cache
 def _rawpy() -> Any:
-    """The module rawpy; None if it is not installed."""
+    """Return the module rawpy; None if it is not installed."""
     try:
         import rawpy
     except ImportError:
@@ -69,7 +69,7 @@ def _rawpy() -> Any:
 
 
 def decoding_needs_threads() -> bool:
-    """Return whether a decoder starts threads: that of HEIC always has one."""
+    """Return whether a decoder starts threads: the HEIC decoder always has one."""
     return HEIF in image_formats()
 
 
@@ -134,7 +134,7 @@ def decode_image(path: str | Path, size: int, resize: str = "crop") -> Pixels:
 
 
 class UnreadableImageError(ValueError):
-    """An image file cannot be shown; the text says why."""
+    """An image file cannot be read; the text says why."""
 
 
 def read_image(path: Path) -> Image:
@@ -167,7 +167,7 @@ def read_image(path: Path) -> Image:
 
 
 def _read_preview(path: Path) -> Image:
-    """Preview of a RAW photograph, upright and in RGB."""
+    """Return the preview of a RAW photograph, upright and in RGB."""
     preview, degrees = _open_preview(path)
     has_orientation = ORIENTATION in preview.getexif()
     upright = _upright(preview)
@@ -175,7 +175,7 @@ def _read_preview(path: Path) -> Image:
 
 
 def _open_preview(path: Path) -> tuple[Image, int]:
-    """Preview of a RAW photograph as it is stored, and the degrees to turn it by."""
+    """Return the stored preview of a RAW photograph, and the degrees to rotate it by."""
     from PIL import Image
 
     rawpy = _rawpy()
@@ -212,7 +212,7 @@ def read_exif(path: Path) -> Exif:
 
 
 def _read_raw_exif(path: Path) -> Exif:
-    """EXIF of a RAW photograph: most are TIFF files; of the others, that of their preview."""
+    """Read the EXIF of a RAW photograph: most are TIFF files; others have it in their preview."""
     from PIL import Image
 
     exif = Image.Exif()

@@ -22,7 +22,7 @@ EMPTY_FILE = "the file is empty (0 bytes)"
 class SharedFile:
     """An open file, known to a worker by its path or address.
 
-    error: why it could not be opened; readers raise it in the worker.
+    error: raised by readers in the worker if the file could not be opened.
     version: version of an object on remote storage; None for a local file, whose status says it.
     """
 
@@ -56,27 +56,31 @@ def share_file(path: str | Path) -> SharedFile:
     return SharedFile(name, descriptor)
 
 
-_shared: SharedFile | None = None
+_current_file: SharedFile | None = None
 
 
-def use_shared_file(shared: SharedFile | None) -> None:
-    """Let readers of this process use ``shared`` for its path; the one before is closed."""
-    global _shared
-    if _shared is not None:
-        _shared.close()
-    _shared = shared
+def use_shared_file(file: SharedFile | None) -> None:
+    """Let readers of this process use ``file`` for its path; the previous one is closed."""
+    global _current_file
+    if _current_file is not None:
+        _current_file.close()
+    _current_file = file
 
 
 def shared_file(path: str | Path) -> SharedFile | None:
     """Return the shared file with this path, if there is one."""
     # Path("s3://bucket/a.mp4") has a single slash.
-    return _shared if _shared is not None and Path(_shared.path) == Path(path) else None
+    return (
+        _current_file
+        if _current_file is not None and Path(_current_file.path) == Path(path)
+        else None
+    )
 
 
 def file_status(path: str | Path) -> os.stat_result:
     """Return the status of a file, like :func:`os.stat`."""
-    shared = shared_file(path)
-    return os.stat(path) if shared is None else os.fstat(shared.require_descriptor())
+    file = shared_file(path)
+    return os.stat(path) if file is None else os.fstat(file.require_descriptor())
 
 
 def file_size(path: str | Path) -> int:
@@ -84,7 +88,7 @@ def file_size(path: str | Path) -> int:
 
 
 def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
-    """Return values that tell a file from all others and from its own earlier content."""
+    """Return values that differ for every other file and for earlier content of this one."""
     status = file_status(path)
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
@@ -92,14 +96,14 @@ def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
 
 def open_input_file(path: str | Path) -> InputFile:
     """Open a file for reading."""
-    shared = shared_file(path)
-    if shared is None:
+    file = shared_file(path)
+    if file is None:
         return InputFile(open_for_reading(path), str(path))
-    return InputFile(os.dup(shared.require_descriptor()), str(path))
+    return InputFile(os.dup(file.require_descriptor()), str(path))
 
 
 class InputFile(io.RawIOBase):
-    """A file with a position of its own, also where others read from the same descriptor."""
+    """A file with its own position, even if others read from the same descriptor."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor

@@ -1,7 +1,7 @@
-"""Frames of windows from keyframes alone, in one pass that reads on and decodes nothing else.
+"""Decode windows from keyframes alone, in one pass that decodes nothing else.
 
-A keyframe refers to no other frame, so each costs one packet. A window is described by the
-keyframes nearest to a few times in it. Windows without a keyframe in or near them, or whose
+A keyframe refers to no other frame, so decoding it takes one packet. A window is represented by
+the keyframes nearest to a few times in it. Windows without a keyframe in or near them, or whose
 keyframes do not decode, are left out: :func:`eaglenet.video.windows.decode_windows` decodes them.
 """
 
@@ -34,7 +34,7 @@ STEPS_BACK = (0, 1, 10, 60)
 
 @dataclass
 class _Target:
-    """A time, the range of keyframes that may stand for it, and the best one so far."""
+    """A time, the range of keyframes that may represent it, and the best one so far."""
 
     time: int
     window: tuple[Fraction, Fraction]
@@ -71,11 +71,11 @@ class _Plan:
     """Pixels by time."""
     thumbnail: Pixels | None = None
     num_open: int = 0
-    """Targets for which a better keyframe may come."""
+    """Targets for which a better keyframe may follow."""
 
 
 def num_keyframes(num_frames: int) -> int:
-    """Number of keyframes that stand for the frames of a window.
+    """Return the number of keyframes that represent the frames of a window.
 
     >>> num_keyframes(6), num_keyframes(12), num_keyframes(1)
     (2, 4, 1)
@@ -95,28 +95,28 @@ def decode_keyframes(
     Windows that overlap by ``overlap`` seconds share the keyframe there.
     """
     if not source.is_pickable:
-        return  # Only decoding everything tells what is shown when.
+        return  # Frame times are known only after decoding everything.
     plans = [_plan(source, spec, window, overlap) for window in sorted(windows)]
-    waiting = [(target, plan) for plan in plans for target in plan.targets]
+    open_targets = [(target, plan) for plan in plans for target in plan.targets]
     decoder = _Decoder(source, spec, thumbnail_size)
-    first = min(target.time for target, _ in waiting)
-    last = max(target.reach[1] for target, _ in waiting)
+    first = min(target.time for target, _ in open_targets)
+    last = max(target.reach[1] for target, _ in open_targets)
     next_plan = 0
     for packet in _keyframe_packets(source, first, last):
         still_open = []
-        for target, plan in waiting:
+        for target, plan in open_targets:
             if target.offer(packet):
                 still_open.append((target, plan))
             else:
                 decoder.decode(target, plan)
-        waiting = still_open
-        decoder.forget_before(min((target.time_of_packet for target, _ in waiting), default=0))
+        open_targets = still_open
+        decoder.forget_before(min((target.time_of_packet for target, _ in open_targets), default=0))
         while next_plan < len(plans) and not plans[next_plan].num_open:
             yield from _finish(source, spec, plans[next_plan])
             next_plan += 1
-        if not waiting:
+        if not open_targets:
             return
-    for target, plan in waiting:
+    for target, plan in open_targets:
         decoder.decode(target, plan)
     for plan in plans[next_plan:]:
         yield from _finish(source, spec, plan)
@@ -159,7 +159,7 @@ def _keyframe_packets(source: VideoSource, first: int, last: Fraction) -> Iterat
 
 
 class _Decoder:
-    """Decodes keyframes, each once although several windows show it."""
+    """Decodes keyframes, each once even if several windows use it."""
 
     def __init__(self, source: VideoSource, spec: FrameSpec, thumbnail_size: int) -> None:
         self.source = source
@@ -175,15 +175,15 @@ class _Decoder:
             return
         if packet.pts not in self._frames:
             self._frames[packet.pts] = self._decode(packet)
-        decoded = self._frames[packet.pts]
-        if decoded is None:
+        entry = self._frames[packet.pts]
+        if entry is None:
             return
-        frame, plan.frames[packet.pts] = decoded
+        frame, plan.frames[packet.pts] = entry
         if self.thumbnail_size and target is plan.targets[len(plan.targets) // 2]:
             plan.thumbnail = self.source.scaled_pixels(frame, self.thumbnail_size)
 
     def forget_before(self, time: int) -> None:
-        """Free frames that no later window shows."""
+        """Free frames that no later window uses."""
         self._frames = {key: frame for key, frame in self._frames.items() if key >= time}
 
     def _decode(self, packet: Any) -> tuple[Any, Pixels] | None:

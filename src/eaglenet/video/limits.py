@@ -27,7 +27,7 @@ class Limits:
 
     memory: bytes per worker, in addition to what it uses when idle.
     seconds: time for any file.
-    seconds_per_second: extra time per second of video. What a file claims about its length counts
+    seconds_per_second: extra time per second of video. The length that a file claims counts
         only up to ``SECONDS_PER_MIB`` of its size, and in total up to ``MAX_SECONDS``.
     """
 

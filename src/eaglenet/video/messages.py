@@ -32,13 +32,13 @@ HEADER = struct.Struct("<4sIQ")
 """Magic, number of large arrays, bytes of the body."""
 MAX_ARRAYS = 2**16
 MAX_INLINE_BYTES = 4096
-"""Size up to which an array is part of the body."""
+"""Maximum bytes of an array that is part of the body."""
 MAX_DIMENSIONS = 5
 MAX_BYTES = 2**30
-"""Bytes of a message: 16 clips of 32 frames with 560 pixels take half of it."""
+"""Maximum bytes of a message: 16 clips of 32 frames with 560 pixels take half of it."""
 MAX_BODY_BYTES = 96 * 2**20
-"""Bytes of the body, whose values take several times as much memory as Python objects. The
-subtitles inside a file may take 64 MiB."""
+"""Maximum bytes of the body, whose values take several times as much memory as Python objects.
+The subtitles inside a file may take 64 MiB."""
 
 
 class MessageError(ValueError):
@@ -84,7 +84,7 @@ class Layout:
 
 _BYTE, _COUNT, _SIZE, _REAL = (struct.Struct(f"<{code}") for code in "BIQd")
 _INTEGER_BYTES = 16
-"""Inode numbers take 64 bits without a sign."""
+"""Unsigned: inode numbers take all 64 bits."""
 
 
 def _write_bool(writer: Writer, value: bool) -> None:
@@ -171,7 +171,7 @@ def layout_of(kind: Any) -> Layout:
 
 
 def _resolve_alias(kind: Any) -> Any:
-    """Replace a name of the ``type`` statement by its value: ``NDArray`` is one in newer numpy."""
+    """Resolve an alias made by the ``type`` statement; ``NDArray`` is one in newer numpy."""
     origin = get_origin(kind)
     if hasattr(origin, "__value__"):
         return origin.__value__[get_args(kind)]
@@ -295,9 +295,9 @@ def unpack(layout: Layout, buffers: Sequence[Any]) -> Any:
 
 
 class Receiver:
-    """Receives one message piece by piece, without ever waiting.
+    """Receives one message in parts, without ever blocking.
 
-    ``read`` fills a buffer with the bytes that are there and returns their number; 0 ends it.
+    ``read`` fills a buffer with the available bytes and returns their number; 0 is the end.
     """
 
     def __init__(self, read: Callable[[memoryview], int], max_bytes: int = MAX_BYTES) -> None:
@@ -308,10 +308,10 @@ class Receiver:
         self._sizes: bytearray | None = None
         self._buffers: list[Any] = []
         self._rest = memoryview(self._header)
-        self._waiting: list[memoryview] = []
+        self._unread_views: list[memoryview] = []
 
     def advance(self) -> list[Any] | None:
-        """Read what is there once; return the buffers of the message when it is complete.
+        """Read the available bytes; return the buffers of the message when it is complete.
 
         Raises ``EOFError`` if the other side has ended.
         """
@@ -321,13 +321,13 @@ class Receiver:
         self.has_begun = True
         self._rest = self._rest[count:]
         while not len(self._rest):
-            if not self._waiting and not self._grow():
+            if not self._unread_views and not self._grow():
                 return self._buffers
-            self._rest = self._waiting.pop(0)
+            self._rest = self._unread_views.pop(0)
         return None
 
     def _grow(self) -> bool:
-        """Prepare for what follows; False if the message is complete."""
+        """Prepare for the next part; return False if the message is complete."""
         if self._buffers:
             return False
         magic, count, length = HEADER.unpack(self._header)
@@ -336,12 +336,12 @@ class Receiver:
             if magic != MAGIC or count > MAX_ARRAYS or length > limit:
                 raise MessageError("not the header of a message")
             self._sizes = bytearray(8 * count)
-            self._waiting = [memoryview(self._sizes)]
+            self._unread_views = [memoryview(self._sizes)]
             return True
         sizes = struct.unpack(f"<{count}Q", self._sizes)
         if length + sum(sizes) > self.max_bytes or any(not size for size in sizes):
             raise MessageError(f"more than {self.max_bytes} bytes")
-        # numpy.empty does not touch the memory: what is claimed but never sent costs nothing.
+        # numpy.empty does not touch memory, so bytes that are claimed but never sent cost nothing.
         self._buffers = [np.empty(size, np.uint8) for size in (length, *sizes)]
-        self._waiting = [memoryview(buffer.data) for buffer in self._buffers if len(buffer)]
-        return bool(self._waiting)
+        self._unread_views = [memoryview(buffer.data) for buffer in self._buffers if len(buffer)]
+        return bool(self._unread_views)

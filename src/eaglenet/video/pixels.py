@@ -30,7 +30,7 @@ BLANK = (123, 117, 104)
 class Orientation:
     """Rotation and mirroring of a stored frame for display, from its display matrix."""
 
-    transposed: bool = False
+    is_transposed: bool = False
     flipped_rows: bool = False
     flipped_columns: bool = False
 
@@ -38,14 +38,14 @@ class Orientation:
     def of(cls, frame: Any) -> Orientation:
         """Read the display matrix ``[[a, b], [c, d]]``: (x, y) is shown at (ax + cy, bx + dy).
 
-        Other angles than quarter turns are rounded to one.
+        Angles are rounded to quarter turns.
         """
         data = frame.side_data.get("DISPLAYMATRIX")
         if data is None:
             return cls()
         a, b, _, c, d = np.frombuffer(bytes(data), dtype=np.int32)[:5].tolist()
         if abs(b) > abs(a):
-            return cls(transposed=True, flipped_rows=b < 0, flipped_columns=c < 0)
+            return cls(is_transposed=True, flipped_rows=b < 0, flipped_columns=c < 0)
         return cls(flipped_rows=d < 0, flipped_columns=a < 0)
 
     @property
@@ -57,11 +57,11 @@ class Orientation:
             (False, True, True): 180,
             (True, True, False): 270,
         }
-        return turns.get((self.transposed, self.flipped_rows, self.flipped_columns), 0)
+        return turns.get((self.is_transposed, self.flipped_rows, self.flipped_columns), 0)
 
     def apply(self, pixels: Pixels) -> Pixels:
         """Rotate and mirror pixels [3, height, width]."""
-        if self.transposed:
+        if self.is_transposed:
             pixels = pixels.transpose(0, 2, 1)
         if self.flipped_rows:
             pixels = pixels[:, ::-1]
@@ -116,7 +116,7 @@ def to_short_side(
 def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
     """Return the upright pixels of a stored frame scaled to ``width`` x ``height``."""
     is_scaled = (width, height) != (frame.width, frame.height)
-    scaled = reformatter.reformat(
+    scaled_frame = reformatter.reformat(
         # Planar output is twice as fast as packed RGB and gives the same pixels.
         frame,
         width=width,
@@ -127,8 +127,8 @@ def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
     )
     green, blue, red = (
         np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[:height, :width]
-        for plane in scaled.planes
+        for plane in scaled_frame.planes
     )
     # Reading the side data of a frame makes it refer to itself, so that its megabytes wait for
-    # Python's cyclic garbage collector. Therefore the scaled copy is asked.
-    return Orientation.of(scaled).apply(np.stack([red, green, blue]))
+    # Python's cyclic garbage collector. So the side data is read from the scaled copy.
+    return Orientation.of(scaled_frame).apply(np.stack([red, green, blue]))

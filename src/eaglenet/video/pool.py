@@ -35,13 +35,13 @@ from eaglenet.video.worker import INVALID_REPLY, IS_FORKING, Reply, Worker, atte
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""Workers that a request may crash before it is reported as failed."""
+"""Attempts per request: workers that it may crash before it is reported as failed."""
 
 MAX_FAILED_STARTS = 3
-"""Workers in a row that may end before they are ready."""
+"""Maximum workers in a row that end before they are ready."""
 
 POLL_SECONDS = 0.02
-"""How often the pool checks for a stop, for free capacity, and for exceeded budgets."""
+"""Seconds between checks for a stop, for free capacity, and for exceeded budgets."""
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -74,15 +74,15 @@ class Budget(Generic[Request]):
 
 @dataclass(frozen=True)
 class Access(Generic[Request, Result]):
-    """Powers of a worker, and checks of its replies.
+    """Permissions of a worker, and checks of its replies.
 
     share: opens the file that a request reads; on Linux a worker can read no other, and every file
         gets a new process.
     check: raises ``ValueError`` if a result does not belong to its request.
     threads: lets the work start threads.
     max_bytes: size of a reply.
-    gpu_workers: how many of the workers decode on the GPU. What crashes one of them is tried again
-        by another worker.
+    gpu_workers: number of workers that decode on the GPU. A request that crashes one of them is
+        tried again by another worker.
     """
 
     share: Callable[[Request], SharedFile] | None = None
@@ -148,11 +148,11 @@ class _Pool(Generic[Request, Result]):
         self.capacity = threading.Semaphore(workers + max(prefetch, 0))
         self.workers: list[Worker] = []
         self.retries: deque[int] = deque()
-        self.pending: dict[int, Request] = {}
+        self.pending_requests: dict[int, Request] = {}
         self.crashes: Counter[int] = Counter()
         self.failed_starts = 0
         self.is_input_done = False
-        self.finished: queue.Queue[
+        self.replies: queue.Queue[
             tuple[int, Success[Request, Result] | Failure[Request]] | BaseException | None
         ] = queue.Queue()
         self.stop = threading.Event()
@@ -163,7 +163,7 @@ class _Pool(Generic[Request, Result]):
         early: dict[int, Success[Request, Result] | Failure[Request]] = {}
         for expected in itertools.count():
             while expected not in early:
-                message = self.finished.get()
+                message = self.replies.get()
                 if message is None:
                     return
                 if isinstance(message, BaseException):
@@ -182,9 +182,9 @@ class _Pool(Generic[Request, Result]):
             while not self.stop.is_set() and self._assign():
                 self._end_slow_workers()
                 self._collect()
-            self.finished.put(None)
+            self.replies.put(None)
         except BaseException as error:
-            self.finished.put(error)
+            self.replies.put(error)
         finally:
             for worker in self.workers:
                 worker.end()
@@ -197,10 +197,14 @@ class _Pool(Generic[Request, Result]):
                 continue
             worker.item, worker.started_at = item, time.monotonic()
             try:
-                self._send(worker, self.pending[item])
+                self._send(worker, self.pending_requests[item])
             except OSError:
                 self._lose(worker)
-        count = min(self.num_workers, len(self.pending)) if self.is_input_done else self.num_workers
+        count = (
+            min(self.num_workers, len(self.pending_requests))
+            if self.is_input_done
+            else self.num_workers
+        )
         while len(self.workers) < count:
             memory = self.budget.memory if self.budget is not None else None
             self.workers.append(
@@ -212,15 +216,15 @@ class _Pool(Generic[Request, Result]):
                     uses_gpu=sum(worker.uses_gpu for worker in self.workers) < self.gpu_workers,
                 )
             )
-        return bool(self.pending) or not self.is_input_done
+        return bool(self.pending_requests) or not self.is_input_done
 
     def _send(self, worker: Worker, request: Request) -> None:
-        shared = None if self.access.share is None else self.access.share(request)
+        file = None if self.access.share is None else self.access.share(request)
         try:
-            worker.send(request, shared)
+            worker.send(request, file)
         finally:
-            if shared is not None:
-                shared.close()
+            if file is not None:
+                file.close()
 
     def _next_item(self, worker: Worker) -> int | None:
         # What crashed a decoder on the GPU may still be decoded on the CPU.
@@ -232,7 +236,7 @@ class _Pool(Generic[Request, Result]):
                 self.is_input_done = True
                 break
             item, request = following
-            self.pending[item] = request
+            self.pending_requests[item] = request
             reason = None if self.budget is None else self.exceeded.get(self.budget.owner(request))
             if reason is None:
                 return item
@@ -250,7 +254,7 @@ class _Pool(Generic[Request, Result]):
                 continue
             if self.budget is None:
                 continue
-            request = self.pending[worker.item]
+            request = self.pending_requests[worker.item]
             owner, limit = self.budget.owner(request), self.budget.seconds(request)
             if self.seconds_used[owner] + time.monotonic() - worker.started_at <= limit:
                 continue
@@ -281,7 +285,7 @@ class _Pool(Generic[Request, Result]):
         reply = worker.receive()
         if reply is None:
             return
-        request = self.pending[worker.item]
+        request = self.pending_requests[worker.item]
         if self.budget is not None:
             owner = self.budget.owner(request)
             self.seconds_used[owner] += time.monotonic() - worker.started_at  # type: ignore[assignment]
@@ -294,7 +298,7 @@ class _Pool(Generic[Request, Result]):
         worker.item = None
 
     def _finish(self, item: int, reply: Reply) -> None:
-        self.finished.put((item, _outcome(self.pending.pop(item), reply)))
+        self.replies.put((item, _outcome(self.pending_requests.pop(item), reply)))
 
     def _fail(self, worker: Worker, reason: str) -> None:
         """End the process of a request, and report the request as failed."""
@@ -333,20 +337,20 @@ class _Pool(Generic[Request, Result]):
         self._finish(item, Reply(reason=reason))
 
     def _replace(self, worker: Worker) -> None:
-        """Remove a worker that is not usable any more; another one is started in its place."""
+        """Remove a worker that can no longer be used; another one is started instead."""
         if not worker.is_ready:
             worker.kill()
             worker.end()
             self.workers.remove(worker)
 
 
-_reported: set[tuple[str, ...]] = set()
+_reported_parts: set[tuple[str, ...]] = set()
 
 
 def report_missing(missing: tuple[str, ...]) -> None:
     """Log once which parts of the confinement this system does not provide."""
-    if missing and missing not in _reported:
-        _reported.add(missing)
+    if missing and missing not in _reported_parts:
+        _reported_parts.add(missing)
         # Other systems have no such confinement, as SECURITY.md says.
         level = logging.WARNING if IS_FORKING else logging.INFO
         logger.log(level, "decoders are not fully confined: %s", "; ".join(missing))

@@ -68,11 +68,11 @@ class QueryDecoder:
 
 
 def _run(process: IsolatedProcess, request: Any) -> Any:
-    shared = share_file(request.path)
+    file = share_file(request.path)
     try:
-        return process(request, shared)
+        return process(request, file)
     finally:
-        shared.close()
+        file.close()
 
 
 def _batch(video: DecodedVideo) -> FrameBatch:

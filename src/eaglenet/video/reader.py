@@ -26,7 +26,7 @@ Identity = tuple[str, int, int, int, int, int]
 
 
 class CachedRun(NamedTuple):
-    """A decoded run to continue later, and the source that only it reads from."""
+    """A decoded run to continue later, and its own source."""
 
     frames: DecodedRun
     source: Any
@@ -63,7 +63,7 @@ class OpenFiles:
         usable = [run for run in self._runs if run.frames.can_show(target)]
         if not usable:
             return None
-        furthest = max(usable, key=lambda run: run.frames.passed or 0)
+        furthest = max(usable, key=lambda run: run.frames.time_of_frame or 0)
         self._runs.remove(furthest)
         return furthest
 
@@ -94,7 +94,7 @@ def identity_of(path: Path) -> Identity:
 
 
 MAX_EXCESS_FRAMES = 1.02
-"""Frames that an AVI's header may list, as a multiple of those that its size allows."""
+"""Maximum frames that an AVI's header may list, as a multiple of those that its size allows."""
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
 """Codecs in which unreferenced frames can be skipped without changing other frames. In HEVC this
 holds for streams with one temporal layer; in VP9 it does not, since entropy contexts adapt."""
@@ -200,7 +200,7 @@ class VideoReader:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the container lists packets that lie past the end of the file."""
+        """True if the container lists packets that lie past the end of the file."""
         if self.container.format.name == "avi":
             # Its index is lost with its end; FFmpeg shortens the duration to what is there.
             frames, duration = self.stream.frames, self.stream.duration
@@ -213,7 +213,7 @@ class VideoReader:
 
     @property
     def has_times(self) -> bool:
-        """Whether packets have display times; an AVI with reordered frames has none."""
+        """True if packets have display times; an AVI with reordered frames has none."""
         return not (self.container.format.name == "avi" and self._context.has_b_frames)
 
     def packets(self) -> Iterator[Any]:
@@ -324,14 +324,14 @@ class DecodedRun:
 
     def __init__(self, source: VideoReader) -> None:
         self._frames = decode_through(source)
-        self._shown: Any | None = None
+        self._frame: Any | None = None
         self._following: tuple[int, Any] | None = None
-        self.passed: int | None = None
+        self.time_of_frame: int | None = None
         """Latest time at which the shown frame changed."""
 
     def can_show(self, target: int) -> bool:
         """Return whether the frame shown at ``target`` can still be returned."""
-        return self.passed is None or target >= self.passed
+        return self.time_of_frame is None or target >= self.time_of_frame
 
     def pick(self, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
         """Yield the position of each sorted target and the frame shown at that time."""
@@ -339,14 +339,16 @@ class DecodedRun:
         while position < len(targets):
             self._following = self._following or next(self._frames, None)
             if self._following is None:
-                yield position, self._shown
+                yield position, self._frame
                 position += 1
                 continue
             time, frame = self._following
-            if self._shown is not None:
+            if self._frame is not None:
                 if time > targets[position]:
-                    yield position, self._shown
+                    yield position, self._frame
                     position += 1
                     continue
-                self.passed = time if self.passed is None else max(self.passed, time)
-            self._shown, self._following = frame, None
+                self.time_of_frame = (
+                    time if self.time_of_frame is None else max(self.time_of_frame, time)
+                )
+            self._frame, self._following = frame, None

@@ -25,10 +25,10 @@ from eaglenet.video.containers import is_image, open_container
 EARTH_KM = 6371.0088
 """Mean radius of the earth, IUGG."""
 MAX_TAG = 200
-"""Characters of a tag that are read."""
+"""Maximum characters of a tag."""
 MAX_CAMERA = 80
 OLDEST = datetime(1971, 1, 1, tzinfo=UTC).timestamp()
-"""Earlier times are clocks that were never set: QuickTime counts from 1904, Unix from 1970."""
+"""Earlier times are from clocks that were never set: QuickTime starts in 1904, Unix in 1970."""
 DATE_TAGS = (
     "com.apple.quicktime.creationdate",
     "date_recorded",
@@ -60,7 +60,7 @@ class Place:
 
     def __post_init__(self) -> None:
         if not (abs(self.latitude) <= 90 and abs(self.longitude) <= 180):
-            raise ValueError(f"{self.latitude}, {self.longitude} is no place on earth")
+            raise ValueError(f"{self.latitude}, {self.longitude} is not a position on earth")
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class Recording:
     camera: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what no file can say; a worker that a file has taken over may send anything."""
+        """Refuse impossible values; a worker that a file has taken over may send anything."""
         if self.recorded is not None and not OLDEST <= self.recorded < 2**53:
-            raise ValueError(f"{self.recorded} is no recording time")
+            raise ValueError(f"{self.recorded} is not a recording time")
         if len(self.camera) > MAX_CAMERA or not self.camera.isprintable():
             raise ValueError("not the name of a camera")
 
@@ -159,7 +159,7 @@ def _exif_place(gps: Mapping[int, Any]) -> Place | None:
 
 
 def parse_iso6709(text: str) -> Place:
-    """Read a place as ISO 6709 writes it: degrees, degrees and minutes, or with seconds too.
+    """Parse a place in ISO 6709: degrees, degrees and minutes, or degrees, minutes and seconds.
 
     >>> parse_iso6709("+4808.244+01134.530+519/")
     Place(latitude=48.1374, longitude=11.5755)
@@ -172,7 +172,7 @@ def parse_iso6709(text: str) -> Place:
 
 
 def _degrees(text: str, width: int) -> float:
-    """Degrees of ``+DD.D``, ``+DDMM.M`` or ``+DDMMSS.S``; longitudes have three digits."""
+    """Parse ``+DD.D``, ``+DDMM.M`` or ``+DDMMSS.S``; longitudes have a third digit of degrees."""
     sign, digits = (-1.0 if text[0] == "-" else 1.0), text[1:]
     integer_part = digits.split(".")[0]
     if len(integer_part) == width + 2:
@@ -196,7 +196,7 @@ def _place(text: str) -> Place | None:
 
 
 def _checked_place(latitude: float, longitude: float) -> Place | None:
-    """The place, unless it is 0, 0: receivers without a signal write that."""
+    """Return the place, unless it is 0, 0, which receivers without a signal write."""
     if not (math.isfinite(latitude) and math.isfinite(longitude)) or latitude == longitude == 0:
         return None
     return Place(latitude, longitude)
@@ -210,12 +210,12 @@ def _parse_time(text: str) -> float | None:
         seconds = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
-    # A day for zones and a day for clocks that are fast.
+    # One day for time zones, and one for clocks that are fast.
     return seconds if OLDEST <= seconds <= time.time() + 2 * 86400 else None
 
 
 def _camera(make: str, model: str) -> str:
-    """Make and model in one line, the make once.
+    """Return make and model on one line, the make only once.
 
     >>> _camera("Canon", "Canon EOS 5D")
     'Canon EOS 5D'
@@ -246,7 +246,7 @@ def parse_place(text: str) -> Place:
 
 
 def parse_distance(text: str) -> float:
-    """Kilometres of ``5km``, ``800m``, ``3mi`` or ``5``.
+    """Return the kilometres in ``5km``, ``800m``, ``3mi`` or ``5``.
 
     >>> parse_distance("800 m")
     0.8
@@ -260,7 +260,7 @@ def parse_distance(text: str) -> float:
 def distances(
     place: Place, latitudes: NDArray[np.floating[Any]], longitudes: NDArray[np.floating[Any]]
 ) -> NDArray[np.float64]:
-    """Great-circle distances in kilometres; NaN where a coordinate is NaN."""
+    """Return great-circle distances in kilometres; NaN where a coordinate is NaN."""
     north, own = np.radians(np.asarray(latitudes, float)), math.radians(place.latitude)
     east = np.radians(np.asarray(longitudes, float) - place.longitude)
     # Haversine: exact for near places, where the arc cosine loses all digits.

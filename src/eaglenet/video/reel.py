@@ -49,7 +49,7 @@ from eaglenet.video.source import open_video
 from eaglenet.video.writing import ClipEncoder
 
 MAX_SEGMENTS = 40
-"""Each is an open file of the process, which may have 64."""
+"""Maximum segments: each is an open file of the process, which may have 64."""
 MAX_SECONDS = 1200.0
 IMAGE_SECONDS = 5
 MAX_SIZE = (1920, 1080)
@@ -79,17 +79,17 @@ def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     with contextlib.ExitStack() as stack:
         segments_with_files = []
         for segment in segments[: MAX_SEGMENTS + 1]:
-            shared = share_file(segment.path)
-            stack.callback(shared.close)
+            file = share_file(segment.path)
+            stack.callback(file.close)
             try:
-                segments_with_files.append(replace(segment, descriptor=shared.require_descriptor()))
+                segments_with_files.append(replace(segment, descriptor=file.require_descriptor()))
             except OSError as error:
                 raise VideoDecodeError(segment.path, error.strerror or "cannot be read") from error
         yield segments_with_files
 
 
 def check_segments(segments: Sequence[Segment]) -> None:
-    """Refuse a reel that is empty, or beyond the limits."""
+    """Refuse a reel that is empty or exceeds the limits."""
     if not segments:
         raise UsageError("no results to save; search for something that is in the store")
     if len(segments) > MAX_SEGMENTS:
@@ -137,7 +137,7 @@ def start_reel(segments: Sequence[Segment]) -> subprocess.Popen[bytes]:
     handles = [descriptor_to_handle(segment.descriptor) for segment in segments]
     request = {
         "parent": os.getpid(),
-        # Only the extension, which tells kinds of files apart.
+        # Only the extension, by which kinds of files are recognised.
         "segments": [
             [handle, Path(segment.path).suffix, segment.start, segment.end]
             for handle, segment in zip(handles, segments, strict=True)
@@ -159,7 +159,7 @@ def start_reel(segments: Sequence[Segment]) -> subprocess.Popen[bytes]:
 
 
 def copy_reel(process: subprocess.Popen[bytes], output: IO[bytes], paths: Sequence[str]) -> None:
-    """Copy what the process writes, which may be anything, to ``output``.
+    """Copy the untrusted output of the process to ``output``.
 
     ``paths`` are the files of the segments, for errors.
     """
@@ -191,7 +191,7 @@ def end_reel(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-# In the process.
+# The process's side
 
 
 def encode_segments(segments: Sequence[Segment]) -> bytes:

@@ -35,9 +35,9 @@ GIF_RATE, GIF_SIDE = 8, 240
 """Frames per second, and their shorter side in pixels."""
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 4, 3, 180
 MAX_BYTES = 10**9
-"""Bytes of a saved moment."""
+"""Maximum bytes of a saved moment."""
 MAX_SECONDS = 3600.0
-"""Seconds for encoding a moment."""
+"""Time limit for encoding a moment, in seconds."""
 
 
 class MomentRequest(NamedTuple):
@@ -64,13 +64,13 @@ def encode_video(request: MomentRequest, output: io.BytesIO) -> None:
     Streams are copied if an MP4 can hold them and a keyframe is at most ``MAX_EARLY_START`` before
     the start; otherwise they are re-encoded and begin exactly there.
     """
-    with open_video(request.path) as opened:
-        first, last = clip_window(opened, (request.start, request.end))
-        keyframe = _near_keyframe(opened, first)
+    with open_video(request.path) as video:
+        first, last = clip_window(video, (request.start, request.end))
+        keyframe = _near_keyframe(video, first)
         if keyframe is not None:
             with contextlib.suppress(pyav().FFmpegError, ValueError):
                 with open_mp4(output) as container:
-                    _copy(opened, container, keyframe, last)
+                    _copy(video, container, keyframe, last)
                 return
             output.seek(0)
             output.truncate()
@@ -132,13 +132,13 @@ def encode_sheet(request: MomentRequest, output: io.BytesIO) -> None:
 
 def _sample_frames(request: MomentRequest, count: int, side: int) -> Iterator[Pixels]:
     """Yield uncropped frames at the middles of ``count`` equal segments."""
-    with open_video(request.path) as opened:
-        first, last = clip_window(opened, (request.start, request.end))
+    with open_video(request.path) as video:
+        first, last = clip_window(video, (request.start, request.end))
         targets = [first + (last - first) * (2 * index + 1) / (2 * count) for index in range(count)]
-        for time, duration, frame in frames_between(opened, first, last):
+        for time, duration, frame in frames_between(video, first, last):
             while targets and time + duration > targets[0]:
                 targets.pop(0)
-                yield opened.scaled_pixels(frame, min(side, frame.height, frame.width))
+                yield video.scaled_pixels(frame, min(side, frame.height, frame.width))
 
 
 FORMATS: dict[str, tuple[str, Callable[[MomentRequest, io.BytesIO], None]]] = {
@@ -146,7 +146,7 @@ FORMATS: dict[str, tuple[str, Callable[[MomentRequest, io.BytesIO], None]]] = {
     "gif": (".gif", encode_gif),
     "sheet": (".jpg", encode_sheet),
 }
-"""Format -> file extension and function."""
+"""File extension and function of each format."""
 
 
 def moment_name(source: Path, start: float, end: float, format: str = "video") -> str:
@@ -177,13 +177,13 @@ class MomentSaver:
         if is_image(source):
             _copy_image(source, target)
             return
-        shared = share_file(source)
+        file = share_file(source)
         try:
-            content = self._process(MomentRequest(str(source), start, end, format), shared)
+            content = self._process(MomentRequest(str(source), start, end, format), file)
         except UsageError as error:
             raise VideoDecodeError(source, str(error)) from None
         finally:
-            shared.close()
+            file.close()
         try:
             with atomic_write(target) as partial:
                 partial.write_bytes(content)

@@ -102,7 +102,7 @@ LONG_GROUP = 2000
 MIN_BYTES_PER_SECOND = 50
 
 LIKELY_GROUP = 10
-"""Assumed seconds between keyframes where only a seek would tell."""
+"""Assumed seconds between keyframes if only a seek would reveal them."""
 
 
 class VideoSource(VideoReader):
@@ -113,7 +113,7 @@ class VideoSource(VideoReader):
         self._table: PacketTable | None = None
         self._span: tuple[int, int] | None = None
         self.is_decoded_through = False
-        """Whether frame times are known only from decoding all frames from the start."""
+        """True if frame times are known only after decoding all frames from the start."""
         self._is_listed = self._lists_most()
         self._index_keyframes = self._listed_keyframes()
         # The full index of an AVI is better than reading, which skips what it cannot read.
@@ -148,7 +148,7 @@ class VideoSource(VideoReader):
 
     @property
     def is_pickable(self) -> bool:
-        """Whether frames are picked individually.
+        """True if frames are picked individually.
 
         In an AVI without an index every seek reads from the start, so that decoding all frames,
         continued from chunk to chunk, is faster.
@@ -168,7 +168,7 @@ class VideoSource(VideoReader):
 
     @functools.cached_property
     def is_miscounted(self) -> bool:
-        """Whether an AVI's index and reading it from the start give different times.
+        """True if an AVI's index and reading it from the start give different times.
 
         Both count frames, and either may miss damaged ones. Large files are not checked, since they
         are not scanned: in these a damaged window may depend on the one before.

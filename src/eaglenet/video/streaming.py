@@ -5,9 +5,9 @@
 Files may be hostile, so this runs in its own process: it inherits an open file, is confined on
 Linux (:mod:`eaglenet.core.confinement`), has limited memory and CPU time, and ends with its parent.
 It does not import torch, so it starts fast. It writes one line of JSON (how, start; or error) to
-standard output, then the MP4; the parent must not trust either. Streams that
-browsers can play are copied, from the keyframe before ``START`` on. Others are converted to H.264
-(at most 1280 x 720) and AAC, exactly from ``START`` on. Times begin at 0.
+standard output, then the MP4; the parent must not trust either. Streams that browsers can play are
+copied, starting with the keyframe before ``START``. Others are converted to H.264 (at most
+1280 x 720) and AAC, starting exactly at ``START``. Times begin at 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from eaglenet.video.containers import load_pyav, open_input, pyav, video_stream
 from eaglenet.video.limits import MAX_PIXELS
 
 MAX_WIDTH, MAX_HEIGHT, MAX_RATE = 1280, 720, 60
-"""Pixels and frames per second of converted video."""
+"""Maximum pixels and frames per second of converted video."""
 ENCODER = {"preset": "ultrafast", "tune": "zerolatency", "crf": "25"}
 AUDIO_RATE = 48_000
 TICKS = 90_000
@@ -227,7 +227,7 @@ FRAGMENTS = {
     "flush_packets": "1",
 }
 MAX_ERRORS = 200
-"""Broken packets that are skipped."""
+"""Maximum broken packets to skip."""
 
 
 def open_source(file: IO[bytes]) -> Source:

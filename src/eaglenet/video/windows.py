@@ -50,7 +50,7 @@ STEPS_BACK = (0, 1, 10, 60, None)
 """Seconds before a target at which to look for a keyframe; None reads from the start."""
 
 MIN_SKIPPED_PACKETS = 4
-"""Packets to skip for which draining the decoder and starting at a keyframe is faster."""
+"""Packets above which draining the decoder and starting at a keyframe is faster than decoding."""
 
 
 class UntimedPacketError(Exception):
@@ -357,7 +357,7 @@ MIN_CLEAN_FRACTION = 0.5
 """Fraction of a damaged window's frames that must decode."""
 
 FROM_START_SECONDS = 120
-"""Damaged windows up to this time are decoded from the start of the file."""
+"""Seconds of the file up to which damaged windows are decoded from its start."""
 
 RUN_UP_SECONDS = 10
 """Seconds before a damaged window at which decoding starts."""
@@ -468,13 +468,13 @@ def _frames(
     if spec.fast and source.has_times:
         yield from pick_keyframes(source, targets, source.keyframes())
         return
-    pending = dict(enumerate(targets))
+    targets_by_position = dict(enumerate(targets))
     try:
         for position, frame in pick_exact(source, targets):
-            del pending[position]
+            del targets_by_position[position]
             yield position, frame
     except UntimedPacketError:
-        positions, remaining_targets = list(pending), list(pending.values())
+        positions, remaining_targets = list(targets_by_position), list(targets_by_position.values())
         source.is_decoded_through = len(remaining_targets) == len(targets)
         if not remaining_targets:
             return

@@ -42,9 +42,9 @@ from eaglenet.video.messages import MAX_BYTES, Layout, MessageError, Receiver, l
 from eaglenet.video.reader import OPEN_FILES
 
 IS_FORKING = confinement.is_supported()
-"""Whether each file gets a process of its own. Forking is not safe with the libraries of macOS."""
+"""True if each file gets its own process. Forking is not safe with the libraries of macOS."""
 CAN_SEND_FILES = hasattr(os, "readv")
-"""Whether connections are sockets, which carry descriptors; on Windows they are pipes."""
+"""True if connections are sockets, which carry descriptors; on Windows they are pipes."""
 IDLE_SECONDS = 10.0
 """Seconds without a request after which a worker closes its open files."""
 SEND_SECONDS = 10
@@ -52,16 +52,16 @@ SEND_SECONDS = 10
 MESSAGE_SECONDS = 60.0
 """Seconds from the first to the last byte of a reply."""
 MAX_REASON = 2000
-"""Characters of a failure's reason."""
+"""Maximum characters of a failure's reason."""
 CHUNK = 2**20
 DEVICES = ("/dev/null", "/dev/zero", "/dev/dxg")
 DRIVER_FILES = (
     *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/sys", "/proc/self", "/proc/driver"),
     *("/proc/devices", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules", "/proc/sys"),
 )
-"""What CUDA reads: libraries of the system, and what the kernel says about the machine."""
+"""Paths that CUDA reads: system libraries, and the kernel's description of the machine."""
 GPU_DESCRIPTORS = 1024
-"""Open files of a process that uses CUDA, which has a descriptor per device, stream and decoder."""
+"""Maximum open files of a process with CUDA, which needs one per device, stream and decoder."""
 INVALID_REPLY = "the decoder sent an invalid reply"
 _START, _STOP = b"start", b"stop"
 _EXIT_CODE = struct.Struct("<i")
@@ -121,19 +121,19 @@ class Channel:
         self.connection = connection
         self.max_bytes = max_bytes
         self._socket = _socket_of(connection)
-        self._received = memoryview(b"")
+        self._received_bytes = memoryview(b"")
         self._receiver = Receiver(self._read, max_bytes)
         self._began_at = 0.0
 
-    def send(self, request: Any, shared: SharedFile | None = None) -> None:
+    def send(self, request: Any, shared_file: SharedFile | None = None) -> None:
         """Send a request; raises ``OSError`` if the process has ended or does not read."""
-        if shared is None or self._socket is None:
+        if shared_file is None or self._socket is None:
             # On Windows the worker opens the file itself.
             self.connection.send_bytes(pickle.dumps((request, None)))
             return
-        self.connection.send_bytes(pickle.dumps((request, replace(shared, descriptor=None))))
-        if shared.descriptor is not None:
-            socket.send_fds(self._socket, [b"f"], [shared.descriptor])
+        self.connection.send_bytes(pickle.dumps((request, replace(shared_file, descriptor=None))))
+        if shared_file.descriptor is not None:
+            socket.send_fds(self._socket, [b"f"], [shared_file.descriptor])
 
     def receive(self) -> list[Any] | None:
         """Return the buffers of the reply if it is complete, after reading what is there.
@@ -163,13 +163,13 @@ class Channel:
     def _read(self, buffer: memoryview) -> int:
         if self._socket is not None:
             return self._socket.recv_into(buffer, 0, socket.MSG_DONTWAIT)
-        if not len(self._received):
+        if not len(self._received_bytes):
             if not self.connection.poll(0):
                 raise BlockingIOError
-            self._received = memoryview(self.connection.recv_bytes(2 * CHUNK))
-        count = min(len(buffer), len(self._received))
-        buffer[:count] = self._received[:count]
-        self._received = self._received[count:]
+            self._received_bytes = memoryview(self.connection.recv_bytes(2 * CHUNK))
+        count = min(len(buffer), len(self._received_bytes))
+        buffer[:count] = self._received_bytes[:count]
+        self._received_bytes = self._received_bytes[count:]
         return count
 
     def close(self) -> None:
@@ -198,18 +198,18 @@ class Worker:
     max_bytes: int = MAX_BYTES
     channel: Channel | None = None
     file: str | None = None
-    """File that the current process has seen."""
+    """File that the current process was started for."""
     missing: tuple[str, ...] = ()
     """Parts of the confinement that this system does not provide."""
     is_ready: bool = False
     item: int | None = None
     started_at: float = 0.0
     uses_gpu: bool = False
-    """Whether it decodes on the GPU, in one process for all files."""
+    """True if it decodes on the GPU, in one process for all files."""
 
     @property
     def is_forking(self) -> bool:
-        """Whether each file gets a process of its own."""
+        """True if each file gets its own process."""
         return IS_FORKING and not self.uses_gpu
 
     @property
@@ -225,14 +225,14 @@ class Worker:
         if not self.is_forking:
             self.channel = Channel(self.control, self.max_bytes)
 
-    def send(self, request: Any, shared: SharedFile | None = None) -> None:
+    def send(self, request: Any, shared_file: SharedFile | None = None) -> None:
         """Send a request, to a new process if it is for another file than the last one."""
-        file = None if shared is None else shared.path
+        file = None if shared_file is None else shared_file.path
         if self.channel is None or (self.is_forking and file != self.file):
             self._fork()
         self.file = file
         assert self.channel is not None
-        self.channel.send(request, shared)
+        self.channel.send(request, shared_file)
 
     def receive(self) -> Reply | None:
         """Return the reply if it is complete; see :meth:`Channel.receive`."""
@@ -319,7 +319,7 @@ def start_worker(
 
 
 def _duplicate(connection: Connection) -> socket.socket:
-    # With all three given, Python asks the system nothing, which a confined process may not.
+    # With all three arguments Python makes no system call, which a confined process may not.
     kind = (socket.AF_UNIX, socket.SOCK_STREAM, 0)
     return socket.socket(*kind, fileno=os.dup(connection.fileno()))
 
@@ -396,7 +396,7 @@ def confine_gpu_process() -> list[str]:
 
 
 def _discard_output() -> None:
-    """Redirect standard output: a terminal runs what is written to it in escape sequences."""
+    """Redirect standard output: a terminal would obey escape sequences."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (1, 2):
         os.dup2(null, standard)
@@ -404,7 +404,7 @@ def _discard_output() -> None:
 
 
 def _filter_problems() -> list[str]:
-    """Try the filter of system calls in a process of its own: it cannot be taken back."""
+    """Try the filter of system calls in another process, since it cannot be removed."""
     child = os.fork()
     if child == 0:
         os._exit(0 if confinement.restrict_system_calls(threads=False) is None else 1)
@@ -415,7 +415,7 @@ def _filter_problems() -> list[str]:
 def _fork_for_files(
     control: Connection, work: Callable[[Any], Any], layout: Layout, threads: bool
 ) -> None:
-    """Start and end one process per file, as the parent asks. Sees no content of any file."""
+    """Start and end one process per file, as the parent requests. Reads no file itself."""
     child: int | None = None
     # Objects from before the fork stay shared between the processes.
     gc.collect()
@@ -477,11 +477,11 @@ def next_request(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> 
 def _serve(connection: Connection, work: Callable[[Any], Any], layout: Layout) -> None:
     """Answer requests until the parent closes the connection."""
     while True:
-        request, shared = pickle.loads(next_request(connection))
-        if shared is not None:
-            if shared.error is None:
-                shared.descriptor = _receive_descriptor(connection)
-            use_shared_file(shared)
+        request, shared_file = pickle.loads(next_request(connection))
+        if shared_file is not None:
+            if shared_file.error is None:
+                shared_file.descriptor = _receive_descriptor(connection)
+            use_shared_file(shared_file)
         reply = attempt(work, request)
         try:
             parts = messages.pack(layout, reply)
@@ -492,7 +492,7 @@ def _serve(connection: Connection, work: Callable[[Any], Any], layout: Layout) -
 
 
 def _write(connection: Connection, content: memoryview) -> None:
-    """Write bytes without a frame around them."""
+    """Write bytes without a header."""
     while len(content):
         if not CAN_SEND_FILES:
             connection.send_bytes(content[:CHUNK])
@@ -535,14 +535,14 @@ class IsolatedProcess:
         self._worker: Worker | None = None
         self._is_closed = False
 
-    def __call__(self, request: Any, shared: SharedFile | None = None) -> Any:
+    def __call__(self, request: Any, shared_file: SharedFile | None = None) -> Any:
         """Return ``work(request)``; its errors and exceeded limits become ``UsageError``."""
         with self._lock:
             # On Linux it ends with the thread that started it.
             if self._worker is not None and not self._worker.process.is_alive():
                 self._stop()
             try:
-                reply = self._call(request, shared)
+                reply = self._call(request, shared_file)
             except (EagleNetError, MessageError, EOFError, OSError) as error:
                 self._stop()
                 reason = str(error) if isinstance(error, EagleNetError) else "the decoder crashed"
@@ -563,15 +563,15 @@ class IsolatedProcess:
             self._worker = start_worker(self.work, self.memory, threads=self.threads)
         return self._worker
 
-    def _call(self, request: Any, shared: SharedFile | None) -> Reply:
+    def _call(self, request: Any, shared_file: SharedFile | None) -> Reply:
         worker = self._start()
         if not worker.is_ready:
             worker.read_ready()
         deadline = time.monotonic() + self.seconds
         worker.file = None
-        worker.send(request, shared)
-        while (left := deadline - time.monotonic()) > 0:
-            if worker.connection.poll(left) and (reply := worker.receive()) is not None:
+        worker.send(request, shared_file)
+        while (seconds_left := deadline - time.monotonic()) > 0:
+            if worker.connection.poll(seconds_left) and (reply := worker.receive()) is not None:
                 if reply.reason is None and self.check is not None:
                     _check(self.check, request, reply.result)
                 return reply

@@ -21,14 +21,14 @@ from eaglenet.video.sampling import BORDER_TOLERANCE, clip_window
 from eaglenet.video.source import VideoSource, open_video
 
 QUIET = {"libx265": {"x265-params": "log-level=none"}}
-"""Options for encoders that would write to the terminal."""
+"""Options that keep encoders from writing to the terminal."""
 FRAME_DURATION = 1 << 8
 """AV_CODEC_FLAG_FRAME_DURATION: write frame durations to the container."""
 CLIP_OPTIONS = {"crf": "20", "preset": "veryfast"}
 TICKS = 90_000
 """Ticks per second of the video stream of a clip."""
 RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
-"""Sample rates that a clip keeps; others become the last."""
+"""Sample rates that a clip keeps; others are converted to the last."""
 AUDIO_FRAME = 1024
 """Samples per AAC frame."""
 
