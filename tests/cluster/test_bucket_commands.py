@@ -104,7 +104,8 @@ def test_hits_are_those_of_a_local_store(
                 for hit in engine.search(query, 20, keep_duplicates=True):
                     found[query, hit.clip_id] = (hit.score, hit.coarse_score, hit.moment)
                     assert engine.thumbnail(hit.clip_id)
-            results.append((found, str(engine.search("walrus", 5, modalities="speech"))))
+            spoken = engine.search("walrus", 5, modalities="speech")
+            results.append((found, str([hit.to_dict() for hit in spoken])))
         assert results[0] == results[1]
         return [len(results[0][0]), "walrus" in results[0][1]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import io
 import json
 import pickle
@@ -156,7 +157,7 @@ def dataset_readers(tmp_path: Path, files: Any) -> list[tuple[Path, Callable[[],
 
 
 def _all(spec: Any, root: Path) -> None:
-    options = {"hold_out": 1} if "hold_out" in spec.options else {}
+    options = {"hold_out": 1} if "hold_out" in inspect.signature(spec.load).parameters else {}
     for split in ("train", "test"):
         spec.load(root, split, **options)
 
