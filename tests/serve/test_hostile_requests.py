@@ -152,7 +152,8 @@ def explore(
     def check_case(case: schemathesis.Case) -> None:
         answer = case.call(headers=HOST)
         # A schema cannot say that one bound must lie below the other, or that one needs the other.
-        reasons = ("swap the", "within needs a place")
+        # Nor does it know what the model of the store lacks.
+        reasons = ("swap the", "within needs a place", "confidence was not measured")
         if answer.status_code != 400 or not any(reason in answer.text for reason in reasons):
             case.validate_response(answer)
 
