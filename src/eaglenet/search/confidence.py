@@ -33,8 +33,8 @@ FILE = "confidence.json"
 MAX_RIVALS = 100
 """Files of the shortlist that a hit is compared with, as in the measurement."""
 MIN_CLIPS = 10
-"""Clips that a search compares, below which it gives no confidence: a tenth of the smallest
-measurement. Among 10 unrelated clips it would be 5%, but 34% if there is only one."""
+"""Clips that a search compares, below which it gives no confidence. A choice, not a measurement:
+the smallest gallery measured has 100 clips, and a single unrelated clip would seem likely."""
 SAMPLE_SIZE = 1024
 """Clips from which the mean score of a query is estimated; its error is a thousandth."""
 NOTHING = 0.1

@@ -153,9 +153,16 @@ class DataAxis:
     is_default_named: bool = True
 
 
+VIDEO_PROTOCOLS: Mapping[str, MakeSetup] = {
+    "paper": setups.paper_setup,
+    "released": setups.released_setup,
+    "original": setups.original_setup,
+}
+
+
 def _videos(dataset: str, *published: str) -> DataAxis:
     """A dataset with the paper's protocol on every tower, and ``published`` ones on CLIP's."""
-    clip = {name: getattr(setups, f"{name}_setup") for name in ("paper", *published)}
+    clip = {name: VIDEO_PROTOCOLS[name] for name in ("paper", *published)}
     towers = {"clip-b16": clip, **dict.fromkeys(CLIP_TOWERS, clip)}
     towers |= {name: {"paper": setups.paper_setup} for name in TOWERS if name not in towers}
     if "released" in published:
@@ -163,7 +170,6 @@ def _videos(dataset: str, *published: str) -> DataAxis:
     return DataAxis(SOURCES[dataset].title, towers)
 
 
-PAPER_DATASETS = ("msrvtt", "didemo", "msvd", "vatex")
 DATA: Mapping[str, DataAxis] = {
     "demo": DataAxis(
         "the demo world that the package renders", {"random": {"equal": setups.demo_setup}}
