@@ -294,7 +294,8 @@ def test_a_hub_that_never_answers_is_reported(
         done = run_index(films, tmp_path / "store", address, tmp_path / "home")
     assert "no answer in 15 s" in done.stderr
     assert "--model small" in done.stderr
-    assert time.monotonic() - begun < 30
+    # 15 s to wait for the hub; the rest is the start of a process on a busy machine.
+    assert time.monotonic() - begun < 45
 
 
 @pytest.mark.slow

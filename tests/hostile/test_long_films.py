@@ -22,8 +22,8 @@ def seconds_of(folder: Path, suffix: str, minutes: int, *, is_damaged: bool) -> 
 def test_four_times_the_length_costs_about_four_times_the_time(
     suffix: str, is_damaged: bool, tmp_path: Path
 ) -> None:
-    """A square would be sixteen times; the rest is for what else the machine does."""
+    """A square would be sixteen times; eight is half-way between both laws."""
     short = seconds_of(tmp_path, suffix, 10, is_damaged=is_damaged)
     long = seconds_of(tmp_path, suffix, 40, is_damaged=is_damaged)
     print(f"{suffix}: 10 minutes {short:.1f} s, 40 minutes {long:.1f} s")
-    assert long < 6 * short, (short, long)
+    assert long < 8 * short, (short, long)

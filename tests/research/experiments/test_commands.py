@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.compare import paper_numbers
 from eaglenet.cli.main import app, main
+from eaglenet.core import registry
 from eaglenet.core.errors import EagleNetError
 from eaglenet.methods import METHODS
 from eaglenet.research.experiments.campaign import CannotRun
@@ -143,6 +144,8 @@ def test_a_run_remembers_the_modules_it_needs(
     (tmp_path / "plugin_of_a_test.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    # Child processes of later tests would import it again.
+    monkeypatch.setattr(registry, "_imported_modules", [])
 
     def forget() -> None:
         """As in a new process: neither the module nor its method is known."""

@@ -99,7 +99,7 @@ def test_a_node_that_dies_and_returns_goes_on_from_the_last_checkpoint(
         assert before < EPOCHS * 5
         time.sleep(RETURN_SECONDS)
         third = node(port, 1, arguments)
-        assert [first.wait(timeout=300), third.wait(timeout=60)] == [0, 0]
+        assert [first.wait(timeout=900), third.wait(timeout=60)] == [0, 0]
     finally:
         end(first, second, *([third] if third is not None else []))
     assert [record["step"] for record in logged_losses(run)] == list(range(1, EPOCHS * 5 + 1))
