@@ -234,8 +234,8 @@ def secrets_in_reach(target: Target) -> list[str]:
 
 
 def sockets() -> list[int]:
-    """Descriptors of the worker's connection."""
-    return [number for number in range(3, 64) if is_socket(number)]
+    """Descriptors of the worker's connection: high ones if its parent has many open files."""
+    return [number for number in range(3, 4096) if is_socket(number)]
 
 
 def is_socket(descriptor: int) -> bool:

@@ -138,8 +138,10 @@ def test_an_interrupted_service_says_what_it_waits_for_and_ends_at_once_the_seco
         time.sleep(0.3)
         began = time.monotonic()
         code, errors = service.end(signal.SIGINT)
-    waiting = "stopping; waiting up to 10 s for open requests (1); Ctrl-C again stops at once\n"
-    assert (code, errors) == (0, waiting)
+    assert code == 0
+    # Two if the request for the metrics is still being closed.
+    waiting = r"stopping; waiting up to 10 s for open requests \([12]\); Ctrl-C again stops at once"
+    assert re.fullmatch(waiting + "\n", errors)
     assert time.monotonic() - began < 5
 
 

@@ -127,6 +127,8 @@ def save_random_whisper(folder: Path) -> Path:
         bos_token_id=end,
         eos_token_id=end,
         decoder_start_token_id=tokenizer.token_to_id("<|startoftranscript|>"),
+        # The default names a token of the real vocabulary; CTranslate2 writes beyond its scores.
+        begin_suppress_tokens=[end],
     )
     source = folder / "source"
     WhisperForConditionalGeneration(config).save_pretrained(source)
