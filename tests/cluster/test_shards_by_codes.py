@@ -247,7 +247,7 @@ def test_refuses_requests_and_responses_of_another_store(
         {"distances": pack(np.zeros(39), "<u2")},
         {"scores": pack(np.zeros(39), "<i4")},
     ):
-        with pytest.raises(ValueError, match="outside of the shard"):
+        with pytest.raises(ValueError, match="outside the shard"):
             unpack_near({**near, **wrong}, bounds, has_prefixes)
     impossible = {"scores": pack(np.full(len(unpack(near["rows"], "<i8")), MAX_SUM), "<i4")}
     with pytest.raises(ValueError, match="impossible scores"):

@@ -309,7 +309,7 @@ def test_refuses_wrong_shards_tokens_and_stores(
     for urls, name, token, reason in (
         (addresses[::-1], identity, TOKEN, "in the order of the shards"),
         (addresses, "another", TOKEN, "another store"),
-        (addresses, identity, "wrong-token", "give it the EAGLENET_TOKEN of the front"),
+        (addresses, identity, "wrong-token", "start it with the EAGLENET_TOKEN of the front"),
     ):
         other = ShardScan(urls, name, token=token)
         other.wait_until_up(snapshot, seconds=0.0)

@@ -278,32 +278,32 @@ def merge_operations(
     A commit removes before it adds, so changes that remove anything are not merged. Neither are
     windows, because new lines of their source replace them.
     """
-    pending: tuple[Position, Changes] | None = None
+    open_entry: tuple[Position, Changes] | None = None
     for position, operation in operations:
         is_plain = isinstance(operation, Changes) and not (
             operation.removed_files or operation.removed_sources or operation.windows
         )
-        num_pending = sum(map(len, pending[1].clips)) if pending is not None else 0
-        if is_plain and pending is not None and num_pending < MERGE_CLIPS:
+        num_clips = sum(map(len, open_entry[1].clips)) if open_entry is not None else 0
+        if is_plain and open_entry is not None and num_clips < MERGE_CLIPS:
             assert isinstance(operation, Changes)
-            previous = pending[1]
+            previous = open_entry[1]
             merged_changes = Changes(
                 [*previous.clips, *operation.clips],
                 [*previous.files, *operation.files],
                 transcripts=[*previous.transcripts, *operation.transcripts],
             )
-            pending = position, merged_changes
+            open_entry = position, merged_changes
             continue
-        if pending is not None:
-            yield pending
-            pending = None
+        if open_entry is not None:
+            yield open_entry
+            open_entry = None
         if is_plain:
             assert isinstance(operation, Changes)
-            pending = position, operation
+            open_entry = position, operation
         else:
             yield position, operation
-    if pending is not None:
-        yield pending
+    if open_entry is not None:
+        yield open_entry
 
 
 class MirrorStore(LocalStore):

@@ -14,8 +14,8 @@ from eaglenet.core.errors import ConfigError
 Padding = Literal["masked", "official"]
 """Treatment of padded words, padded frames and missing experts in a score.
 
-``masked``: they are left out, so that a score depends on its pair alone.
-``official``: as in the authors' code, to reproduce their numbers.
+``masked``: they are left out, so that a score depends on its pair only.
+``official``: as in the code of the authors, to reproduce their numbers.
 """
 
 

@@ -339,7 +339,7 @@ class SearchOptions:
     )
 
     literal: bool = option(
-        False, "Search for the text as it is; do not read dates or + - then in it.", group="Queries"
+        False, "Ignore dates and operators (+ - then) in the text.", group="Queries"
     )
 
     def __post_init__(self) -> None:

@@ -123,10 +123,10 @@ def make_shortlists(
         hubness_weights = None
     if scan is not None:
         return scan.shortlists(snapshot, queries, k, filters, hubness_weights)
-    allowed = allowed_rows(snapshot, filters, files)
+    row_mask = allowed_rows(snapshot, filters, files)
     if uses_exact_scan(snapshot):
-        return exact_shortlists(snapshot, queries, k, allowed, hubness_weights=hubness_weights)
-    return approximate_shortlists(snapshot, queries, k, allowed, hubness_weights)
+        return exact_shortlists(snapshot, queries, k, row_mask, hubness_weights=hubness_weights)
+    return approximate_shortlists(snapshot, queries, k, row_mask, hubness_weights)
 
 
 def allowed_rows(
@@ -159,18 +159,18 @@ def exact_shortlists(
     snapshot: Snapshot,
     queries: Vectors,
     k: int,
-    allowed: NDArray[np.bool_] | None = None,
+    row_mask: NDArray[np.bool_] | None = None,
     shard: tuple[int, int] = (1, 1),
     hubness_weights: Sequence[float] | None = None,
 ) -> list[Shortlist]:
     """Find the k best allowed clips per query by comparing all vectors.
 
-    ``allowed`` is a mask over the rows of the snapshot; deleted clips are never returned. ``shard``
+    ``row_mask`` covers the rows of the snapshot; deleted clips are never returned. ``shard``
     (number, count) compares one shard of the store only. Cosines, and the order of equal cosines,
     do not depend on the shards: the best of all shards are bit-identical to the best of the store.
     """
     first, end = rows_of_shard(snapshot, shard)
-    mask = _row_mask(snapshot, first, end, allowed)
+    mask = _searched_rows(snapshot, first, end, row_mask)
     rows = np.arange(first, end) if mask is None else first + np.flatnonzero(mask)
     if not len(rows) or k < 1:
         return [EMPTY] * len(queries)
@@ -203,11 +203,11 @@ def rows_of_shard(snapshot: Snapshot, shard: tuple[int, int]) -> tuple[int, int]
     return (number - 1) * snapshot.num_rows // count, number * snapshot.num_rows // count
 
 
-def _row_mask(
-    snapshot: Snapshot, first: int, end: int, allowed: NDArray[np.bool_] | None
+def _searched_rows(
+    snapshot: Snapshot, first: int, end: int, row_mask: NDArray[np.bool_] | None
 ) -> NDArray[np.bool_] | None:
     """Return the mask of the visible and allowed rows in a range; None: all."""
-    masks = [mask[first:end] for mask in (snapshot.visible, allowed) if mask is not None]
+    masks = [mask[first:end] for mask in (snapshot.visible, row_mask) if mask is not None]
     mask = masks[0] & masks[-1] if masks else None
     return None if mask is None or mask.all() else mask
 
@@ -291,7 +291,7 @@ def approximate_shortlists(
     snapshot: Snapshot,
     queries: Vectors,
     k: int,
-    allowed: NDArray[np.bool_] | None = None,
+    row_mask: NDArray[np.bool_] | None = None,
     hubness_weights: Sequence[float] | None = None,
 ) -> list[Shortlist]:
     """Find the k best allowed clips per query among those with the nearest codes.
@@ -299,7 +299,7 @@ def approximate_shortlists(
     Cosines are bit-identical to those of :func:`exact_shortlists`. Clips with near vectors but
     distant codes may be missing.
     """
-    mask = _row_mask(snapshot, 0, snapshot.num_rows, allowed)
+    mask = _searched_rows(snapshot, 0, snapshot.num_rows, row_mask)
     count = num_candidates(snapshot, k)
     codes = snapshot.codes()
     results = []
@@ -355,7 +355,7 @@ def nearest_in_shard(
     weights: NDArray[np.int16],
     count: int,
     shard: tuple[int, int],
-    allowed: NDArray[np.bool_] | None = None,
+    row_mask: NDArray[np.bool_] | None = None,
 ) -> list[Near]:
     """Find the allowed rows of a shard that may be among the ``count`` best codes of the store.
 
@@ -364,7 +364,7 @@ def nearest_in_shard(
     """
     first, end = rows_of_shard(snapshot, shard)
     shard_codes = snapshot.codes(first, end)
-    mask = _row_mask(snapshot, first, end, allowed)
+    mask = _searched_rows(snapshot, first, end, row_mask)
     return [shard_codes.best_in_part(each, count, mask) for each in weights]
 
 

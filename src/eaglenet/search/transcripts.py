@@ -212,8 +212,8 @@ def _with_window(match: ClipTranscript | None, clip: Clip, window: WindowHit) ->
         by_meaning=True,
     )
     if match is None:
-        lines = (window_match,)
-        return ClipTranscript(clip, 0.0, strength, lines, _modalities(lines), window.cosine)
+        modalities = _modalities([window_match])
+        return ClipTranscript(clip, 0.0, strength, (window_match,), modalities, window.cosine)
     texts = {line.text for line in window.lines}
     lines = match.lines
     # Show the window only if none of its lines is shown already.
