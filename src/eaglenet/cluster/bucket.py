@@ -45,13 +45,7 @@ from eaglenet.cluster.log import (
     length_of,
     new_id,
 )
-from eaglenet.cluster.mirror import (
-    BucketSnapshot,
-    Mirror,
-    MirrorStore,
-    MirrorWriter,
-    Position,
-)
+from eaglenet.cluster.mirror import BucketSnapshot, Mirror, MirrorStore, MirrorWriter, Position
 from eaglenet.core.errors import StoreError, UnreachableError, shell_join, shell_quote, store_option
 from eaglenet.core.object_storage import (
     SCHEMES,
@@ -431,20 +425,14 @@ def _append_operation(
         itemsize = head.manifest.layout.dtype.itemsize
         records = length_of(parts["features"]) // itemsize
         pointers = _pointers(batch, records, length_of(parts["thumbnails"]))
-        contents = {
-            "features": batch.features.tobytes(),
-            "thumbnails": b"".join(batch.thumbnails),
-        }
+        contents = {"features": batch.features.tobytes(), "thumbnails": b"".join(batch.thumbnails)}
         for part, content in contents.items():
             parts[part] = append(folder, part, parts[part], content)
         batch = replace(batch, features=pointers, thumbnails=[b""] * len(batch))
         operation = replace(operation, clips=[batch])
     parts["log"] = append(folder, "log", parts["log"], encode(operation))
     head = replace(
-        head,
-        version=head.version + 1,
-        parts=parts,
-        is_finished=isinstance(operation, Finish),
+        head, version=head.version + 1, parts=parts, is_finished=isinstance(operation, Finish)
     )
     return head, operation
 

@@ -99,10 +99,7 @@ class MirrorWriter(LocalWriter):
                     self._publish()
 
     def apply(
-        self,
-        operation: Operation,
-        position: Position,
-        publish: Callable[[], object] | None = None,
+        self, operation: Operation, position: Position, publish: Callable[[], object] | None = None
     ) -> None:
         """Apply an operation of the log that ends at ``position``.
 

@@ -275,11 +275,7 @@ class ShardScan:
         return answers
 
     def _send(
-        self,
-        query: ShardQuery[Answer],
-        shards: Sequence[RemoteShard],
-        *,
-        is_search: bool = False,
+        self, query: ShardQuery[Answer], shards: Sequence[RemoteShard], *, is_search: bool = False
     ) -> list[list[Answer]]:
         """Send a query to these shards; return the answers that arrive in time."""
         futures = {shard.submit(query): shard for shard in shards}

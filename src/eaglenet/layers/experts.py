@@ -243,12 +243,7 @@ class CollaborativeGate(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_experts: int,
-        *,
-        sequential: bool = False,
-        padding: Padding = "masked",
+        self, dim: int, num_experts: int, *, sequential: bool = False, padding: Padding = "masked"
     ) -> None:
         super().__init__()
         self.sequential = sequential
@@ -260,9 +255,7 @@ class CollaborativeGate(nn.Module):
         self.own_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
 
     def forward(
-        self,
-        experts: Float[Tensor, "videos experts dim"],
-        present: Bool[Tensor, "videos experts"],
+        self, experts: Float[Tensor, "videos experts dim"], present: Bool[Tensor, "videos experts"]
     ) -> Float[Tensor, "videos experts dim"]:
         """Return gated unit vectors; with ``padding="masked"``, missing experts are zeros."""
         states = list(experts.unbind(dim=1))

@@ -103,9 +103,7 @@ class TemporalTransformer(nn.Module):
         self.stack = stack
 
     def forward(
-        self,
-        frames: Float[Tensor, "videos frames dim"],
-        mask: Bool[Tensor, "videos frames"],
+        self, frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames dim"]:
         return self.stack(frames, mask) + frames  # type: ignore[no-any-return]
 

@@ -27,9 +27,7 @@ class TemporalLSTM(nn.Module):
         self.lstm = nn.LSTM(dim, dim, batch_first=True)
 
     def forward(
-        self,
-        frames: Float[Tensor, "videos frames dim"],
-        mask: Bool[Tensor, "videos frames"],
+        self, frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames dim"]:
         # Real frames come first, in order. An LSTM only looks back, so the padding after them has
         # no effect: the result equals that of a packed sequence, without a device sync.

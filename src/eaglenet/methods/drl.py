@@ -162,10 +162,7 @@ class DRL(Method):
         return Losses(terms, {"decorrelation": self.config.decorrelation})
 
     def _decorrelation(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: RightPairs,
+        self, text: TextFeatures, video: VideoFeatures, positives: RightPairs
     ) -> Float[Tensor, ""]:
         words, words_mask = words_or_sentence(text)
         right_videos = first_right_video(positives)

@@ -266,10 +266,7 @@ class EagleNet(Method):
         self.noise.copy_(noise)
 
     def score(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        noise: Float[Tensor, "..."] | None = None,
+        self, text: TextFeatures, video: VideoFeatures, noise: Float[Tensor, "..."] | None = None
     ) -> Float[Tensor, "texts videos"]:
         """Return the cosine of enriched text and pooled video.
 

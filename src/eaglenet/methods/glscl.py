@@ -150,9 +150,7 @@ class GLSCL(Method):
         return scores + self.config.local_weight * local
 
     def _local_scores(
-        self,
-        text: Float[Tensor, "texts concepts dim"],
-        video: Float[Tensor, "videos concepts dim"],
+        self, text: Float[Tensor, "texts concepts dim"], video: Float[Tensor, "videos concepts dim"]
     ) -> Float[Tensor, "texts videos"]:
         return text.flatten(1) @ video.flatten(1).T / text.shape[1]
 

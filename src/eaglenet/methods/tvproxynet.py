@@ -57,19 +57,14 @@ class ProxyDecoderLayer(nn.Module):
         self.output = nn.Linear(dim, dim)
         self.attention_norm = nn.LayerNorm(dim)
         self.network = nn.Sequential(
-            nn.Linear(dim, hidden_dim),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden_dim, dim),
+            nn.Linear(dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden_dim, dim)
         )
         self.output_norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
         self.num_tokens = num_tokens
 
     def forward(
-        self,
-        queries: Float[Tensor, "texts videos dim"],
-        memory: Float[Tensor, "videos tokens dim"],
+        self, queries: Float[Tensor, "texts videos dim"], memory: Float[Tensor, "videos tokens dim"]
     ) -> Float[Tensor, "texts videos dim"]:
         queries = self.query_norm(queries)
         memory = self.memory_norm(memory)
@@ -115,9 +110,7 @@ class ProxyDecoder(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(
-        self,
-        queries: Float[Tensor, "texts dim"],
-        memory: Float[Tensor, "videos tokens dim"],
+        self, queries: Float[Tensor, "texts dim"], memory: Float[Tensor, "videos tokens dim"]
     ) -> Float[Tensor, "texts videos dim"]:
         states = queries[:, None, :].expand(-1, memory.shape[0], -1)
         for layer in self.layers:
@@ -222,9 +215,7 @@ class TVProxyNet(TowerMethod):
         return dataclasses.replace(encoding.features, tokens=tokens, tokens_mask=mask)
 
     def text_proxies(
-        self,
-        sentence: Float[Tensor, "texts dim"],
-        tokens: Float[Tensor, "videos tokens dim"],
+        self, sentence: Float[Tensor, "texts dim"], tokens: Float[Tensor, "videos tokens dim"]
     ) -> Float[Tensor, "texts videos dim"]:
         """Return the text of every pair, moved by the leader and the dash; ``sentence`` is unit."""
         leader = self.leader(sentence, tokens[:, : self.config.num_read])

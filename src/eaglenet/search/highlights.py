@@ -68,14 +68,11 @@ def _find(view: StoreView, k: int, filters: Filters) -> list[Hit]:
     best = sorted(_choose(snapshot, rows, scores, k), key=lambda pair: -pair[1])
     details = ClipDetails(snapshot, [clip for clip, _ in best])
     options = SearchOptions(filters=filters)
-    return [
-        make_hit(details, clip.row, options, rank, score, _whole_clip(clip), ())
-        for rank, (clip, score) in enumerate(best, 1)
-    ]
-
-
-def _whole_clip(clip: Clip) -> Moment:
-    return Moment(clip.start, clip.end, (clip.start + clip.end) / 2)
+    hits = []
+    for rank, (clip, score) in enumerate(best, 1):
+        moment = Moment(clip.start, clip.end, (clip.start + clip.end) / 2)
+        hits.append(make_hit(details, clip.row, options, rank, score, moment, ()))
+    return hits
 
 
 def measure_unusualness(

@@ -106,23 +106,15 @@ def make_hits(
         more, copies = (
             shortlist.rows[others].tolist() for others in (selection.more, selection.copies)
         )
-        hit = make_hit(
-            candidates.details,
-            row,
-            options,
-            rank,
-            rank_scores[number],
-            selection.moment,
-            more,
-            copies,
-        )
+        score, moment = rank_scores[number], selection.moment
+        hit = make_hit(candidates.details, row, options, rank, score, moment, more, copies)
         hit = replace(hit, coarse_score=float(shortlist.cosines[number]))
+        if candidates.transcripts:
+            metadata = {**hit.metadata, "visual_score": float(scores[number])}
+            hit = replace(hit, metadata=metadata)
         if row not in candidates.transcripts:
             hit = replace(hit, confidence=candidates.confidences.get(row))
-        if candidates.transcripts:
-            visual_score = {"visual_score": float(scores[number])}
-            hit = replace(hit, metadata={**hit.metadata, **visual_score})
-        if row in candidates.transcripts:
+        else:
             hit = _add_transcript(hit, candidates.transcripts[row], is_visual=row in visual_rows)
         hits.append(hit)
     return hits
@@ -378,20 +370,8 @@ class HitList(list[Hit]):
 
 RECORDING = ("recorded", "latitude", "longitude", "camera")
 COLUMNS = [
-    *(
-        "rank",
-        "score",
-        "confidence",
-        "match",
-        "path",
-        "start",
-        "end",
-        "best",
-        "duration",
-        "clip_id",
-    ),
-    *("matched_in", "text", "steps"),
-    *RECORDING,
+    *("rank", "score", "confidence", "match", "path", "start", "end", "best", "duration"),
+    *("clip_id", "matched_in", "text", "steps", *RECORDING),
 ]
 
 

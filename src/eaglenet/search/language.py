@@ -77,15 +77,10 @@ def language_of(text: str) -> str:
     ]
     if len(letters) > 1 and 2 * sum(is_latin) < len(letters):
         return "another language"
-    counts = {
-        name: (len(words & distinctive), len(words & shared))
-        for name, distinctive, shared in _WORDS
-    }
-    name, (num_distinctive, num_shared) = max(
-        counts.items(), key=lambda each: (sum(each[1]), each[1])
-    )
+    counts = [(len(words & clear), len(words & shared), name) for name, clear, shared in _WORDS]
+    num_clear, num_shared, name = max(counts, key=lambda count: (sum(count[:2]), count[:2]))
     is_english = bool(words.intersection(ENGLISH.split()))
-    is_other = num_distinctive >= 2 or (not is_english and (num_distinctive or num_shared >= 2))
+    is_other = num_clear >= 2 or (not is_english and (num_clear or num_shared >= 2))
     return name if is_other else ""
 
 

@@ -238,11 +238,7 @@ def load_light(name: str) -> LightModel:
 
 
 def make_light_manifest(
-    model: LightModel,
-    name: str,
-    spec: FrameSpec,
-    splitting: Splitting,
-    roots: Sequence[str | Path],
+    model: LightModel, name: str, spec: FrameSpec, splitting: Splitting, roots: Sequence[str | Path]
 ) -> Manifest:
     """Make the manifest of a store; equal to that of the same model in torch."""
     shape = (1, spec.num_frames)

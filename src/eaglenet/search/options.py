@@ -135,7 +135,7 @@ class Filters:
         if self.within is not None and self.near is None:
             raise UsageError("within needs a place; add --near '48.1,11.6'")
         for name, value in (("minimum", self.min_duration), ("maximum", self.max_duration)):
-            if value is not None and not (_is_number(value) and value >= 0):
+            if value is not None and not (isinstance(value, Real) and value >= 0):
                 raise UsageError(
                     f"the {name} duration must be 0 seconds or more, not {value!r:.60}"
                 )
@@ -219,10 +219,6 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
     return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real)
-
-
 def _seconds(name: str, value: Any) -> float | None:
     """Return a date, a time or a text for :func:`parse_date` as seconds since 1970."""
     if isinstance(value, str):
@@ -273,11 +269,8 @@ def _date(seconds: float) -> str:
         moment = datetime.fromtimestamp(seconds)
     except (ValueError, OverflowError, OSError):
         return f"{seconds:g} s after 1970"
-    return moment.strftime("%Y-%m-%d" if seconds == _midnight(moment) else "%Y-%m-%dT%H:%M")
-
-
-def _midnight(moment: datetime) -> float:
-    return datetime(moment.year, moment.month, moment.day).timestamp()
+    is_midnight = seconds == datetime(moment.year, moment.month, moment.day).timestamp()
+    return moment.strftime("%Y-%m-%d" if is_midnight else "%Y-%m-%dT%H:%M")
 
 
 def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
@@ -343,7 +336,7 @@ class SearchOptions:
     )
 
     def __post_init__(self) -> None:
-        if not _is_number(self.min_confidence) or not 0 <= self.min_confidence <= 1:
+        if not isinstance(self.min_confidence, Real) or not 0 <= self.min_confidence <= 1:
             raise UsageError(
                 f"min_confidence must be between 0 and 1, not {self.min_confidence!r:.60}"
             )

@@ -147,9 +147,7 @@ class EncodedComposition:
 
     def score(self, clips: ClipFeatures) -> Vectors:
         scores: Vectors = np.sum(
-            [weight * query.score(clips) for weight, query in self.parts],
-            axis=0,
-            dtype=np.float32,
+            [weight * query.score(clips) for weight, query in self.parts], axis=0, dtype=np.float32
         )
         return scores
 

@@ -249,21 +249,26 @@ class Retriever:
         size = options.shortlist_size(k)
         # One more, because a clip that is the query is removed afterwards.
         has_excluded = any(task.excluded_row is not None for task in tasks)
-        shortlists = make_shortlists(
-            self.view.snapshot,
-            np.stack([query.vector for query in encoded_queries]),
-            size + has_excluded,
-            options.filters,
-            self.scan,
-            [query.hubness_weight for query in encoded_queries],
-            self.view.files if options.filters else None,
-        )
+        shortlists = self._make_shortlists(encoded_queries, size + has_excluded, options)
         results = []
         for task, query, shortlist in zip(tasks, encoded_queries, shortlists, strict=True):
             if task.excluded_row is not None:
                 shortlist = shortlist.without(task.excluded_row)
             results.append(self._rank(task, query, shortlist.first(size), k, options))
         return results
+
+    def _make_shortlists(
+        self, queries: Sequence[EncodedQuery], size: int, options: SearchOptions
+    ) -> list[Shortlist]:
+        return make_shortlists(
+            self.view.snapshot,
+            np.stack([query.vector for query in queries]),
+            size,
+            options.filters,
+            self.scan,
+            [query.hubness_weight for query in queries],
+            self.view.files if options.filters else None,
+        )
 
     def _encode(self, tasks: Sequence[_Task]) -> list[EncodedQuery]:
         texts = [task.text for task in tasks if task.text]
@@ -331,12 +336,7 @@ class Retriever:
         return decoder.decode_image(image, spec)
 
     def _rank(
-        self,
-        task: _Task,
-        query: EncodedQuery,
-        shortlist: Shortlist,
-        k: int,
-        options: SearchOptions,
+        self, task: _Task, query: EncodedQuery, shortlist: Shortlist, k: int, options: SearchOptions
     ) -> list[Hit]:
         """Rank a shortlist together with the clips whose transcripts match best."""
         snapshot, size = self.view.snapshot, options.shortlist_size(k)
@@ -385,15 +385,8 @@ class Retriever:
         snapshot = self.view.snapshot
         tasks = [self._make_task(step, options, has_transcripts=False) for step in query.steps]
         encoded_steps = self._encode(tasks)
-        shortlists = make_shortlists(
-            snapshot,
-            np.stack([step.vector for step in encoded_steps]),
-            max(STEP_SHORTLIST, options.shortlist_size(k)),
-            options.filters,
-            self.scan,
-            [step.hubness_weight for step in encoded_steps],
-            self.view.files if options.filters else None,
-        )
+        size = max(STEP_SHORTLIST, options.shortlist_size(k))
+        shortlists = self._make_shortlists(encoded_steps, size, options)
         hits = find_sequences(snapshot, query, encoded_steps, shortlists, self.load, k, options)
         confidences = []
         for number, (step, shortlist) in enumerate(zip(encoded_steps, shortlists, strict=True)):

@@ -107,13 +107,8 @@ class ClipDetails:
         self.snapshot = snapshot
         self._clips = {clip.row: clip for clip in clips}
 
-    @classmethod
-    def of_rows(cls, snapshot: Snapshot, rows: NDArray[np.int64]) -> ClipDetails:
-        return cls(snapshot, snapshot.clips(rows))
-
     @cached_property
     def files(self) -> FileTable:
-        """Files of the clips."""
         return self.snapshot.files({clip.content_id for clip in self._clips.values()})
 
     def clip(self, row: int) -> Clip:
@@ -245,7 +240,7 @@ class Candidates:
 
     @cached_property
     def details(self) -> ClipDetails:
-        return ClipDetails.of_rows(self.snapshot, self.shortlist.rows)
+        return ClipDetails(self.snapshot, self.snapshot.clips(self.shortlist.rows))
 
 
 @dataclass(frozen=True)

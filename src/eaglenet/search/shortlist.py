@@ -62,11 +62,7 @@ class Shortlist:
         return Shortlist(self.rows[others], self.cosines[others])
 
     def with_rows(
-        self,
-        snapshot: Snapshot,
-        query: Vectors,
-        rows: Sequence[int],
-        hubness_weight: float = 0.0,
+        self, snapshot: Snapshot, query: Vectors, rows: Sequence[int], hubness_weight: float = 0.0
     ) -> Shortlist:
         """Return a shortlist with additional rows, sorted by cosine."""
         present = set(self.rows.tolist())
@@ -311,11 +307,7 @@ def approximate_shortlists(
 
 
 def rank_candidates(
-    snapshot: Snapshot,
-    rows: NDArray[np.int64],
-    query: Vectors,
-    k: int,
-    hubness_weight: float = 0.0,
+    snapshot: Snapshot, rows: NDArray[np.int64], query: Vectors, k: int, hubness_weight: float = 0.0
 ) -> Shortlist:
     """Rank the rows with the nearest codes by cosines equal to those of an exact scan."""
     if not len(rows) or k < 1:

@@ -399,9 +399,8 @@ def _xmeml(timeline: _Timeline) -> str:
     _add(sequence, "duration", sum(lengths))
     _add_rate(sequence, timeline.rate)
     media_element = SubElement(sequence, "media")
-    tracks = {"video": _xmeml_track(media_element, "video")}
-    if any(cut.media.has_audio for cut in timeline.cuts):
-        tracks["audio"] = _xmeml_track(media_element, "audio")
+    kinds = ["video", "audio"] if any(cut.media.has_audio for cut in timeline.cuts) else ["video"]
+    tracks = {kind: SubElement(SubElement(media_element, kind), "track") for kind in kinds}
     files: dict[str, str] = {}
     record = 0
     for number, (cut, length) in enumerate(zip(timeline.cuts, lengths, strict=True), 1):
@@ -428,10 +427,6 @@ def _xmeml(timeline: _Timeline) -> str:
                 _add(link, "linkclipref", f"{other}-{number}")
         record += length
     return _xml(root, "<!DOCTYPE xmeml>")
-
-
-def _xmeml_track(media: Element, kind: str) -> Element:
-    return SubElement(SubElement(media, kind), "track")
 
 
 def _add_xmeml_file(item: Element, media: Media, files: dict[str, str]) -> None:

@@ -15,10 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eaglenet.core.errors import (
-    ModelNotFoundError,
-    UsageError,
-)
+from eaglenet.core.errors import ModelNotFoundError, UsageError
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.hardware import AUTO, require_device
 from eaglenet.core.object_storage import absolute_location
@@ -223,23 +220,19 @@ class RowCache:
         It receives their positions in ``keys``, and may run in several threads at once.
         """
         with self._lock:
-            missing_positions = [
-                number for number, key in enumerate(keys) if key not in self._indices
-            ]
-            if not missing_positions:
+            positions = [number for number, key in enumerate(keys) if key not in self._indices]
+            if not positions:
                 return self._read(keys)
             for key in keys:
                 if key in self._indices:
                     self._indices.move_to_end(key)
-        rows = compute(missing_positions)
+        rows = compute(positions)
         with self._lock:
-            self._write([keys[number] for number in missing_positions], rows)
+            self._write([keys[number] for number in positions], rows)
             if all(key in self._indices for key in keys):
                 return self._read(keys)
         # The cache is too small, or another thread evicted some rows.
-        return dict(
-            rows if len(missing_positions) == len(keys) else compute(list(range(len(keys))))
-        )
+        return dict(rows if len(positions) == len(keys) else compute(list(range(len(keys)))))
 
     def _read(self, keys: Sequence[Hashable]) -> dict[str, Tensor]:
         for key in keys:
@@ -251,20 +244,19 @@ class RowCache:
         if not self._tables:
             self._tables = self._allocate(rows)
         capacity = len(next(iter(self._tables.values()), ()))
-        new_positions = [number for number, key in enumerate(keys) if key not in self._indices][
-            -capacity:
-        ]
-        if not capacity or not new_positions:
+        new_keys = [number for number, key in enumerate(keys) if key not in self._indices]
+        new_keys = new_keys[-capacity:]
+        if not capacity or not new_keys:
             return
         indices = []
-        for number in new_positions:
+        for number in new_keys:
             index = len(self._indices)
             if index >= capacity:
                 _, index = self._indices.popitem(last=False)
             self._indices[keys[number]] = index
             indices.append(index)
         for name, table in self._tables.items():
-            table[torch.tensor(indices)] = rows[name][new_positions]
+            table[torch.tensor(indices)] = rows[name][new_keys]
 
     def _allocate(self, rows: Rows) -> dict[str, Tensor]:
         """Allocate tables for as many rows as fit; memory is committed when it is written."""
@@ -367,18 +359,13 @@ class TorchModel:
         if isinstance(scorer, ReferenceScorer):
             return None
 
-        def compute(numbers: list[int]) -> Rows:
-            rows: Rows = scorer.prepare(features[numbers])
-            return rows
-
-        return self._cache.gather(keys, compute)
+        return self._cache.gather(keys, lambda positions: scorer.prepare(features[positions]))
 
 
 @torch.no_grad()
 def prepare_for_store(method: Method, features: VideoFeatures) -> Rows:
     """Prepare videos for the factorised scorer; raise an error if the model has none."""
-    prepared: Rows = choose(method, features, backend="factorised").prepare(features)
-    return prepared
+    return choose(method, features, backend="factorised").prepare(features)  # type: ignore[no-any-return]
 
 
 def _to_numpy(tensor: Tensor) -> NDArray[np.float32]:

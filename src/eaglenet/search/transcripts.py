@@ -344,10 +344,7 @@ def _has_all(analysis: Analysis, query: TranscriptQuery) -> bool:
 
 
 def _match_clip(
-    clip: Clip,
-    lines: Sequence[_Line],
-    query: TranscriptQuery,
-    weights: Mapping[Spellings, float],
+    clip: Clip, lines: Sequence[_Line], query: TranscriptQuery, weights: Mapping[Spellings, float]
 ) -> ClipTranscript:
     largest = max(weights.values(), default=1.0)
     # Every line here contains all phrases of the query.

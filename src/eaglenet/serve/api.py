@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
@@ -62,6 +62,10 @@ ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="Clip id of a
 MAX_FOLDERS = 500
 MAX_TIMELINE_CLIPS = 1000
 COMMON = (400, 401, 403, 404, 421, 422, 429, 431, 500, 503, 504)
+
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+JPEG: dict[str, Any] = {"content": {"image/jpeg": BINARY}}
+VIDEO = {"content": {"video/*": BINARY}}
 
 router = APIRouter(prefix="/api", responses=error_responses(*COMMON))
 
@@ -141,10 +145,7 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
     "/clips/{clip_id}/thumbnail",
     tags=["clips"],
     response_class=Response,
-    responses={
-        200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
-        **error_responses(404),
-    },
+    responses={200: JPEG, **error_responses(404)},
 )
 def thumbnail(request: Request, clip_id: ClipId) -> Response:
     """Return a JPEG of the middle of a clip."""
@@ -161,10 +162,7 @@ def thumbnail(request: Request, clip_id: ClipId) -> Response:
     "/clips/{clip_id}/frame",
     tags=["clips"],
     response_class=Response,
-    responses={
-        200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
-        **error_responses(404, 409, 410, 415),
-    },
+    responses={200: JPEG, **error_responses(404, 409, 410, 415)},
 )
 async def frame(
     request: Request, clip_id: ClipId, parameters: Annotated[FrameParameters, Query()]
@@ -178,9 +176,6 @@ async def frame(
     content = await state.frames.thumbnail(clip_id, suffix, second, int(parameters.side))
     headers = {"Cache-Control": "private, max-age=86400"}
     return Response(content, media_type="image/jpeg", headers=headers)
-
-
-VIDEO = {"content": {"video/*": {"schema": {"type": "string", "format": "binary"}}}}
 
 
 @router.get(
@@ -210,7 +205,7 @@ async def video(request: Request, clip_id: ClipId) -> Response:
     responses={
         200: {
             "description": "An MP4 stream that begins at 'Eaglenet-Start'",
-            "content": {"video/mp4": {"schema": {"type": "string", "format": "binary"}}},
+            "content": {"video/mp4": BINARY},
             "headers": {
                 "Eaglenet-Start": {
                     "description": "Second of the file at which the MP4 begins",

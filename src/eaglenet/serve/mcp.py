@@ -260,9 +260,7 @@ class Agents:
     ) -> MomentsBody:
         """Find the moments of videos and images that match a text, best first."""
         options = SearchOptions(
-            group_files=one_per_file,
-            modalities=tuple(search_in),
-            min_confidence=min_confidence,
+            group_files=one_per_file, modalities=tuple(search_in), min_confidence=min_confidence
         ).replace({"path": path or None, "after": after or None, "before": before or None})
         typed_query = parse(query)
         result = await self.state.batcher.search([typed_query], k, options)
@@ -313,10 +311,7 @@ class Agents:
         suffix = Path(files.paths[0][0]).suffix
         images = await self.state.frames.read(clip_id, suffix, times, side)
         seconds = ", ".join(f"{time:.2f}" for time in times)
-        return [
-            f"{name} at {seconds} s",
-            *(Image(data=image, format="jpeg") for image in images),
-        ]
+        return [f"{name} at {seconds} s", *(Image(data=image, format="jpeg") for image in images)]
 
     async def read_transcript(
         self,

@@ -275,8 +275,7 @@ class HitsBody(BaseModel):
     query: str
     hits: list[HitBody]
     note: str = Field(
-        default="",
-        description="Why there are no hits, or why the judge did not rate all of them",
+        default="", description="Why there are no hits, or why the judge did not rate all of them"
     )
     notice: str = Field(default="", description="Interpretation of a date in the text")
     language_hint: str = Field(
@@ -291,10 +290,7 @@ ExactCount = Annotated[
 
 MissingShards = Annotated[
     list[str],
-    Field(
-        default_factory=list,
-        description="Shards that did not answer; empty on one machine",
-    ),
+    Field(default_factory=list, description="Shards that did not answer; empty on one machine"),
 ]
 
 

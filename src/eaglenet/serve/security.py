@@ -27,12 +27,7 @@ COOKIE = "eaglenet_session"
 LOCAL_HOST = re.compile(r"(localhost\.?|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 MAX_HEADERS, MAX_HEADER_BYTES = 100, 32 * 1024
 SINGLE_HEADERS = (
-    b"host",
-    b"content-length",
-    b"transfer-encoding",
-    b"authorization",
-    b"cookie",
-    b"origin",
+    *(b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"origin"),
 )
 """Headers that are ambiguous if they occur twice."""
 OPEN_PATHS = frozenset({"/", "/health", "/login", "/favicon.ico"})
@@ -66,10 +61,7 @@ class TokenCheck:
     """
 
     def __init__(
-        self,
-        token: str,
-        session: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, token: str, session: str | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._token = token.encode()
         self.session = session or secrets.token_urlsafe(32)

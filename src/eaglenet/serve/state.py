@@ -92,9 +92,7 @@ class State:
         if self._batcher is not None:
             await self._batcher.close()
             self._batcher = None
-        await self.streams.close()
-        await run_in_threadpool(self.frames.close)
-        await run_in_threadpool(self.exports.close)
+        await self.stop_decoding()
         self.videos.close()
         if self.judge is not None:
             self.judge.close()

@@ -103,7 +103,6 @@ class Streams:
         return values
 
     async def end(self, process: asyncio.subprocess.Process) -> None:
-        """Kill a process."""
         self._processes.discard(process)
         if process.returncode is None:
             # Not through Popen, which would reap the process before asyncio does.

@@ -71,9 +71,7 @@ class SpeechModel:
         if not len(samples) or float(np.abs(samples).max()) < 1e-4:
             return []
         segments, info = self._model.transcribe(
-            samples,
-            vad_filter=vad,
-            condition_on_previous_text=False,
+            samples, vad_filter=vad, condition_on_previous_text=False
         )
         length = len(samples) / RATE
         lines = clean_lines(

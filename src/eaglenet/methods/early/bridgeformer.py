@@ -89,10 +89,7 @@ class BridgeBlock(nn.Module):
             self.space, self.space_norm(first), self.space_norm(tokens), mask
         )
         first, tokens = first + first_output, tokens + output
-        return (
-            first + self.mlp(self.mlp_norm(first)),
-            tokens + self.mlp(self.mlp_norm(tokens)),
-        )
+        return (first + self.mlp(self.mlp_norm(first)), tokens + self.mlp(self.mlp_norm(tokens)))
 
 
 class Bridge(nn.Module):
@@ -147,10 +144,7 @@ def question_states(
 
 
 def make_questions(
-    ids: Int[Tensor, "texts words"],
-    ends: Int[Tensor, "texts"],
-    *,
-    mask_token: int,
+    ids: Int[Tensor, "texts words"], ends: Int[Tensor, "texts"], *, mask_token: int
 ) -> tuple[Int[Tensor, "texts words"], Int[Tensor, "texts words"]]:
     """Return questions with one masked word, and answers: three masked words and that word.
 

@@ -83,10 +83,7 @@ class CE(ExpertMethod):
             }
         )
         self.gate = CollaborativeGate(
-            config.dim,
-            len(self.widths),
-            sequential=config.sequential,
-            padding=config.padding,
+            config.dim, len(self.widths), sequential=config.sequential, padding=config.padding
         )
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:

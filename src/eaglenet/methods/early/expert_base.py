@@ -59,12 +59,10 @@ def mixture_scores(
 
     With ``keep_missing`` all a_e are 1 (MMT as released). A video without any expert scores 0.
     """
-    counted = torch.ones_like(present) if keep_missing else present
-    expert_mask = counted.to(tokens.dtype)
-    products = (words * weights[..., None]).flatten(1) @ (tokens * expert_mask[..., None]).flatten(
-        1
-    ).T
-    return products / (weights @ expert_mask.T).clamp_min(torch.finfo(products.dtype).tiny)
+    mask = (torch.ones_like(present) if keep_missing else present).to(tokens.dtype)
+    texts, videos = (words * weights[..., None]).flatten(1), (tokens * mask[..., None]).flatten(1)
+    products = texts @ videos.T
+    return products / (weights @ mask.T).clamp_min(torch.finfo(products.dtype).tiny)
 
 
 class ExpertMethod(Method):

@@ -11,13 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Encoder,
-    Expert,
-    TextFeatures,
-    TextGraph,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Expert, TextFeatures, TextGraph, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.methods.base import register

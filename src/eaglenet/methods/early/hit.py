@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -220,8 +219,7 @@ class HiT(ExpertMethod):
             raise UsageError(
                 "the texts have no vectors of two levels; encode them with encode_text"
             )
-        plain = TextFeatures(text.words[:, 0])
-        return super(ExpertMethod, self).frame_scores(plain, dataclasses.replace(video))
+        return super(ExpertMethod, self).frame_scores(TextFeatures(text.words[:, 0]), video)
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Return the contrastive losses; in training, store the keys and update the copies."""

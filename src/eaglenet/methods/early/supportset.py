@@ -222,10 +222,9 @@ class SupportSet(ExpertMethod):
         sequence = self.tokens(experts)
         states: Tensor = self.stack(sequence.tokens, sequence.mask)
         frame_tokens = self.tokens.project(self.frames_expert, experts[self.frames_expert].values)
+        frames = self.video_map(frame_tokens)
         features = VideoFeatures(
-            frames=self.video_map(frame_tokens).detach()
-            if self.training
-            else self.video_map(frame_tokens),
+            frames=frames.detach() if self.training else frames,
             mask=video.mask,
             video=self.video_map(masked_mean(states, sequence.mask)),
         )
@@ -261,11 +260,9 @@ class SupportSet(ExpertMethod):
         videos = masked_mean(video.tokens, video.tokens_mask)
         queries = F.normalize(text.words[:, 0], dim=-1)
         logits = queries @ F.normalize(self.video_support(videos), dim=-1).T
-        pair_mask = {
-            "cross": ~positives,
-            "self": positives,
-            "full": torch.ones_like(positives),
-        }[self.config.support]
+        pair_mask = {"cross": ~positives, "self": positives, "full": torch.ones_like(positives)}[
+            self.config.support
+        ]
         return masked_softmax(logits / self.config.temperature, pair_mask)
 
     def caption_loss(

@@ -71,7 +71,7 @@ UNUSED: dict[str, dict[str, str]] = {
     },
     "t2vlad": {r"text_pooling\.clusters1": "never used"},
     "tvproxynet": {
-        r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash",
+        r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash"
     },
 }
 """Weights without effect by method (empty: any method), as patterns, with the reason."""
@@ -139,12 +139,7 @@ UNDETERMINED: dict[str, Settings] = {
     "ce": {"experts": "audio,face,i3d,ocr,r2p1d,resnext,scene,senet,speech"},
     "clip4clip": {"num_frames": 12},
     "drl": {"num_frames": 12},
-    "eaglenet": {
-        "num_layers": 2,
-        "prior": "uniform",
-        "num_candidates": 20,
-        "negative_slope": 0.1,
-    },
+    "eaglenet": {"num_layers": 2, "prior": "uniform", "num_candidates": 20, "negative_slope": 0.1},
     "glscl": {"num_frames": 12, "temperature": 3.0},
     "hgr": {"num_verbs": 4, "sharpness": 4.0},
     "mmt": {"num_heads": 4},

@@ -14,15 +14,7 @@ Weights = Mapping[str, Tensor]
 State = dict[str, Tensor]
 
 KINDS = ("weight", "bias")
-MMT_TYPES = {
-    "s3d": 1,
-    "vggish": 2,
-    "face": 3,
-    "rgb": 5,
-    "speech": 6,
-    "ocr": 7,
-    "scene": 9,
-}
+MMT_TYPES = {"s3d": 1, "vggish": 2, "face": 3, "rgb": 5, "speech": 6, "ocr": 7, "scene": 9}
 """Row of each expert in the token types of MMT; row 0 is the first token of a sequence."""
 
 POOLING_NAMES = {
