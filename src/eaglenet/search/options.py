@@ -135,7 +135,7 @@ class Filters:
         if self.within is not None and self.near is None:
             raise UsageError("within needs a place; add --near '48.1,11.6'")
         for name, value in (("minimum", self.min_duration), ("maximum", self.max_duration)):
-            if value is not None and not (isinstance(value, Real) and value >= 0):
+            if value is not None and not (_is_number(value) and value >= 0):
                 raise UsageError(
                     f"the {name} duration must be 0 seconds or more, not {value!r:.60}"
                 )
@@ -217,6 +217,10 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
     if "/" in lower:
         return lambda path: compiled.match(normalise(path)) is not None
     return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)
 
 
 def _seconds(name: str, value: Any) -> float | None:
@@ -336,7 +340,7 @@ class SearchOptions:
     )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.min_confidence, Real) or not 0 <= self.min_confidence <= 1:
+        if not _is_number(self.min_confidence) or not 0 <= self.min_confidence <= 1:
             raise UsageError(
                 f"min_confidence must be between 0 and 1, not {self.min_confidence!r:.60}"
             )
