@@ -2,8 +2,6 @@
 
 import { clock, element } from "./view.js";
 
-const KINDS = { subtitle: "subtitle", speech: "said", text: "written", description: "shows" };
-
 // Highlights count Unicode code points, while JavaScript strings count UTF-16 units.
 const highlight = (line) => {
   const characters = [...line.text];
@@ -20,7 +18,7 @@ const highlight = (line) => {
 
 export const lineOf = (line) => {
   const node = element("span", "line");
-  const kind = KINDS[line.kind] ?? line.kind;
+  const kind = line.kind === "text" ? "on-screen text" : line.kind;
   const label = line.by_meaning ? `${kind}, similar in meaning` : kind;
   node.append(element("span", "kind", label), " ", ...highlight(line));
   return node;
