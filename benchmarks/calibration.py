@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.search.confidence import FEATURES, MAX_RIVALS, NOTHING, Calibration, make_evidence
+from eaglenet.search.confidence import FEATURES, MAX_RIVALS, MIN_LIKELY, Calibration, make_evidence
 
 FOLDS = 5
 HITS = 3
@@ -181,9 +181,9 @@ def measure(trials: Trials, confidences: NDArray[np.float64]) -> dict[str, Any]:
             "absent": float((~present).mean()),
             "auc_present_or_absent": roc_auc(own, present),
             "auc_right_first_or_absent": roc_auc(own[found | ~present], found[found | ~present]),
-            "nothing_where_absent": float((own[~present] < NOTHING).mean()),
-            "nothing_where_first_is_right": float((own[found] < NOTHING).mean()),
-            "nothing_where_present": float((own[present] < NOTHING).mean()),
+            "nothing_where_absent": float((own[~present] < MIN_LIKELY).mean()),
+            "nothing_where_first_is_right": float((own[found] < MIN_LIKELY).mean()),
+            "nothing_where_present": float((own[present] < MIN_LIKELY).mean()),
         }
     return {
         name: round(value, 4) if isinstance(value, float) else value

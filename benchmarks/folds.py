@@ -83,7 +83,7 @@ def measure(base: Path, clips: Path, count: int) -> dict[str, Any]:
     engine = Engine.open(base / "store")
     snapshot = engine.snapshot
     rows = np.arange(len(snapshot))
-    details = ClipDetails.of_rows(snapshot, rows)
+    details = ClipDetails(snapshot, snapshot.clips(rows))
     names = [Path(details.files.paths[details.file(row)][0]).stem for row in rows.tolist()]
     features = ClipFeatures(engine.manifest.layout.unpack(snapshot.features_at(rows)))
     near = NearCopies(details, rows, features)

@@ -27,7 +27,7 @@ from eaglenet.core.hits import LIKELY, SURE
 from eaglenet.indexing.hubness import model_hubness_bank
 from eaglenet.models.files import model_folder
 from eaglenet.models.folder import load
-from eaglenet.search.confidence import NOTHING, Calibration, joint
+from eaglenet.search.confidence import MIN_LIKELY, Calibration, joint_confidence
 from eaglenet.search.sequences import rank_sequences
 from moments import Source, cut, encode_text, load_sources
 
@@ -125,7 +125,7 @@ def measure_confidence(
             is_right.append(not absent and video == numbers[0])
             is_absent.append(absent)
     values, right = np.array(confidences), np.array(is_right)
-    nothing = values < NOTHING
+    nothing = values < MIN_LIKELY
     return {
         "searches": len(values),
         "videos": len(sources) // 3,
@@ -169,7 +169,7 @@ def find_first(
             values, mean=float(values.mean()), num_clips=len(clips), files=owners
         )
         own_confidences.append(float(likely[clip_of_frame[frame]]))
-    confidence = joint(own_confidences, num_files=len(videos))
+    confidence = joint_confidence(own_confidences, num_files=len(videos))
     assert confidence is not None
     return int(owners[clip_of_frame[best.frames[0]]]), confidence
 

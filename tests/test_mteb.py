@@ -119,5 +119,5 @@ def test_tables_that_no_model_reads_are_refused() -> None:
 
     model = MtebModel("small", device="cpu")
     table = datasets.Dataset.from_dict({"id": ["a"], "audio": ["b"]})
-    with pytest.raises(UsageError, match="reads either video, image or text"):
+    with pytest.raises(UsageError, match="exactly one of video, image and text"):
         list(model._features(table, 1))

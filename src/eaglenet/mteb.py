@@ -1,12 +1,12 @@
-"""Any model as one that MTEB evaluates, on the video tasks of MVEB among others.
+"""Evaluation of any model with MTEB, for example on the video tasks of MVEB.
 
-``python -m eaglenet.mteb run -m MODEL -t MSRVTTT2V`` is ``mteb run`` that also knows the models of
-this package: a model folder, a run, a name of ``eaglenet models`` or a hub id. In Python,
+``python -m eaglenet.mteb run -m MODEL -t MSRVTTT2V`` is ``mteb run`` for the models of this
+package: a model folder, a run, a name of ``eaglenet models`` or a hub id. In Python:
 ``mteb.evaluate(MtebModel("small"), tasks)``.
 
-Retrieval between texts and videos ranks by the exact scores of the method; everything else by its
-coarse vectors. Videos are decoded by this package with the frames that the model was built for, so
-neither torchcodec nor a resampling of mteb's comes in between.
+Retrieval between texts and videos ranks by the exact scores of the method, everything else by its
+coarse vectors. This package decodes the videos, with the frames that the model was built for,
+instead of torchcodec and the resampling of mteb.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ BATCH_SIZE = 32
 
 
 class MtebModel:
-    """A model of this package behind the interfaces of MTEB for encoders and for search.
+    """Model with the interfaces of MTEB for encoders and for search.
 
     Args:
-        model: what :func:`eaglenet.load` takes.
-        device: where it computes; ``auto`` is a GPU where there is one.
+        model: argument of :func:`eaglenet.load`.
+        device: device of the model; ``auto`` uses a GPU if there is one.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class MtebModel:
         self.method = load(model, device=device or "auto")
         if self.method.encoder.image_size is None:
             raise UsageError(
-                f"{model} is a head over stored features and cannot read videos; install it beside "
+                f"{model} is a head for stored features and cannot read videos; install it beside "
                 "the model whose features it was trained on (docs/how-to/frames.md)"
             )
         self.mteb_model_meta = describe(model, self.method)
         self.corpus: datasets.Dataset | None = None
 
     def encode(self, inputs: Any, **_: Any) -> NDArray[np.float32]:
-        """Unit vectors of the texts, images or videos of a loader, one row each."""
-        rows = [
+        """Return one unit vector per text, image or video of a loader."""
+        vectors = [
             self.method.coarse_vectors(features).float().cpu().numpy()
             for features in self._features(inputs.dataset, inputs.batch_size or BATCH_SIZE)
         ]
-        return np.concatenate(rows)
+        return np.concatenate(vectors)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         return cos_sim(embeddings1, embeddings2)
@@ -80,7 +80,7 @@ class MtebModel:
         return pairwise_cos_sim(embeddings1, embeddings2)
 
     def index(self, corpus: datasets.Dataset, **_: Any) -> None:
-        """Keep the corpus until it is searched."""
+        """Store the corpus for :meth:`search`."""
         self.corpus = corpus
 
     def search(
@@ -92,7 +92,7 @@ class MtebModel:
         encode_kwargs: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> dict[str, dict[str, float]]:
-        """Scores of the ``top_k`` best documents for each query."""
+        """Return the scores of the ``top_k`` best documents per query."""
         if self.corpus is None:
             raise ValueError("index a corpus before searching it")
         batch_size = int((encode_kwargs or {}).get("batch_size", BATCH_SIZE))
@@ -103,10 +103,9 @@ class MtebModel:
         documents = [str(name) for name in self.corpus["id"]]
         column = {name: number for number, name in enumerate(documents)}
         results = {}
-        for query, row in zip(queries["id"], scores, strict=True):
+        for query, query_scores in zip(queries["id"], scores, strict=True):
             names = documents if top_ranked is None else list(map(str, top_ranked[query]))
-            chosen = row[[column[name] for name in names]]
-            best = chosen.topk(min(top_k, len(names)))
+            best = query_scores[[column[name] for name in names]].topk(min(top_k, len(names)))
             results[str(query)] = {
                 names[position]: value
                 for value, position in zip(best.values.tolist(), best.indices.tolist(), strict=True)
@@ -116,13 +115,13 @@ class MtebModel:
 
     def _score(self, queries: list[Any], documents: list[Any]) -> Tensor:
         kinds = type(queries[0]), type(documents[0])
-        first, second = (type(parts[0]).concatenate(parts) for parts in (queries, documents))
+        first, second = (type(batches[0]).concatenate(batches) for batches in (queries, documents))
         with evaluating(self.method), torch.no_grad():
             if kinds == (TextFeatures, VideoFeatures):
                 return self.method.similarity(first, second).float().cpu()
             if kinds == (VideoFeatures, TextFeatures):
                 return self.method.similarity(second, first).float().cpu().T
-            vectors = [self.method.coarse_vectors(part).float().cpu() for part in (first, second)]
+            vectors = [self.method.coarse_vectors(each).float().cpu() for each in (first, second)]
         return vectors[0] @ vectors[1].T
 
     def _features(self, dataset: Any, batch_size: int) -> Iterator[TextFeatures | VideoFeatures]:
@@ -130,19 +129,19 @@ class MtebModel:
         kind = next((name for name in ("video", "image", "text") if name in columns), None)
         if kind is None or len({"video", "image", "text", "audio"} & set(columns)) > 1:
             raise UsageError(
-                f"this task has the columns {', '.join(columns)}; a model of eaglenet reads either "
-                "video, image or text of a row"
+                f"this task has the columns {', '.join(columns)}; models of eaglenet need exactly "
+                "one of video, image and text"
             )
         if kind == "video":
             dataset = dataset.cast_column("video", datasets.Video(decode=False))
         with evaluating(self.method), torch.no_grad():
-            # Tokens of all texts together have one length, so that their batches can be joined.
+            # Tokenised together, so that all batches have the same length and can be concatenated.
             texts = dataset["text"] if kind == "text" else []
             tokens = self.method.tokenize(list(map(str, texts))) if texts else None
             for start in range(0, len(dataset), batch_size):
                 if tokens is not None:
-                    rows = tokens[start : start + batch_size]
-                    yield self.method.encode_text(rows.to(self.method.device))
+                    batch = tokens[start : start + batch_size]
+                    yield self.method.encode_text(batch.to(self.method.device))
                     continue
                 values = dataset[start : start + batch_size][kind]
                 if kind == "image":
@@ -153,7 +152,7 @@ class MtebModel:
                     yield self.method.encode_video(self._read_videos(values))
 
     def _read_videos(self, values: Sequence[Mapping[str, Any]]) -> FrameBatch:
-        """Decode videos that lie in a table, or beside it."""
+        """Decode videos whose bytes or paths are in the table."""
         with tempfile.TemporaryDirectory(prefix="eaglenet-mteb-") as folder:
             paths = []
             for number, value in enumerate(values):
@@ -169,11 +168,11 @@ class VideoModelMeta(ModelMeta):  # type: ignore[misc]
     """Metadata of a model that decodes videos itself."""
 
     def _check_requirements(self) -> None:
-        """Nothing: torchcodec and torchvision, which mteb asks of video models, are not used."""
+        """Skip the check: torchcodec and torchvision are not used."""
 
 
 def describe(model: str | Path, method: Method) -> VideoModelMeta:
-    """Metadata of a model; its revision is a hash of its weights and settings."""
+    """Return the metadata of a model; the revision is a hash of its weights and config."""
     name = str(model)
     if Path(name).expanduser().exists():
         name = Path(name).expanduser().resolve().name
@@ -201,7 +200,7 @@ def describe(model: str | Path, method: Method) -> VideoModelMeta:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line of mteb, with ``-m`` naming a model of this package."""
+    """Run the command line of mteb; ``-m`` is a model of this package."""
     from mteb.cli.build_cli import build_cli
 
     options = build_cli().parse_args(sys.argv[1:] if arguments is None else list(arguments))

@@ -220,7 +220,7 @@ def test_a_commit_is_in_the_log_only_if_it_can_be_applied(location: str) -> None
         with pytest.raises((StoreError, OverflowError, TypeError)):
             writer.commit(Changes(files=[make_file(9, size=2**70)]))
         batch = make_batch(9)
-        with pytest.raises(StoreError, match="another size"):
+        with pytest.raises(StoreError, match="another layout"):
             writer.commit(Changes([replace(batch, vectors=batch.vectors[:, :5])]))
         assert Head.read(ObjectFolder(location)).parts == before.parts
         writer.commit(changes_of(7))
@@ -396,7 +396,7 @@ def test_local_copies_stay_within_their_limit(
     assert not first.exists()
     assert size / 2 < mirror._size(folder) <= 1.5 * size
     monkeypatch.setenv(mirror.BYTES_VARIABLE, "100")
-    with pytest.raises(StoreError, match="set EAGLENET_CACHE_BYTES to more"):
+    with pytest.raises(StoreError, match="increase EAGLENET_CACHE_BYTES"):
         open_store(location).snapshot()
     monkeypatch.setenv(mirror.BYTES_VARIABLE, "many")
     with pytest.raises(UsageError, match="a number of bytes, not 'many'"):
@@ -509,7 +509,9 @@ def test_a_cache_folder_that_cannot_be_written_to_is_named(
     fill(location)
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "file"))
-    with pytest.raises(StoreError, match=r"/file/stores: .*set EAGLENET_CACHE to a folder"):
+    with pytest.raises(
+        StoreError, match=r"/file/stores: .*set EAGLENET_CACHE to a writable folder"
+    ):
         open_store(location).snapshot()
 
 
@@ -580,7 +582,7 @@ def test_a_storage_that_cannot_be_reached_is_named(
 
     monkeypatch.setattr(object_storage, "RETRY_SECONDS", 0.2)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(UnreachableError, match=f"{location}/store.json: .*try again later"):
+    with pytest.raises(UnreachableError, match=f"{location}/store.json: .*Try again later"):
         open_store(location)
 
 

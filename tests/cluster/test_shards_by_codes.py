@@ -123,7 +123,7 @@ def test_hits_equal_those_of_one_machine(
     with LocalStore.write(tmp_path) as writer:
         writer.set_hubness(encode_hubness_bank(["a red ball", "a car", "it jumps"], bag))
     assert agree(Engine.open(tmp_path, bag), several) != changed
-    assert all(engine.missing == () for engine in several)
+    assert all(engine.missing_shards == () for engine in several)
 
 
 def agree(
@@ -247,7 +247,7 @@ def test_refuses_requests_and_responses_of_another_store(
         {"distances": pack(np.zeros(39), "<u2")},
         {"scores": pack(np.zeros(39), "<i4")},
     ):
-        with pytest.raises(ValueError, match="outside of the shard"):
+        with pytest.raises(ValueError, match="outside the shard"):
             unpack_near({**near, **wrong}, bounds, has_prefixes)
     impossible = {"scores": pack(np.full(len(unpack(near["rows"], "<i8")), MAX_SUM), "<i4")}
     with pytest.raises(ValueError, match="impossible scores"):
@@ -297,5 +297,5 @@ def test_shards_of_a_store_on_object_storage_have_copies_of_their_own(
         add_file(writer, bag, "/videos/50.mp4", content_of(50), frames_of(20, 50))
     assert len(front.snapshot) == 11 * 20
     assert front.search_many(QUERIES, 7) == one.search_many(QUERIES, 7)
-    assert front.missing == ()
+    assert front.missing_shards == ()
     scan.close()

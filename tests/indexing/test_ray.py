@@ -269,7 +269,7 @@ def test_web_server_is_not_a_cluster(nodes: TwoNodes) -> None:
 def test_invalid_address_is_an_error(address: str, videos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     options = IndexOptions(executor="ray", cluster=ClusterOptions(address))
-    told = f"no Ray cluster at {address} .this is not HOST:PORT.*--ray-address HOST:PORT"
+    told = f"no Ray cluster at {address} .the address must be HOST:PORT.*--ray-address HOST:PORT"
     with pytest.raises(UsageError, match=told):
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 

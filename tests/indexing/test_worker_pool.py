@@ -79,7 +79,7 @@ def test_item_that_kills_workers_fails_alone() -> None:
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     assert [outcome.request for outcome in failed if outcome.request == 5] == [5]
     assert len(outcomes) == 40
-    assert "workers were lost over it" in failed[0].reason
+    assert "workers were lost while processing it" in failed[0].reason
 
 
 def test_cluster_without_workers_is_an_error() -> None:

@@ -168,7 +168,7 @@ def test_without_frame_edges_frames_ignore_each_other() -> None:
 
 
 def test_impossible_graphs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="0 layers"):
+    with pytest.raises(ConfigError, match="num_layers must be 1 or more, not 0"):
         build({"num_layers": 0})
     with pytest.raises(ConfigError, match="cannot be split"):
         build({"head_size": "split", "num_heads": 4})

@@ -133,7 +133,7 @@ def test_an_unknown_head_names_the_known_ones() -> None:
 
 def test_more_frames_than_positions_are_refused() -> None:
     method = build("clip4clip", head="transformer", num_layers=1, num_positions=3)
-    with pytest.raises(ConfigError, match="4 tokens, but there are positions for 3"):
+    with pytest.raises(ConfigError, match="4 tokens, but only 3 positions"):
         method.encode_video(videos())
 
 

@@ -324,7 +324,7 @@ def test_experts_have_to_be_named_in_their_order() -> None:
         convert_official("ce", weights)
     with pytest.raises(UsageError, match="expected 4 names in alphabetical order"):
         convert_official("ce", weights, {"experts": "rgb,audio,face,scene"})
-    with pytest.raises(UsageError, match="pools the experts audio"):
+    with pytest.raises(UsageError, match="VLAD of the experts audio"):
         convert_official("ce", weights, {"experts": "a,b,c,d"})
 
 

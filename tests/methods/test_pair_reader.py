@@ -140,7 +140,7 @@ def test_default_has_thirty_million_weights() -> None:
 
 def test_impossible_sizes_are_refused() -> None:
     text, video = features()
-    with pytest.raises(ConfigError, match="raise num_words"):
+    with pytest.raises(ConfigError, match="increase num_words"):
         make(num_words=WORDS - 1).score(text, video)
     with pytest.raises(ConfigError, match="built for 3"):
         make(num_frames=3).score(text, video)

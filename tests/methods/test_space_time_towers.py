@@ -175,7 +175,7 @@ def test_the_bridge_asks_towers_with_clips_text_tower(tower: str) -> None:
 
 @pytest.mark.parametrize(("tower", "title"), [("siglip", "SigLIP"), ("compact", "compact")])
 def test_the_bridge_refuses_other_text_towers_by_name(tower: str, title: str) -> None:
-    with pytest.raises(ConfigError, match=f"bridge_weight asks with CLIP's text tower.*{title}"):
+    with pytest.raises(ConfigError, match=f"bridge_weight needs the text tower of CLIP.*{title}"):
         make("bridgeformer", tower, bridge_weight=0.5)
 
 

@@ -28,7 +28,7 @@ def test_a_caption_is_never_written_from_a_video_of_its_own_id() -> None:
     method = supportset(temperature=0.5).train()
     text, video = method.encode_text(texts(VIDEOS)), method.encode_video(videos())
     positives = torch.tensor([[1, 0, 0], [0, 1, 1], [0, 1, 1]]).bool()
-    shares = method.support_shares(text, video, positives)  # type: ignore[operator]
+    shares = method.support_weights(text, video, positives)  # type: ignore[operator]
     assert not shares[positives].any()
     assert shares[1].tolist() == [1.0, 0.0, 0.0]
     assert text.words is not None
@@ -45,7 +45,7 @@ def test_a_caption_is_never_written_from_a_video_of_its_own_id() -> None:
     expected = softmax([cosines[1] / 0.5, cosines[2] / 0.5])
     torch.testing.assert_close(shares[0, 1:], torch.tensor(expected, dtype=torch.float64), **EXACT)
     own = supportset(support="self").train()
-    assert own.support_shares(text, video, positives)[~positives].sum() == 0  # type: ignore[operator]
+    assert own.support_weights(text, video, positives)[~positives].sum() == 0  # type: ignore[operator]
 
 
 @torch.no_grad()

@@ -60,7 +60,7 @@ def test_teachers_are_not_seen_outside_of_training() -> None:
 def test_a_student_that_reads_no_experts_is_refused_there() -> None:
     encoder = ExpertEncoder(ExpertConfig({"scene": 7}, "scene", text_dim=9, words_dim=10))
     spec = METHODS["teachtext"]
-    with pytest.raises(ConfigError, match="not several experts"):
+    with pytest.raises(ConfigError, match="does not read several experts"):
         spec.build(spec.config_class(student="clip4clip"), encoder)
     with pytest.raises(ConfigError, match="student_config of ce"):
         spec.build(spec.config_class(student_config={"centre": 1}), encoder)

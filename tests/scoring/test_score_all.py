@@ -63,9 +63,9 @@ def test_a_forced_back_end_refuses_other_methods(backend: str) -> None:
     [
         ({"num_layers": 1}, "2 graph layers, not 1"),
         ({"num_layers": 3}, "2 graph layers, not 3"),
-        ({"dim": 48}, "head of 48 dimensions"),
-        ({"head_size": "split", "num_heads": 4}, "head of 8 dimensions"),
-        ({"num_candidates": 64}, "65 text nodes"),
+        ({"dim": 48}, "at least 16, not 48"),
+        ({"head_size": "split", "num_heads": 4}, "at least 16, not 8"),
+        ({"num_candidates": 64}, "at most 64 text nodes, not 65"),
     ],
 )
 def test_a_forced_kernel_says_what_it_cannot_do(changes: dict[str, Any], reason: str) -> None:
@@ -77,7 +77,7 @@ def test_a_forced_kernel_says_what_it_cannot_do(changes: dict[str, Any], reason:
 
 def test_a_forced_kernel_refuses_more_frames_than_fit() -> None:
     pytest.importorskip("triton")
-    with pytest.raises(UsageError, match="65 frames are more than 64"):
+    with pytest.raises(UsageError, match="at most 64 frames, not 65"):
         choose(model(num_frames=65), videos(frames=65), backend="kernel")
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from eaglenet.core.errors import UsageError
-from eaglenet.search.confidence import Calibration, joint
+from eaglenet.search.confidence import Calibration, joint_confidence
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, Part
 from eaglenet.search.options import Filters, SearchOptions
@@ -111,7 +111,7 @@ def test_plain_queries_in_a_list_stay_in_order(scenes: Engine) -> None:
 
 
 def test_a_composed_query_needs_frames(scenes: Engine) -> None:
-    with pytest.raises(UsageError, match="visual only"):
+    with pytest.raises(UsageError, match="frames only"):
         scenes.search('"a" + "b"', modalities="speech")
 
 
@@ -196,7 +196,7 @@ def test_a_sequence_is_as_likely_as_its_steps_together(measured: Engine) -> None
         for hits, clip in zip(steps, clips, strict=True)
     ]
     assert None not in single
-    assert hit.confidence == pytest.approx(joint(single, num_files=3))
+    assert hit.confidence == pytest.approx(joint_confidence(single, num_files=3))
     assert measured.search(query, k=3, min_confidence=hit.confidence - 1e-6)[0] == hit
     assert measured.search(query, k=3, min_confidence=1.0) == []
     strict = SearchOptions(min_confidence=0.95)

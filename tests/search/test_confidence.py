@@ -16,7 +16,7 @@ from eaglenet.search.confidence import (
     MAX_RIVALS,
     Calibration,
     fits_nothing,
-    joint,
+    joint_confidence,
     make_evidence,
 )
 
@@ -112,13 +112,15 @@ def test_labels_and_nothing() -> None:
 
 def test_a_sequence_multiplies_the_odds_of_its_steps() -> None:
     # Odds of 1/4 and 1/3 over those of one file of seven, 1/6: together 1/2.
-    assert joint([0.2, 0.25], num_files=7) == pytest.approx(0.25)  # not above the likeliest step
-    assert joint([0.5, 0.1], num_files=3) == pytest.approx(2 / 11)
-    assert joint([0.5, 0.5, 0.1], num_files=3) == pytest.approx(4 / 13)
-    assert joint([0.9, 0.9], num_files=1000) == pytest.approx(0.9)
-    assert joint([0.0, 1.0], num_files=1) == pytest.approx(0.5)
-    assert joint([0.5, None], num_files=9) is None
-    assert joint([], num_files=9) is None
+    assert joint_confidence([0.2, 0.25], num_files=7) == pytest.approx(
+        0.25
+    )  # not above the likeliest step
+    assert joint_confidence([0.5, 0.1], num_files=3) == pytest.approx(2 / 11)
+    assert joint_confidence([0.5, 0.5, 0.1], num_files=3) == pytest.approx(4 / 13)
+    assert joint_confidence([0.9, 0.9], num_files=1000) == pytest.approx(0.9)
+    assert joint_confidence([0.0, 1.0], num_files=1) == pytest.approx(0.5)
+    assert joint_confidence([0.5, None], num_files=9) is None
+    assert joint_confidence([], num_files=9) is None
 
 
 def test_a_calibration_is_read_as_it_was_saved(tmp_path: Path) -> None:

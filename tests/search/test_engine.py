@@ -225,7 +225,7 @@ def test_scores_that_are_not_numbers_are_an_error(bag: BagMethod, tmp_path: Path
         batch.features["frames"] = np.nan
         file = IndexedFile("/videos/0.mp4", 1, 1, content_of(0), "done", num_clips=2)
         writer.commit(Changes([batch], [file]))
-    with pytest.raises(StoreError, match="scores are not numbers"):
+    with pytest.raises(StoreError, match="scores are not finite"):
         Engine.open(tmp_path, bag).search("red car")
 
 

@@ -60,7 +60,7 @@ FILES = FileTable(
     ],
 )
 def test_filters_allow_matching_files(filters: Filters, expected: list[int]) -> None:
-    assert filters.allowed(FILES).tolist() == [bool(value) for value in expected]
+    assert filters.matches(FILES).tolist() == [bool(value) for value in expected]
 
 
 def test_explains_which_filter_matches_no_file() -> None:
@@ -80,7 +80,7 @@ def test_expands_typed_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """``~/`` and ``./``, which no stored path begins with."""
     monkeypatch.setenv("HOME", "/home")
     monkeypatch.setattr("os.getcwd", lambda: "/home/x")
-    assert Filters(path=expand_path("~/x/*")).allowed(FILES).tolist() == [True, True, False]
+    assert Filters(path=expand_path("~/x/*")).matches(FILES).tolist() == [True, True, False]
     assert expand_path("./*.mov") == "/home/x/*.mov"
     assert expand_path(".") == "/home/x"
     assert expand_path("..") == "/home"
@@ -131,11 +131,11 @@ def test_any_text_is_a_valid_filter(pattern: str, tag: str, number: float) -> No
         with pytest.raises(UsageError, match="0 seconds or more"):
             Filters(min_duration=number)
         filters = Filters(path=pattern, tags=(tag,), after=number)
-    assert filters.allowed(FILES).shape == (3,)
-    assert bool(filters.why_empty(FILES)) != bool(filters.allowed(FILES).any())
+    assert filters.matches(FILES).shape == (3,)
+    assert bool(filters.why_empty(FILES)) != bool(filters.matches(FILES).any())
     for text in ("' OR 1=1 --", '"; DROP TABLE files; --', "%' UNION SELECT *"):
-        assert not Filters(path=text).allowed(FILES).any()
-        assert not Filters(tags=(text,)).allowed(FILES).any()
+        assert not Filters(path=text).matches(FILES).any()
+        assert not Filters(tags=(text,)).matches(FILES).any()
 
 
 @pytest.mark.parametrize(

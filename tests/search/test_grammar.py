@@ -110,7 +110,7 @@ def test_steps_follow_each_other(text: str, steps: list[str], within: float | No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('- "a" - "b"', "everything is subtracted"),
+        ('- "a" - "b"', "every part is subtracted"),
         ('"a" + + "b"', "two operators"),
         ('"a" + "b" -', "nothing follows '-'"),
         ('"a" +', "nothing follows"),

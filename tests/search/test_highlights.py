@@ -81,7 +81,7 @@ def test_the_score_is_one_minus_the_mean_cosine_of_the_nearest(
         others = [
             float(vectors[row] @ vectors[other])
             for other in rows
-            if contents[other] != contents[row] or abs(row - other) > highlights.BESIDE
+            if contents[other] != contents[row] or abs(row - other) > highlights.NUM_BESIDE
         ]
         expected = 1 - np.mean(sorted(others)[-highlights.NEIGHBOURS :])
         assert scores[row] == pytest.approx(expected, abs=1e-5)
@@ -107,7 +107,7 @@ def test_highlights_of_one_file_are_apart_and_sampled_stores_are_bounded(
     hits = find_highlights(engine, k=50, filters=Filters(path="5.mp4"))
     starts = sorted(hit.moment.start for hit in hits)
     assert len(starts) > 1
-    assert min(np.diff(starts)) >= highlights.APART
+    assert min(np.diff(starts)) >= highlights.MIN_SECONDS_APART
     monkeypatch.setattr(highlights, "MAX_CLIPS", 10)
     assert len(find_highlights(engine, k=50)) <= 10
 

@@ -284,7 +284,7 @@ def test_slow_server_costs_one_timeout(engine: Engine, chat: StandInChat, way: s
     assert list(judged) == list(engine.search(QUERY))
     assert "did not answer within 0.3 s" in judged.notice
     count = len(chat.questions)
-    assert count <= judge_module.PARALLEL_QUESTIONS, "the others are not asked in vain"
+    assert count <= judge_module.PARALLEL_REQUESTS, "the others are not asked in vain"
     assert "did not answer" in engine.search(QUERY, judge=judge).notice
     assert len(chat.questions) == count, "for a while it is not asked again"
 

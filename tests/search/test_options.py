@@ -33,14 +33,14 @@ def test_unknown_options_are_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"path": 3}, "path is a text, not 3"),
-        ({"camera": b"x"}, "camera is a text"),
-        ({"tags": 3}, "tags are texts, not 3"),
-        ({"tags": [3]}, "tags are texts"),
+        ({"path": 3}, "path must be a text, not 3"),
+        ({"camera": b"x"}, "camera must be a text"),
+        ({"tags": 3}, "tags must be texts, not 3"),
+        ({"tags": [3]}, "tags must be texts"),
         ({"min_duration": "3"}, "duration must be 0 seconds or more, not '3'"),
         ({"min_confidence": "0.5"}, "between 0 and 1, not '0.5'"),
-        ({"group_files": "yes"}, "group_files is True or False, not 'yes'"),
-        ({"literal": None}, "literal is True or False"),
+        ({"group_files": "yes"}, "group_files must be True or False, not 'yes'"),
+        ({"literal": None}, "literal must be True or False"),
     ],
 )
 def test_values_of_another_type_are_refused_by_name(change: dict, message: str) -> None:

@@ -202,7 +202,7 @@ def test_refuses_unknown_modalities(engine: Engine, modalities: str) -> None:
 def test_clips_are_searched_in_frames_only(engine: Engine) -> None:
     clip = engine.search("red", k=1)[0].clip_id
     assert engine.search(Query(clip_id=clip))
-    with pytest.raises(UsageError, match="visual only"):
+    with pytest.raises(UsageError, match="frames only"):
         engine.search(Query(clip_id=clip), modalities="speech")
 
 

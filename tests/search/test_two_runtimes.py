@@ -57,7 +57,7 @@ def light(store: LocalStore) -> Engine:
 def heavy(store: LocalStore, light: Engine) -> Engine:
     engine = Engine(store)
     model = TorchModel(load_for_search(store, None, "cpu"))
-    engine._loaded = store.manifest.identity, model
+    engine._model = store.manifest.identity, model
     return engine
 
 
@@ -107,7 +107,7 @@ def test_hubness_offsets_count_alike(store: LocalStore, small: Method, tmp_path:
         writer.set_hubness(HubnessBank("given", bank, 1.0, 20.0))
     corrected = LocalStore.open(tmp_path / "store")
     light, heavy = Engine(corrected), Engine(corrected)
-    heavy._loaded = store.manifest.identity, TorchModel(load_for_search(corrected, None, "cpu"))
+    heavy._model = store.manifest.identity, TorchModel(load_for_search(corrected, None, "cpu"))
     assert_same_hits(light, heavy, TEXTS[1])
     before = Engine(store).search(TEXTS[1], 1)[0].coarse_score
     assert light.search(TEXTS[1], 1)[0].coarse_score != pytest.approx(before, abs=1e-3)

@@ -47,7 +47,7 @@ def test_first_results_carry_the_number_of_the_judge(engine: Engine, chat: Stand
 def test_slow_judge_delays_nobody_else(
     engine: Engine, chat: StandInChat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "SLOTS", 1)
+    monkeypatch.setattr(judging, "MAX_JUDGED", 1)
     release, asked = threading.Event(), threading.Event()
 
     def reply(question: dict[str, Any], handler: BaseHTTPRequestHandler) -> str:

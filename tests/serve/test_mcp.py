@@ -139,7 +139,7 @@ async def use_tools_without_a_model(client: Client, saved: Path) -> None:
         with Image.open(io.BytesIO(base64.b64decode(block.data))) as image:
             assert (image.format, max(image.size)) == ("JPEG", 64)
     transcript = await call(client, "read_transcript", clip_id=clip_id)
-    assert (transcript["lines"], transcript["note"]) == ([], "no transcript here")
+    assert (transcript["lines"], transcript["note"]) == ([], "no transcript in this span")
     clip = {"clip_id": clip_id, "start": 0.5, "end": 1.5}
     for expected in ("my clip.mp4", "my clip (2).mp4"):
         answer = await call(client, "save_clip", **clip, name="my clip.mp4")

@@ -93,10 +93,10 @@ def test_a_picture_is_searched_with_by_choosing_dropping_and_pasting(
     tab = Watched(browser, address, **WIDE)
     page = tab.page
     page.goto("/")
-    page.wait_for_selector("#choose-picture:not([hidden])")
-    page.set_input_files("#picture-file", picture)
+    page.wait_for_selector("#choose-image:not([hidden])")
+    page.set_input_files("#image-file", picture)
     page.wait_for_selector("button.card")
-    assert page.text_content("#heading") == "Moments like a picture"
+    assert page.text_content("#heading") == "Moments like an image"
     assert "seen.jpg" in page.text_content("#chosen")
     wait_until(page, "document.querySelector('#chosen img').naturalWidth > 0")
     first = page.get_attribute("button.card img", "src")
@@ -451,7 +451,7 @@ def test_a_photograph_is_shown_whole_in_the_place_of_the_player(
         assert page.locator("#video, .timeline, #again").evaluate_all(
             "all => all.every(e => e.hidden)"
         )
-        assert page.text_content("#player-detail").startswith("picture")
+        assert page.text_content("#player-detail").startswith("image")
         assert violations(page) == []
         keep(page, "page_photograph.png", tmp_path)
         page.keyboard.press("Escape")
@@ -463,8 +463,8 @@ def test_a_photograph_is_shown_whole_in_the_place_of_the_player(
         page.locator("button.card", has_text="film.mp4").click()
         wait_until(page, "document.querySelector('#video').readyState >= 2")
         assert page.locator("#still").is_hidden()
-        assert page.locator(".card .span").all_text_contents().count("picture") == 2
+        assert page.locator(".card .span").all_text_contents().count("image") == 2
         page.goto("/")
         page.wait_for_selector("button.tile")
-        assert page.locator(".tile .span").all_text_contents().count("picture") == 2
+        assert page.locator(".tile .span").all_text_contents().count("image") == 2
         tab.context.close()

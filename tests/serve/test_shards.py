@@ -166,7 +166,7 @@ def test_front_of_shards_returns_the_hits_of_one_machine(
     assert front.search(Query(clip_id=clip), 5) == engine.search(Query(clip_id=clip), 5)
     no_blue = Query(QUERIES[0], negatives=("blue",))
     assert front.search(no_blue) == engine.search(no_blue)
-    assert front.missing == ()
+    assert front.missing_shards == ()
     assert all(gate.asked for gate in gates)
 
 
@@ -241,7 +241,7 @@ def test_slow_shard_is_left_out_in_time_and_reported(
         # One that is known to be slow is not waited for again.
         assert time.monotonic() - begun < 0.9
         gates[1].delay = 0.0
-        assert until(lambda: front.missing == ())
+        assert until(lambda: front.missing_shards == ())
         answer = client.get("/api/search", params={"q": "red", "k": 100}).json()
         assert answer["missing"] == []
         assert {hit["clip_id"] for hit in answer["hits"]} == whole
@@ -254,7 +254,7 @@ def test_dead_shard_is_left_out_and_no_shard_is_an_error(
     front.search("warm")
     gates[0].broken = True
     assert front.search("red", k=100)
-    assert front.missing == ("shard 1 of 3",)
+    assert front.missing_shards == ("shard 1 of 3",)
     for gate in gates:
         gate.broken = True
     with pytest.raises(StoreError, match=r"no shard of the store answers.*shard 2 of 3 at http"):
@@ -297,7 +297,7 @@ def test_lying_shard_is_left_out_and_costs_only_its_own_hits(
     hits = front.search("red", k=100)
     assert hits
     assert {hit.clip_id for hit in hits} < whole
-    assert front.missing == ("shard 2 of 3",)
+    assert front.missing_shards == ("shard 2 of 3",)
 
 
 def test_refuses_wrong_shards_tokens_and_stores(
@@ -309,7 +309,7 @@ def test_refuses_wrong_shards_tokens_and_stores(
     for urls, name, token, reason in (
         (addresses[::-1], identity, TOKEN, "in the order of the shards"),
         (addresses, "another", TOKEN, "another store"),
-        (addresses, identity, "wrong-token", "give it the EAGLENET_TOKEN of the front"),
+        (addresses, identity, "wrong-token", "start it with the EAGLENET_TOKEN of the front"),
     ):
         other = ShardScan(urls, name, token=token)
         other.wait_until_up(snapshot, seconds=0.0)
@@ -338,7 +338,7 @@ def test_rows_of_another_shard_are_refused(
     lie = json.dumps({"lists": [{"rows": row, "cosines": cosine}]}).encode()
     gates[1].lie = lambda content: lie
     assert {hit.clip_id for hit in front.search("red", k=100)} < whole
-    assert front.missing == ("shard 2 of 3",)
+    assert front.missing_shards == ("shard 2 of 3",)
 
 
 def test_a_search_during_a_commit_is_begun_again_with_the_newer_version(
@@ -372,13 +372,13 @@ def test_a_search_during_a_commit_is_begun_again_with_the_newer_version(
     front = Engine(store, scan=scan)
     before = front.snapshot.version
     hits = front.search(QUERIES[0], 7)
-    assert front.missing == ()
+    assert front.missing_shards == ()
     assert front.snapshot.version > before
     assert hits == Engine.open(tmp_path / "store").search(QUERIES[0], 7)
     # A shard that says so for ever is left out, like any other that does not answer.
     monkeypatch.setattr(shards[1], "snapshot", lambda version: other_version())
     assert front.search(QUERIES[0], 7)
-    assert front.missing == ("shard 2 of 2",)
+    assert front.missing_shards == ("shard 2 of 2",)
     scan.close()
 
 

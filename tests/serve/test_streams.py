@@ -87,7 +87,7 @@ def test_head_tells_where_a_stream_begins_and_leaves_nothing_running(
     answer = odd_client.head(address_of(odd_client, "film.mkv"), params={"start": 1.5})
     assert (answer.status_code, answer.content) == (200, b"")
     assert 0.5 <= float(answer.headers["eaglenet-start"]) <= 1.5
-    assert not odd_client.app.state.service.streams._running  # type: ignore[attr-defined]
+    assert not odd_client.app.state.service.streams._processes  # type: ignore[attr-defined]
 
 
 def test_nonsense_is_refused(odd_client: TestClient) -> None:
@@ -136,7 +136,7 @@ def test_what_is_no_video_or_names_other_files_is_refused(content: bytes, tmp_pa
             await streams.begin(opened(path), 0.0)
         assert caught.value.status_code == 415
         assert str(tmp_path) not in caught.value.detail
-        assert not streams._running
+        assert not streams._processes
 
     run_apart(scenario())
 
@@ -193,6 +193,6 @@ def test_one_that_never_begins_is_given_up(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(Problem) as caught:
             await streams.begin(opened(path), 0.0)
         assert caught.value.status_code in (415, 504)
-        assert not streams._running
+        assert not streams._processes
 
     run_apart(scenario())

@@ -1,1 +1,1 @@
-"""Several machines: Ray workers and shards of a store. Everything here needs an extra."""
+"""Several machines: Ray workers, stores on object storage, and shards. All need an extra."""

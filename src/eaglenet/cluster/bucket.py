@@ -1,17 +1,17 @@
-"""A store on object storage: a log of changes, from which every machine makes its own local copy.
+"""Store on object storage: a log of changes, from which every machine makes a local copy.
 
 ::
 
-    store.json        manifest, and the names of the objects below; replaced by every commit
+    store.json        manifest, and the names of the current objects; replaced by every commit
     log/...           changes to clips, files and transcripts, in order (see ``log``)
     features/...      features of the clips, one record each
-    thumbnails/...    JPEG files end to end
-    writer.lease      renewed by the one writer (see ``log``)
+    thumbnails/...    concatenated JPEG files
+    writer.lease      lease of the only writer (see ``log``)
 
-All objects but two are written once and never changed. A commit uploads objects and then names them
-in ``store.json`` by a conditional write: it becomes visible as a whole, or not at all, and a writer
-that lost its lease cannot commit. Readers and writers apply the log to a local store in the cache
-folder (see ``mirror``), so that searching reads one format.
+All objects but ``store.json`` and the lease are immutable. A commit uploads objects and then lists
+them in ``store.json`` by a conditional write. So it becomes visible as a whole or not at all, and a
+writer that lost its lease cannot commit. Readers and writers apply the log to a local store in the
+cache folder (see ``mirror``), so that every search reads the same format.
 """
 
 from __future__ import annotations
@@ -45,13 +45,7 @@ from eaglenet.cluster.log import (
     length_of,
     new_id,
 )
-from eaglenet.cluster.mirror import (
-    BucketSnapshot,
-    Mirror,
-    MirrorStore,
-    MirrorWriter,
-    Position,
-)
+from eaglenet.cluster.mirror import BucketSnapshot, Mirror, MirrorStore, MirrorWriter, Position
 from eaglenet.core.errors import StoreError, UnreachableError, shell_join, shell_quote, store_option
 from eaglenet.core.object_storage import (
     SCHEMES,
@@ -82,7 +76,7 @@ from eaglenet.store.segments import checksums_of
 logger = logging.getLogger(__name__)
 
 FRESH_SECONDS = 2.0
-"""Seconds for which a read of ``store.json`` is reused: each costs a request."""
+"""Seconds for which a read of ``store.json`` is reused, because each read is a request."""
 ATTEMPTS = 5
 COPY_CLIPS = 4096
 COPY_LINES = 10_000
@@ -93,7 +87,7 @@ Result = TypeVar("Result")
 
 
 class BucketStore:
-    """See :class:`eaglenet.store.base.Store`."""
+    """Implementation of :class:`eaglenet.store.base.Store` on object storage."""
 
     def __init__(self, folder: ObjectFolder, head: Head) -> None:
         self.folder = folder
@@ -130,7 +124,7 @@ class BucketStore:
         if manifest is None or cls.exists(location):
             stored_manifest = cls.open(location).manifest
             if manifest is not None:
-                # Before the lease: other settings are refused even while another writer works.
+                # Before taking the lease, so that it is refused even while another writer works.
                 stored_manifest.require_same(manifest, folder.url)
         with storage_errors(), hold_lease(folder) as lease:
             head = read_head(folder)
@@ -142,7 +136,7 @@ class BucketStore:
             elif manifest is not None:
                 head.manifest.require_same(manifest, folder.url)
                 head = replace(head, manifest=head.manifest.with_roots(manifest.roots))
-            # Written even if nothing changed: the commit of a writer that lost its lease fails.
+            # Even without changes, so that commits of a writer that lost its lease fail.
             yield BucketWriter(folder, head.write(folder), lease)
 
     def files(self) -> list[IndexedFile]:
@@ -157,8 +151,8 @@ class BucketStore:
         def read_copy(head: Head) -> Result:
             with self.mirror.lock(), self.mirror.writer(head) as writer:
                 if writer.position.end > length_of(head.parts["log"]):
-                    raise MissingObjectError(f"{self.location} changes too fast to be read")
-                self.mirror.last_look = time.monotonic(), head.tag
+                    raise MissingObjectError(f"{self.location} changes too often to be read")
+                self.mirror.last_read = time.monotonic(), head.tag
                 self.manifest = head.manifest
                 return read(self._open(head))
 
@@ -171,19 +165,19 @@ class BucketStore:
                 return self._with_newest(read_copy)
 
     def _with_newest(self, use: Callable[[Head], Result]) -> Result:
-        """Use the newest version; again if a writer replaced objects since it was read."""
+        """Call ``use`` with the newest version; retry if a writer replaced objects meanwhile."""
         with storage_errors():
             for attempt in range(ATTEMPTS):
                 head = Head.read(self.folder)
                 try:
                     return use(head)
                 except MissingObjectError as error:
-                    missing = error
+                    missing_error = error
                     time.sleep(0.2 * attempt)
             raise DamageError(
-                f"{missing}. Repair the store with: eaglenet store repair --store "
+                f"{missing_error}. Repair the store with: eaglenet store repair --store "
                 f"{shell_quote(self.location)}"
-            ) from missing
+            ) from missing_error
 
     def _open(self, head: Head) -> MirrorStore:
         if self._local is None or self._local.is_replaced:
@@ -192,10 +186,10 @@ class BucketStore:
         return self._local
 
     def stamp(self) -> Hashable:
-        look = self.mirror.last_look
-        if look is None or time.monotonic() - look[0] > FRESH_SECONDS:
-            look = self.mirror.last_look = time.monotonic(), self.folder.tag(HEAD)
-        return look[1], self.mirror.file_id
+        last_read = self.mirror.last_read
+        if last_read is None or time.monotonic() - last_read[0] > FRESH_SECONDS:
+            last_read = self.mirror.last_read = time.monotonic(), self.folder.tag(HEAD)
+        return last_read[1], self.mirror.file_id
 
     def usage(self) -> dict[str, int]:
         with storage_errors():
@@ -223,7 +217,7 @@ class BucketStore:
 
 
 class BucketWriter:
-    """See :class:`eaglenet.store.base.Writer`."""
+    """Implementation of :class:`eaglenet.store.base.Writer` on object storage."""
 
     def __init__(self, folder: ObjectFolder, head: Head, lease: Lease) -> None:
         self.folder = folder
@@ -314,8 +308,8 @@ class BucketWriter:
         self._previous_names = previous_head.names - head.names
         try:
             self.folder.remove(sorted(obsolete))
-        except ObjectError as error:  # The commit is done; the next run removes them.
-            logger.warning("%s; the object stays for now", error)
+        except ObjectError as error:  # The commit succeeded; the next run removes them.
+            logger.warning("%s; the next run removes the unused object", error)
 
     def _remove_unknown(self) -> None:
         """Remove objects that killed writers left behind."""
@@ -330,9 +324,9 @@ class BucketWriter:
             self.folder.remove([name for name in names if name not in current_names])
 
     def _rewrite(self, damaged_chunks: Mapping[str, Sequence[Chunk]] | None = None) -> list[str]:
-        """Write a new log and new files, without removed clips and those in ``damaged_chunks``.
+        """Write a new log and new files, without removed clips and clips in ``damaged_chunks``.
 
-        Returns the files that are no longer complete; they are left out.
+        Returns the paths of indexed files that are no longer complete; they are left out.
         """
         with storage_errors(), self.mirror.lock(), self.mirror.writer(self.head) as copy:
             snapshot = MirrorStore(self.mirror, self.head).snapshot()
@@ -349,13 +343,13 @@ class BucketWriter:
             complete = [file for file in files if file.path not in set(incomplete)]
             head, _ = _append_operation(self.folder, head, Changes(files=complete))
             if not damaged_chunks:
-                # Clips of files that are no longer complete stay: they need not be made again.
+                # Clips of incomplete files stay, so that they need not be encoded again.
                 head, _ = _append_operation(self.folder, head, Finish())
             self._publish(head)
         return incomplete
 
     def repair(self) -> Repaired:
-        """Make the local copy again; if objects are damaged, write the store again without them."""
+        """Make the local copy again; rewrite the store without damaged objects."""
         damaged_chunks = {part: self._damaged_chunks(part) for part in PARTS}
         with self.mirror.lock():
             self.mirror.drop()
@@ -405,25 +399,25 @@ def read_head(folder: ObjectFolder) -> Head | None:
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Turn errors of the storage into errors about the store; they name the object."""
+    """Turn errors of object storage into errors of the store."""
     try:
         yield
     except MissingObjectError:
         raise
     except ChangedObjectError as error:
         raise StoreError(
-            f"{error}; what was reported as done is safe. Run the same command again to continue"
+            f"{error}; all reported progress is saved. Run the same command again to continue"
         ) from error
     except ObjectError as error:
         raise UnreachableError(
-            f"{error}; what was reported as done is safe, try again later"
+            f"{error}; all reported progress is saved. Try again later"
         ) from error
 
 
 def _append_operation(
     folder: ObjectFolder, head: Head, operation: Operation
 ) -> tuple[Head, Operation]:
-    """Upload an operation; returns the head to publish, and the operation as it is in the log."""
+    """Upload an operation; return the head to publish, and the operation as in the log."""
     parts = dict(head.parts)
     if isinstance(operation, Changes) and operation.clips:
         batch = ClipBatch.concatenate(operation.clips)
@@ -431,20 +425,14 @@ def _append_operation(
         itemsize = head.manifest.layout.dtype.itemsize
         records = length_of(parts["features"]) // itemsize
         pointers = _pointers(batch, records, length_of(parts["thumbnails"]))
-        contents = {
-            "features": batch.features.tobytes(),
-            "thumbnails": b"".join(batch.thumbnails),
-        }
+        contents = {"features": batch.features.tobytes(), "thumbnails": b"".join(batch.thumbnails)}
         for part, content in contents.items():
             parts[part] = append(folder, part, parts[part], content)
         batch = replace(batch, features=pointers, thumbnails=[b""] * len(batch))
         operation = replace(operation, clips=[batch])
     parts["log"] = append(folder, "log", parts["log"], encode(operation))
     head = replace(
-        head,
-        version=head.version + 1,
-        parts=parts,
-        is_finished=isinstance(operation, Finish),
+        head, version=head.version + 1, parts=parts, is_finished=isinstance(operation, Finish)
     )
     return head, operation
 
@@ -453,7 +441,7 @@ def _require_layout(batch: ClipBatch, manifest: Manifest, location: str) -> None
     is_same = batch.vectors.shape == (len(batch), manifest.dim)
     if not is_same or batch.features.dtype != manifest.layout.dtype:
         raise StoreError(
-            f"the features have another size than those in {location}; index into a new store"
+            f"the features have another layout than those in {location}; index into a new store"
         )
 
 
@@ -474,9 +462,9 @@ def _operations_of(
     damaged_chunks: Mapping[str, Sequence[Chunk]],
     counts: Counter[str],
 ) -> Iterator[Operation]:
-    """Yield operations that recreate the store, except its files; counts clips by content.
+    """Yield operations that recreate the store except its files; count clips per content.
 
-    The next index run makes the vectors of transcript windows again, which takes no decoding.
+    The next index run encodes the transcript windows again, which needs no decoding.
     """
     bank = read_bank(copy.database, copy.manifest)
     if bank is not None:
@@ -486,8 +474,8 @@ def _operations_of(
     )
     keyframe_ids = {row[0] for row in copy.database.checked("keyframe_clips")}
     for start in range(0, len(ids), COPY_CLIPS):
-        part = ids[start : start + COPY_CLIPS]
-        rows = snapshot.rows_of_clips(part)
+        batch_ids = ids[start : start + COPY_CLIPS]
+        rows = snapshot.rows_of_clips(batch_ids)
         pointers = snapshot.pointers_at(rows)
         starts = pointers["record"] * snapshot.manifest.layout.dtype.itemsize
         is_damaged = _is_inside(starts, damaged_chunks.get("features", ()))
@@ -497,7 +485,7 @@ def _operations_of(
             continue
         clips = snapshot.clips(rows)
         keys = [(clip.content, clip.number) for clip in clips]
-        from_keyframes = [clip_id in keyframe_ids for clip_id in part[~is_damaged].tolist()]
+        from_keyframes = [clip_id in keyframe_ids for clip_id in batch_ids[~is_damaged].tolist()]
         counts.update(clip.content for clip in clips)
         batch = ClipBatch(
             keys=keys,
@@ -509,15 +497,15 @@ def _operations_of(
             keyframe_keys=frozenset(itertools.compress(keys, from_keyframes)),
         )
         yield Changes([batch])
-    pending: list[SourceLines] = []
+    source_lines: list[SourceLines] = []
     for source_id, source in transcripts.stored_sources(copy.database):
         lines = transcripts.lines_of_source(copy.database, source_id)
-        pending.append(SourceLines(source, lines))
-        if sum(len(each.lines) for each in pending) >= COPY_LINES:
-            yield Changes(transcripts=pending)
-            pending = []
-    if pending:
-        yield Changes(transcripts=pending)
+        source_lines.append(SourceLines(source, lines))
+        if sum(len(each.lines) for each in source_lines) >= COPY_LINES:
+            yield Changes(transcripts=source_lines)
+            source_lines = []
+    if source_lines:
+        yield Changes(transcripts=source_lines)
 
 
 def _is_inside(starts: NDArray[np.int64], chunks: Sequence[Chunk]) -> NDArray[np.bool_]:

@@ -1,17 +1,17 @@
-"""Objects of a store on object storage: its head, the chunks of its files, its log and its lease.
+"""Objects of a store on object storage: head, chunks of files, log and lease.
 
-An object cannot be appended to. So a file is kept in chunks, each an object that is never written
-again; :class:`Head` lists them with a hash of each. A chunk that is not much smaller than the one
-before it is merged with it: there are few of them, and a byte is written a logarithmic number of
+Objects cannot be appended to. So a file is stored in chunks, which are immutable objects;
+:class:`Head` lists them with their hashes. An append merges previous chunks that are not much
+larger than itself, so that there are few chunks, and each byte is written a logarithmic number of
 times.
 
-The log is the file with every change to the store, in the order it was made. A reader that applies
-it to an empty local store has a copy with the same rows. In place of features and thumbnails, clips
-in the log have a :data:`POINTER` to them.
+The log is the file with every change to the store, in order. A reader that applies it to an empty
+local store gets a copy with the same rows. Clips in the log have a :data:`POINTER` to their
+features and thumbnail.
 
-The lease is a small object that the one writer keeps renewing. No clock of another machine is
-trusted. A process that finds a lease watches it. If it is not renewed for ``LEASE_SECONDS``, it is
-taken over by a conditional write, which fails if the holder was faster. A holder that could not
+The lease is a small object that the only writer keeps renewing. Clocks of other machines are not
+trusted: a process that finds a lease watches it, and if it is not renewed for ``LEASE_SECONDS``,
+takes it over by a conditional write, which fails if the holder was faster. A holder that could not
 renew it for half that time stops writing.
 """
 
@@ -62,14 +62,14 @@ HEAD = "store.json"
 PARTS = ("log", "features", "thumbnails")
 FORMAT = 1
 MERGED_BYTES = 64 * 2**20
-"""Chunks of this size are not merged any more."""
+"""Size from which chunks are no longer merged."""
 REQUESTS = 8
-"""Chunks that are read at the same time."""
+"""Chunks that are read in parallel."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """An object with the bytes from ``start`` to ``end`` of a file."""
+    """Object with the bytes from ``start`` to ``end`` of a file."""
 
     name: str
     start: int
@@ -77,7 +77,7 @@ class Chunk:
     hash: str
 
     def read(self, folder: ObjectFolder) -> bytes:
-        """Content, compared with its hash."""
+        """Return the content; raise ``DamageError`` if its hash is wrong."""
         content, _ = folder.read(self.name)
         if len(content) != self.end - self.start or _hash(content) != self.hash:
             raise damaged_object(folder, self.name)
@@ -89,7 +89,7 @@ Chunks = tuple[Chunk, ...]
 
 def damaged_object(folder: ObjectFolder, name: str) -> DamageError:
     return DamageError(
-        f"{folder.url}/{name} is damaged: it is not as it was written. Repair the store with: "
+        f"{folder.url}/{name} is damaged (wrong checksum). Repair the store with: "
         f"eaglenet store repair --store {shell_quote(folder.url)}"
     )
 
@@ -99,23 +99,23 @@ def length_of(chunks: Chunks) -> int:
 
 
 def append(folder: ObjectFolder, part: str, chunks: Chunks, content: bytes) -> Chunks:
-    """Upload what was appended to a file; returns its chunks. Each begins where an append did."""
+    """Append content to a file; return its chunks, each of which begins at some append."""
     if not content:
         return chunks
-    rest = list(chunks)
-    while rest and rest[-1].end - rest[-1].start <= min(MERGED_BYTES, 2 * len(content)):
-        content = rest.pop().read(folder) + content
-    start = length_of(tuple(rest))
+    unmerged = list(chunks)
+    while unmerged and unmerged[-1].end - unmerged[-1].start <= min(MERGED_BYTES, 2 * len(content)):
+        content = unmerged.pop().read(folder) + content
+    start = length_of(tuple(unmerged))
     end = start + len(content)
     name = f"{part}/{start:014d}-{end:014d}-{secrets.token_hex(4)}"
     folder.write(name, content)
-    return (*rest, Chunk(name, start, end, _hash(content)))
+    return (*unmerged, Chunk(name, start, end, _hash(content)))
 
 
 def read_spans(
     folder: ObjectFolder, chunks: Chunks, spans: Sequence[tuple[int, int]]
 ) -> list[bytes]:
-    """Bytes of a file, each from a start up to an end that is in the same chunk."""
+    """Return spans of bytes of a file; start and end of a span are in the same chunk."""
     starts = [chunk.start for chunk in chunks]
     by_chunk: dict[int, list[int]] = {}
     for index, (start, end) in enumerate(spans):
@@ -126,10 +126,10 @@ def read_spans(
 
     def read(number: int) -> None:
         chunk, indices = chunks[number], by_chunk[number]
-        inside = [
+        ranges = [
             (spans[index][0] - chunk.start, spans[index][1] - chunk.start) for index in indices
         ]
-        for index, content in zip(indices, folder.read_ranges(chunk.name, inside), strict=True):
+        for index, content in zip(indices, folder.read_ranges(chunk.name, ranges), strict=True):
             results[index] = content
 
     if len(by_chunk) == 1:
@@ -142,11 +142,12 @@ def read_spans(
 
 @dataclass(frozen=True)
 class Head:
-    """The one object that changes: the manifest of a store, and the chunks of its files.
+    """Content of ``store.json``: the manifest of a store, and the chunks of its files.
 
-    id: another one means that the files were written again from the start. version: number of
-    operations in the log, over all ids. is_finished: nothing was stored since the last ``finish``.
-    tag: of the object that this was read from.
+    id: identifies the files; changes when they are rewritten from the start.
+    version: number of operations in the log, over all ids.
+    is_finished: True if nothing was stored since the last ``finish``.
+    tag: tag of the object that this was read from.
     """
 
     id: str
@@ -171,12 +172,12 @@ class Head:
             return cls(values["id"], values["version"], manifest, parts, values["is_finished"], tag)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamageError(
-                f"{folder.url}/{HEAD} is damaged, and everything is found through it. Restore an "
-                "earlier version of this object, or index the videos into a new --store"
+                f"{folder.url}/{HEAD} is damaged, and the store cannot be read without it. Restore "
+                "an earlier version of this object, or index the videos into a new --store"
             ) from error
 
     def write(self, folder: ObjectFolder) -> Head:
-        """Replace the object this was read from; fails if another writer was faster."""
+        """Replace the object that this was read from; fail if another writer was faster."""
         values: dict[str, Any] = {
             "format": FORMAT,
             "id": self.id,
@@ -184,14 +185,14 @@ class Head:
             "manifest": self.manifest.to_json(),
             "parts": {part: [asdict(chunk) for chunk in self.parts[part]] for part in PARTS},
             "is_finished": self.is_finished,
-            "nonce": secrets.token_hex(8),  # Never the same twice: see ObjectFolder.write_if.
+            "nonce": secrets.token_hex(8),  # Makes the content unique: see ObjectFolder.write_if.
         }
         content = json.dumps({**values, "checksum": _checksum(values)}).encode()
         return replace(self, tag=folder.write_if(HEAD, content, self.tag))
 
     @property
     def names(self) -> set[str]:
-        """Every object this version needs."""
+        """Names of all objects of this version."""
         return {chunk.name for chunks in self.parts.values() for chunk in chunks}
 
 
@@ -216,7 +217,7 @@ POINTER = np.dtype(
         ("thumbnail_checksum", "<u4"),
     ]
 )
-"""Index of a clip's record in the file of features, and offset of its thumbnail in theirs."""
+"""Index of the features of a clip in their file, offset of its thumbnail, and checksums."""
 POINTER_LAYOUT = Layout(POINTER)
 FRAME = struct.Struct("<QI")
 """Length and checksum before each operation."""
@@ -269,7 +270,7 @@ def encode(operation: Operation) -> bytes:
 
 
 def decode(content: bytes) -> Iterator[tuple[int, Operation]]:
-    """Operations, each with the offset of its end; raises ``ValueError`` for anything else."""
+    """Yield operations with the offsets of their ends; raise ``ValueError`` if invalid."""
     start = 0
     while start < len(content):
         try:
@@ -277,7 +278,7 @@ def decode(content: bytes) -> Iterator[tuple[int, Operation]]:
             end = start + FRAME.size + size
             body = content[start + FRAME.size : end]
             if len(body) != size or zlib.crc32(body) != checksum:
-                raise ValueError("an operation is not as it was written")
+                raise ValueError("an operation has a wrong checksum")
             operation = _operation(body)
         except (struct.error, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -328,7 +329,7 @@ LEASE_SECONDS = 30.0
 
 
 class Lease:
-    """Held by this process until it is released, or taken over by another."""
+    """Right to write to a store, until it is released or another process takes it over."""
 
     def __init__(self, folder: ObjectFolder) -> None:
         self.folder = folder
@@ -340,7 +341,7 @@ class Lease:
     def take(self) -> None:
         """Take the lease, or raise an error that names its holder."""
         first_tag: str | None = None
-        since = 0.0
+        watch_start = 0.0
         while True:
             tag: str | None
             try:
@@ -349,12 +350,12 @@ class Lease:
                 content, tag = b"", None
             if tag is not None and tag != first_tag:
                 if first_tag is not None:
-                    raise self._held_error(content)  # It was renewed while we watched.
-                first_tag, since = tag, time.monotonic()
+                    raise self._held_error(content)  # It was renewed meanwhile.
+                first_tag, watch_start = tag, time.monotonic()
                 logger.warning(
                     "%s: checking whether %s is alive", self.folder.url, _holder(content)
                 )
-            if tag is None or time.monotonic() - since >= LEASE_SECONDS:
+            if tag is None or time.monotonic() - watch_start >= LEASE_SECONDS:
                 break
             time.sleep(min(1.0, LEASE_SECONDS / 20))
         self._renewal_time = time.monotonic()
@@ -362,7 +363,7 @@ class Lease:
             self._tag = self.folder.write_if(LEASE, self._content(), tag)
         except ChangedObjectError:
             raise self._held_error(self.folder.read(LEASE)[0]) from None
-        threading.Thread(target=self._keep, name="lease", daemon=True).start()
+        threading.Thread(target=self._renew, name="lease", daemon=True).start()
 
     def _held_error(self, content: bytes) -> StoreError:
         return StoreError(
@@ -371,10 +372,10 @@ class Lease:
         )
 
     def _content(self) -> bytes:
-        # Never the same twice: see ObjectFolder.write_if.
+        # The nonce makes the content unique: see ObjectFolder.write_if.
         return json.dumps({"holder": self._holder, "nonce": secrets.token_hex(8)}).encode()
 
-    def _keep(self) -> None:
+    def _renew(self) -> None:
         while not self._stop.wait(LEASE_SECONDS / 6):
             start = time.monotonic()
             try:
@@ -385,18 +386,18 @@ class Lease:
                 logger.warning("%s: another writer took the lease", self.folder.url)
                 return
             except ObjectError as error:
-                logger.warning("%s; the lease is renewed later", error)
+                logger.warning("%s; renewing the lease later", error)
 
     def require(self) -> None:
         """Raise an error unless this process certainly holds the lease."""
         if time.monotonic() - self._renewal_time > LEASE_SECONDS / 2:
             raise StoreError(
-                f"{self.folder.url}/{LEASE} could not be renewed, or another writer took it; what "
-                "was reported as done is safe. Run the same command again to continue"
+                f"{self.folder.url}/{LEASE} could not be renewed, or another writer took it; all "
+                "reported progress is saved. Run the same command again to continue"
             )
 
     def release(self) -> None:
-        """Let other writers in at once."""
+        """Release the lease, so that other writers need not wait."""
         self._stop.set()
         try:
             if self.folder.tag(LEASE) == self._tag:

@@ -1,7 +1,7 @@
-"""Local copy of a store on object storage: a local store that the log is applied to.
+"""Local copy of a store on object storage: a local store to which the log is applied.
 
-The copy holds everything but features and thumbnails, which are read from the storage for the hits
-alone. It is a cache: a damaged or outdated copy is made again.
+The copy contains everything but features and thumbnails, which are read from object storage when
+needed. It is a cache: a damaged or outdated copy is made again.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ logger = logging.getLogger(__name__)
 BYTES_VARIABLE = "EAGLENET_CACHE_BYTES"
 CACHE_BYTES = 20 * 2**30
 MERGE_CLIPS = 16_384
-"""Clips of several operations that are stored in one transaction."""
+"""Clips per transaction when operations are merged."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Position in the log of a head up to which a copy is complete."""
+    """End of the operations in the log that a copy contains; ``id`` is that of the head."""
 
     id: str
     end: int = 0
 
 
-def put_position(connection: sqlite3.Connection, position: Position) -> None:
+def write_position(connection: sqlite3.Connection, position: Position) -> None:
     text = json.dumps(asdict(position))
     connection.execute(
         "CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY, value TEXT, checksum INTEGER)"
@@ -80,34 +80,32 @@ def read_position(database: Database) -> Position:
 
 
 class MirrorWriter(LocalWriter):
-    """Applies operations; the position in the log is stored in the same transaction."""
+    """Writer that applies operations, and stores their position in the same transaction."""
 
     def __init__(self, folder: Path, location: str) -> None:
         super().__init__(folder, location, is_trusted=True)
         self.manifest = replace(self.manifest, layout=POINTER_LAYOUT)
         self.position = read_position(self.database)
-        self._next: Position | None = None
+        self._next_position: Position | None = None
         self._publish: Callable[[], object] | None = None
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         with super().transaction() as change:
             yield change
-            if self._next is not None:
-                put_position(change.connection, self._next)
+            if self._next_position is not None:
+                write_position(change.connection, self._next_position)
                 if self._publish is not None:
                     self._publish()
 
     def apply(
-        self,
-        operation: Operation,
-        position: Position,
-        publish: Callable[[], object] | None = None,
+        self, operation: Operation, position: Position, publish: Callable[[], object] | None = None
     ) -> None:
         """Apply an operation of the log that ends at ``position``.
 
-        ``publish`` makes it part of the log. It is called when the operation is known to work, and
-        nothing is applied if it fails. An operation may be applied again after a crash.
+        ``publish`` adds it to the log. It is called once the operation has succeeded, before it
+        is committed locally; if it fails, nothing is applied. An operation may be applied again
+        after a crash.
         """
         if not isinstance(operation, Changes):
             if publish is not None:
@@ -117,7 +115,7 @@ class MirrorWriter(LocalWriter):
                 self.finish()
             else:
                 self.set_hubness(operation.bank)
-        self._next, self._publish = position, publish
+        self._next_position, self._publish = position, publish
         try:
             if isinstance(operation, Changes):
                 self.commit(operation)
@@ -126,17 +124,17 @@ class MirrorWriter(LocalWriter):
                     pass
             self.position = position
         finally:
-            self._next = self._publish = None
+            self._next_position = self._publish = None
 
 
 class Mirror:
-    """The copy of one store in the cache folder, shared by the processes of this machine."""
+    """Copy of one store in the cache folder, shared by all processes of this machine."""
 
     def __init__(self, folder: ObjectFolder) -> None:
         self.remote = folder
         name = hashlib.blake2b(folder.url.encode(), digest_size=12).hexdigest()
         self.path = cache_folder() / "stores" / name
-        self.last_look: tuple[float, str | None] | None = None
+        self.last_read: tuple[float, str | None] | None = None
         """Time of the last read of the head, and its tag; None: read again."""
 
     @property
@@ -157,16 +155,16 @@ class Mirror:
                 stack.enter_context(hold_lock(_lock_of(self.path), wait=True))
             except OSError as error:
                 raise StoreError(
-                    f"{self.path.parent}: no local copy of {self.remote.url} can be kept there "
-                    f"({error.strerror}); set {CACHE_VARIABLE} to a folder that can be written to"
+                    f"{self.path.parent}: cannot store a local copy of {self.remote.url} there "
+                    f"({error.strerror}); set {CACHE_VARIABLE} to a writable folder"
                 ) from error
             yield
 
     @contextmanager
     def writer(self, head: Head) -> Iterator[MirrorWriter]:
-        """Yield the copy, updated to the log of ``head``. The caller holds the lock.
+        """Yield a writer of the copy, updated to the log of ``head``. The caller holds the lock.
 
-        It may be newer: another process may have read a newer head.
+        The copy is newer if another process has read a newer head.
         """
         self._make_room(head)
         for attempt in (1, 2):
@@ -192,7 +190,7 @@ class Mirror:
         if not (self.path / DATABASE).exists():
             self.drop()
             position = Position(head.id)
-            create(self.path, head.manifest, fill=lambda each: put_position(each, position))
+            create(self.path, head.manifest, fill=lambda each: write_position(each, position))
             writer = MirrorWriter(self.path, self.remote.url)
         try:
             for position, operation in merge_operations(self._operations(head, writer.position)):
@@ -218,13 +216,13 @@ class Mirror:
                 raise damaged_object(self.remote, chunk.name) from error
 
     def drop(self) -> None:
-        """Remove the copy. Processes that have it open can continue to read."""
+        """Remove the copy; processes that have it open can still read it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def drop_if_idle(self) -> None:
         """Remove a damaged copy, unless a process is updating it."""
         with suppress(LockHeldError), hold_lock(_lock_of(self.path)):
-            logger.warning("the local copy of %s is damaged; it is made again", self.remote.url)
+            logger.warning("the local copy of %s is damaged; making it again", self.remote.url)
             self.drop()
 
     def _make_room(self, head: Head) -> None:
@@ -232,8 +230,8 @@ class Mirror:
         size = max(length_of(head.parts["log"]), _size(self.path))
         if size > cache_bytes():
             raise StoreError(
-                f"the local copy of {self.remote.url} takes {size} bytes, and all copies may "
-                f"take {cache_bytes()}; set {BYTES_VARIABLE} to more"
+                f"the local copy of {self.remote.url} needs {size} bytes, and the limit of all "
+                f"copies is {cache_bytes()}; increase {BYTES_VARIABLE}"
             )
         others = [
             path for path in self.path.parent.iterdir() if path.is_dir() and path != self.path
@@ -242,7 +240,7 @@ class Mirror:
         for path in sorted(others, key=lambda path: path.stat().st_mtime):
             if sum(sizes.values()) + size <= cache_bytes():
                 return
-            # One that is being updated is not removed.
+            # Skip copies that are being updated.
             with suppress(LockHeldError), hold_lock(_lock_of(path)):
                 logger.info("removing the local copy %s to make room", path)
                 shutil.rmtree(path, ignore_errors=True)
@@ -252,19 +250,19 @@ class Mirror:
 def cache_bytes() -> int:
     text = os.environ.get(BYTES_VARIABLE, "")
     if text and not text.isdigit():
-        raise UsageError(f"{BYTES_VARIABLE} is a number of bytes, not {text!r:.60}")
+        raise UsageError(f"{BYTES_VARIABLE} must be a number of bytes, not {text!r:.60}")
     return int(text) if text else CACHE_BYTES
 
 
 def _lock_of(path: Path) -> Path:
-    """Lock beside the folder: it stays when the folder is removed."""
+    """Return the lock file, which is beside the folder so that it survives its removal."""
     return path.with_name(f"{path.name}.lock")
 
 
 def _size(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # SQLite removes files of its own.
+        with suppress(FileNotFoundError):  # SQLite removes temporary files.
             total += disk_bytes(path.stat())
     return total
 
@@ -272,41 +270,41 @@ def _size(folder: Path) -> int:
 def merge_operations(
     operations: Iterator[tuple[Position, Operation]],
 ) -> Iterator[tuple[Position, Operation]]:
-    """Join consecutive changes, so that many commits cost as much as a few.
+    """Merge consecutive changes, so that many small commits cost as little as a few large ones.
 
-    A commit removes before it adds, so changes that remove anything are not joined. Neither are
-    windows, which new lines of their source replace.
+    A commit removes before it adds, so changes that remove anything are not merged. Neither are
+    windows, because new lines of their source replace them.
     """
-    pending: tuple[Position, Changes] | None = None
+    open_entry: tuple[Position, Changes] | None = None
     for position, operation in operations:
         is_plain = isinstance(operation, Changes) and not (
             operation.removed_files or operation.removed_sources or operation.windows
         )
-        num_pending = sum(map(len, pending[1].clips)) if pending is not None else 0
-        if is_plain and pending is not None and num_pending < MERGE_CLIPS:
+        num_clips = sum(map(len, open_entry[1].clips)) if open_entry is not None else 0
+        if is_plain and open_entry is not None and num_clips < MERGE_CLIPS:
             assert isinstance(operation, Changes)
-            previous = pending[1]
-            joint_changes = Changes(
+            previous = open_entry[1]
+            merged_changes = Changes(
                 [*previous.clips, *operation.clips],
                 [*previous.files, *operation.files],
                 transcripts=[*previous.transcripts, *operation.transcripts],
             )
-            pending = position, joint_changes
+            open_entry = position, merged_changes
             continue
-        if pending is not None:
-            yield pending
-            pending = None
+        if open_entry is not None:
+            yield open_entry
+            open_entry = None
         if is_plain:
             assert isinstance(operation, Changes)
-            pending = position, operation
+            open_entry = position, operation
         else:
             yield position, operation
-    if pending is not None:
-        yield pending
+    if open_entry is not None:
+        yield open_entry
 
 
 class MirrorStore(LocalStore):
-    """A copy, open for reading; features and thumbnails come from the storage."""
+    """Copy opened for reading; features and thumbnails come from object storage."""
 
     def __init__(self, mirror: Mirror, head: Head) -> None:
         self.mirror = mirror
@@ -319,7 +317,7 @@ class MirrorStore(LocalStore):
 
     @property
     def is_replaced(self) -> bool:
-        """True if the copy was made again since it was opened."""
+        """True if the copy was made again after it was opened."""
         return self.mirror.file_id != self.database.opened_file
 
     def _read_manifest(self) -> Manifest:
@@ -337,7 +335,7 @@ class MirrorStore(LocalStore):
 
 
 class BucketSnapshot(Snapshot):
-    """Clips of one version of a store on object storage."""
+    """Snapshot of one version of a store on object storage."""
 
     def __init__(
         self,
@@ -359,7 +357,7 @@ class BucketSnapshot(Snapshot):
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Drop a damaged copy; the next snapshot makes it again."""
+        """Turn damage into ``OutdatedError``, and drop a damaged copy, which is then made again."""
         try:
             yield
         except (DamageError, MissingObjectError) as error:
@@ -370,7 +368,7 @@ class BucketSnapshot(Snapshot):
             raise self._outdated_error() from error
 
     def _outdated_error(self) -> OutdatedError:
-        self.mirror.last_look = None
+        self.mirror.last_read = None
         return OutdatedError(f"{self.location} changed during the search; search again")
 
     def vector_parts(
@@ -384,7 +382,7 @@ class BucketSnapshot(Snapshot):
             return super().codes(first, end)
 
     def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows by clip id; -1 where this snapshot has no such clip."""
+        """Return rows by clip id; -1 if this snapshot has no such clip."""
         return self._rows_of_clips(clip_ids)
 
     def pointers_at(self, rows: NDArray[np.int64]) -> NDArray[np.void]:
@@ -406,8 +404,8 @@ class BucketSnapshot(Snapshot):
         pointers, dtype = self.pointers_at(rows), self.manifest.layout.dtype
         starts = pointers["record"] * dtype.itemsize
         sizes = np.full(len(rows), dtype.itemsize)
-        parts = self._read("features", starts, sizes, pointers["features_checksum"])
-        return np.frombuffer(bytearray(b"".join(parts)), dtype)
+        records = self._read("features", starts, sizes, pointers["features_checksum"])
+        return np.frombuffer(bytearray(b"".join(records)), dtype)
 
     def thumbnail(self, row: int) -> bytes:
         return self.thumbnails_at(np.array([row]))[0]
@@ -424,7 +422,7 @@ class BucketSnapshot(Snapshot):
         sizes: NDArray[np.int64],
         checksums: NDArray[np.uint32],
     ) -> list[bytes]:
-        """Read from the storage, and compare with the checksums."""
+        """Read from object storage, and compare with the checksums."""
         spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
         try:
             contents = read_spans(self.mirror.remote, self.head.parts[part], spans)

@@ -1,8 +1,8 @@
 """Executor on a Ray cluster. The only module that imports ray.
 
-Workers are actors with a model and a decoder process with limits. They return rows, not pixels:
-about 25 KB per clip, whose frames are 1.8 MB. Only the driver writes to the store, so a lost worker
-or machine leaves nothing behind; its work goes to another one.
+Workers are actors with a model and a sandboxed decoder process. They return features, about 25 KB
+per clip, instead of frames, 1.8 MB. Only the driver writes to the store, so a lost worker or
+machine leaves nothing behind; its work goes to another worker.
 """
 
 from __future__ import annotations
@@ -56,30 +56,30 @@ from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 logger = logging.getLogger(__name__)
 
 MAX_CALL = 32
-"""Clips per call at most."""
+"""Most clips per call."""
 FIRST_CALL = 8
 """Clips per call until the speed of the workers is known."""
 MIN_CALL = 4
 CALL_SECONDS = 15.0
-"""Target time per call: at the end of a run, workers wait this long for others."""
+"""Target time per call; at the end of a run, workers wait this long for others."""
 FILES_PER_CALL = 4
 WORKERS_PER_INSPECTOR = 8
-"""Inspecting files waits for the disk: one inspector feeds several encoders."""
+"""Encoders per inspector, which mostly waits for the disk."""
 CONNECT_TIMEOUT = 5.0
-"""Seconds for a cluster to accept a connection; Ray itself tries for minutes."""
+"""Seconds for a cluster to accept a connection; Ray itself would try for minutes."""
 CAPABILITY_TIMEOUT = 60.0
-"""Seconds for all machines to report their capabilities: a process is started on each."""
+"""Seconds for all machines to report their capabilities; each starts a process for it."""
 CLIENT_PORT = 10001
 """Default port of ``ray://HOST``."""
 SETTINGS = b"\0\0\0\4" + bytes(5)
-"""First frame of HTTP/2, which Ray speaks, from either side; its fourth byte is the type."""
+"""First frame of HTTP/2, which Ray uses; its fourth byte is the type."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
 STORAGE_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
 """Prefixes of the environment variables for object storage."""
 
 
 class CallSizer:
-    """Chooses the number of clips of the next call from the speed of the workers."""
+    """Number of clips for the next call, adapted to the speed of the workers."""
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.workers = workers
@@ -128,7 +128,7 @@ Result = TypeVar("Result")
 
 
 class PersistentProcess(Generic[Request, Result]):
-    """Process with limits that serves many calls; replaced when it dies, see ``map_ahead``."""
+    """Sandboxed process that serves many calls; replaced if it dies, see ``map_ahead``."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class PersistentProcess(Generic[Request, Result]):
     ) -> None:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         requests: Iterator[Request] = iter(self._requests.get, None)
-        # One worker: with a second, each could wait for the other.
+        # With two workers, each could wait for the other.
         self._outcomes = map_ahead(
             work, requests, workers=1, prefetch=prefetch, budget=budget, access=access
         )
@@ -156,18 +156,18 @@ class PersistentProcess(Generic[Request, Result]):
 
 
 def storage_variables() -> dict[str, str]:
-    """Environment variables of the driver for object storage.
+    """Return the environment variables of the driver for object storage.
 
-    They are passed to workers as an argument, because Ray's dashboard shows the environment.
+    They are passed to workers as arguments, because the dashboard of Ray shows the environment.
     """
     return {name: value for name, value in os.environ.items() if name.startswith(STORAGE_PREFIXES)}
 
 
 class RayExecutor:
-    """Connects when there is work, and disconnects afterwards."""
+    """Executor that connects to a cluster when there is work, and disconnects afterwards."""
 
     _is_connected_here: ClassVar[bool] = False
-    """True if this class made the connection; a process has only one."""
+    """True if this class made the only connection of the process."""
 
     def __init__(self, settings: ExecutorSettings) -> None:
         self.settings = settings
@@ -207,7 +207,7 @@ class RayExecutor:
         ray, settings = self._ray, self.settings
         gpus = settings.cluster.gpus_per_worker
         method = settings.method
-        assert not isinstance(method, LightModel)  # Those run on one machine only.
+        assert not isinstance(method, LightModel)  # Compact models run on one machine only.
         if method.device.type != "cpu":
             method = copy.deepcopy(method).to("cpu")
         arguments = (
@@ -247,10 +247,9 @@ class RayExecutor:
 
     @classmethod
     def supports_int8(cls, cluster: ClusterOptions) -> bool:
-        """Return True if every machine of the cluster with CPUs is fast in int8.
+        """Return True if every machine of the cluster with CPUs has fast int8 instructions.
 
-        A slow one may also compute different numbers: CPUs without the instruction saturate sums
-        of int8 products at 16 bits.
+        Without them, results may also differ, because sums of int8 products saturate at 16 bits.
         """
         if cluster.gpus_per_worker:
             return False
@@ -268,7 +267,7 @@ class RayExecutor:
         try:
             return all(ray.get(calls, timeout=CAPABILITY_TIMEOUT))
         except ray.exceptions.RayError as error:
-            logger.info("a machine did not report whether it is fast in int8: %s", error)
+            logger.info("a machine did not report whether it has fast int8 instructions: %s", error)
             return False
 
     @classmethod
@@ -288,7 +287,7 @@ class RayExecutor:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                     include_dashboard=None if address else False,
-                    # The default is to listen on all interfaces.
+                    # By default Ray listens on all interfaces.
                     _node_ip_address=None if address else "127.0.0.1",
                 )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
@@ -301,7 +300,7 @@ class RayExecutor:
         RayExecutor._is_connected_here = True
 
     def _num_workers(self) -> int:
-        """Requested number of workers, or as many as the cluster has CPUs or GPU fractions for."""
+        """Return the requested number of workers, or as many as the cluster has resources for."""
         if self.settings.workers:
             return self.settings.workers
         resources = self._ray.cluster_resources()
@@ -313,7 +312,7 @@ class RayExecutor:
 
 
 class _RayBackend:
-    """Workers that are Ray actors."""
+    """Backend whose workers are Ray actors."""
 
     def __init__(self, ray: Any, start: Any) -> None:
         self.ray = ray
@@ -337,7 +336,7 @@ class _RayBackend:
         try:
             return self.ray.get(call)
         except errors.RayTaskError as error:
-            # Raised by our own code on the worker: raise it here.
+            # Raised by our code on the worker.
             cause = error.cause if isinstance(error.cause, EagleNetError) else None
             raise cause or EagleNetError(f"a worker failed: {error.cause!r:.500}") from error
         except errors.RayError as error:
@@ -349,7 +348,7 @@ class _RayBackend:
 
 
 def _require_answer(address: str | None) -> None:
-    """Raise an error if nothing answers at the address of a cluster, or something else does."""
+    """Raise an error unless Ray answers at the address of a cluster."""
     if address in (None, "auto", "local"):
         return  # Ray looks for it on this machine, or starts it.
     scheme, _, location = str(address).rpartition("://")
@@ -360,24 +359,24 @@ def _require_answer(address: str | None) -> None:
         location = f"{location}:{CLIENT_PORT}"
     host, _, port = location.rpartition(":")
     if not (host and port.isdecimal() and int(port) < 2**16):
-        raise ValueError("this is not HOST:PORT")
+        raise ValueError("the address must be HOST:PORT")
     with socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT) as connection:
         try:
             connection.sendall(GREETING)
             answer = connection.recv(9)
         except OSError:
-            return  # It may be busy; Ray will find out.
+            return  # It may be busy; let Ray try.
     if answer and answer[3:4] != SETTINGS[3:4] and not os.environ.get("RAY_USE_TLS"):
-        raise ConnectionError("what answers there is not Ray's head; is it the dashboard's port?")
+        raise ConnectionError("this is not the port of a Ray head; is it that of the dashboard?")
 
 
 def _is_fast_in_int8() -> bool:
-    """Runs on a machine of the cluster."""
+    """Return whether this machine, a node of the cluster, has fast int8 instructions."""
     return has_fast_int8("cpu") and int8.is_installed()
 
 
 class _Inspector:
-    """Inspects files; runs on a worker."""
+    """Actor that inspects files."""
 
     def __init__(
         self,
@@ -399,7 +398,7 @@ class _Inspector:
 
 
 class _Encoder:
-    """Decodes and encodes clips; runs on a worker."""
+    """Actor that decodes and encodes clips."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """Front of several shards: requests shortlists from all of them and merges them.
 
-For a store that is searched by codes, it requests the nearest codes: the candidates of all shards
-together are those of a single machine, and are ranked here in the same way.
+For a store that is searched by codes, it requests the nearest codes. The candidates of all shards
+together equal those of a single machine, and are ranked in the same way.
 
-A shard that does not answer in time, or answers nonsense, is left out, and hits say so. It is tried
-again in the background until it answers.
+A shard that does not answer in time, or answers with invalid data, is left out, and results say so.
+It is probed in the background until it answers.
 """
 
 from __future__ import annotations
@@ -60,34 +60,34 @@ from eaglenet.store.snapshot import OutdatedError, Snapshot
 logger = logging.getLogger(__name__)
 
 SHARD_TIMEOUT = 2.0
-"""Seconds for the answer of a shard; a slower one is left out."""
+"""Seconds for the answer of a shard; slower shards are left out."""
 PROBE_SECONDS = 1.0
-"""Seconds between attempts to reach a shard that is left out."""
+"""Seconds between probes of a shard that is left out."""
 START_TIMEOUT = 60.0
-"""Seconds that a front waits for shards that start at the same time."""
+"""Seconds that a front waits for shards which start at the same time."""
 MAX_ANSWER = 64 * 2**20
 """Maximum bytes of an answer."""
 ANSWER_BYTES = 64 * 1024
-"""Maximum bytes of an answer besides its rows."""
+"""Maximum bytes of an answer without its rows."""
 ROW_BYTES = 32
 """Maximum bytes per row of an answer, in base64."""
 RECENT_SECONDS = 3.0
-"""A shard that failed this recently may be missing from hits in preparation."""
+"""Seconds after a failure in which the shard may be missing from results."""
 VECTOR_BYTES = 128 * 1024
-"""Bytes of vectors per request; a shard accepts bodies of up to twice that."""
+"""Bytes of vectors per request; shards accept bodies of up to twice that."""
 CODED_QUERIES = 8
-"""Queries by codes per request: they are scanned one after the other, within the timeout."""
+"""Queries by codes per request; a shard scans them one by one within the timeout."""
 CANDIDATES = 2**19
-"""Candidates of all queries of a request, which bounds the answer."""
+"""Candidates of all queries of a request, which limits the size of the answer."""
 THREADS = 4
-"""Threads per shard, so that one that hangs does not hold up the others."""
+"""Threads per shard, so that a request that hangs does not block others."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class ShardQuery(Generic[Answer]):
-    """A request to all shards, and a function that reads the answer to each of its queries."""
+    """Request to all shards, with a function that reads the answer to each of its queries."""
 
     path: str
     body: Mapping[str, Any]
@@ -95,7 +95,7 @@ class ShardQuery(Generic[Answer]):
     num_rows: int
     """Maximum rows per query."""
     read: Callable[[Mapping[str, str], tuple[int, int]], Answer]
-    """Reads the answer of a shard, whose number and count it takes as well."""
+    """Reads one list of an answer; its second argument is the shard (number, count)."""
 
 
 class ShardFailureError(Exception):
@@ -103,11 +103,11 @@ class ShardFailureError(Exception):
 
 
 class OtherVersionError(ShardFailureError):
-    """The shard has another version of the store, because a writer has just changed it."""
+    """The shard has another version of the store than the front."""
 
 
 class RemoteShard:
-    """One shard of the store at one address."""
+    """Shard of the store at one address."""
 
     def __init__(self, url: str, shard: tuple[int, int], token: str | None, timeout: float) -> None:
         address = urlsplit(url if "://" in url else f"http://{url}")
@@ -125,7 +125,7 @@ class RemoteShard:
             self._headers["Authorization"] = f"Bearer {shard_token(token, shard)}"
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"shard-{shard[0]}")
         self.failed_at: float | None = None
-        """Time of the last failure; None while it answers."""
+        """Time of the last failure; None while the shard works."""
         self.last_failure = -RECENT_SECONDS
         self.reason = ""
 
@@ -133,7 +133,7 @@ class RemoteShard:
         return self._threads.submit(self.answer, query)
 
     def answer(self, query: ShardQuery[Answer]) -> list[Answer]:
-        """Answers to each query; records whether the shard works."""
+        """Return the answer to each query, and record whether the shard works."""
         start = time.monotonic()
         try:
             number, total = self.shard
@@ -187,8 +187,8 @@ class RemoteShard:
                 raise OtherVersionError(text)
             if answer.status == 401:
                 text = (
-                    "refused the token; give it the EAGLENET_TOKEN of the front, and the front "
-                    "the addresses in the order of the shards"
+                    "refused the token; start it with the EAGLENET_TOKEN of the front, and pass "
+                    "the addresses to the front in the order of the shards"
                 )
             raise ShardFailureError(text)
         if len(content) > limit:
@@ -197,7 +197,7 @@ class RemoteShard:
 
 
 class ShardScan:
-    """Makes the shortlists of an engine from those of its shards; see ``Engine(scan=...)``."""
+    """Scan of several shards, for ``Engine(scan=...)``."""
 
     def __init__(
         self,
@@ -215,16 +215,16 @@ class ShardScan:
             RemoteShard(url, (number, len(urls)), token, timeout)
             for number, url in enumerate(urls, 1)
         ]
-        self._last: Snapshot | None = None
+        self._last_snapshot: Snapshot | None = None
         self._outdated_version: int | None = None
-        """Version that a shard did not have, for which a search was repeated."""
+        """Version that a shard did not have, for which a search was already repeated."""
         self._stop = threading.Event()
         self._prober = threading.Thread(target=self._probe, name="shards-probe", daemon=True)
         self._prober.start()
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Labels of the shards that are left out now, or were a moment ago."""
+    def missing_shards(self) -> tuple[str, ...]:
+        """Labels of the shards that are left out now, or were recently."""
         now = time.monotonic()
         return tuple(
             shard.label
@@ -240,15 +240,15 @@ class ShardScan:
         filters: Filters | None,
         hubness_weights: Sequence[float] | None = None,
     ) -> list[Shortlist]:
-        self._last = snapshot
+        self._last_snapshot = snapshot
         results = []
         if uses_exact_scan(snapshot):
             for chunk in _chunks(len(queries), VECTOR_BYTES // (4 * queries.shape[1])):
-                weights_of_chunk = None
+                chunk_weights = None
                 if hubness_weights is not None:
-                    weights_of_chunk = [hubness_weights[number] for number in chunk]
+                    chunk_weights = [hubness_weights[number] for number in chunk]
                 vectors = queries[chunk.start : chunk.stop]
-                query = self._vector_query(snapshot, vectors, k, filters, weights_of_chunk)
+                query = self._vector_query(snapshot, vectors, k, filters, chunk_weights)
                 lists = self._answers(query)
                 results += [
                     merge_shortlists([each[index] for each in lists], k)
@@ -266,22 +266,18 @@ class ShardScan:
         return results
 
     def _answers(self, query: ShardQuery[Answer]) -> list[list[Answer]]:
-        """Answers of each shard that works, for each query."""
-        working = [shard for shard in self.shards if shard.failed_at is None]
-        answers = self._send(query, working, is_search=True)
+        """Return the answers of all working shards, per shard and query."""
+        working_shards = [shard for shard in self.shards if shard.failed_at is None]
+        answers = self._send(query, working_shards, is_search=True)
         if not answers:
             reasons = "; ".join(f"{shard.name}: {shard.reason}" for shard in self.shards)
             raise UnreachableError(f"no shard of the store answers: {reasons}")
         return answers
 
     def _send(
-        self,
-        query: ShardQuery[Answer],
-        shards: Sequence[RemoteShard],
-        *,
-        is_search: bool = False,
+        self, query: ShardQuery[Answer], shards: Sequence[RemoteShard], *, is_search: bool = False
     ) -> list[list[Answer]]:
-        """Answers that these shards give in time."""
+        """Send a query to these shards; return the answers that arrive in time."""
         futures = {shard.submit(query): shard for shard in shards}
         finished_futures, late_futures = wait(futures, timeout=self.timeout)
         for future in late_futures:
@@ -294,7 +290,7 @@ class ShardScan:
         }
         version = query.body["version"]
         if version_errors and is_search and self._outdated_version != version:
-            # The front may be behind. Only once per version: a shard may be behind, or lie.
+            # The front may be outdated. Only once per version, because the shard may be at fault.
             self._outdated_version = version
             raise OutdatedError("the store changed during the search; search again")
         for future, error in version_errors.items():
@@ -349,7 +345,7 @@ class ShardScan:
         }
 
     def _probe_query(self, snapshot: Snapshot) -> ShardQuery[Any]:
-        """Small query that shows whether a shard works."""
+        """Make a small query that shows whether a shard works."""
         if uses_exact_scan(snapshot):
             return self._vector_query(snapshot, np.zeros((1, snapshot.manifest.dim), np.float32), 1)
         weights = np.zeros((1, num_bits(snapshot.manifest.dim)), np.int16)
@@ -357,17 +353,17 @@ class ShardScan:
 
     def wait_until_up(self, snapshot: Snapshot, seconds: float) -> None:
         """Wait until every shard answers, or for ``seconds``."""
-        self._last, query = snapshot, self._probe_query(snapshot)
+        self._last_snapshot, query = snapshot, self._probe_query(snapshot)
         end, has_warned = time.monotonic() + seconds, False
         while True:
             self._send(query, self.shards)
-            missing = [shard for shard in self.shards if shard.failed_at is not None]
-            if not missing or time.monotonic() > end:
+            missing_shards = [shard for shard in self.shards if shard.failed_at is not None]
+            if not missing_shards or time.monotonic() > end:
                 return
             if not has_warned:
                 logger.warning(
                     "%d of %d shards do not answer yet; waiting up to %.0f s for them",
-                    len(missing), len(self.shards), seconds,
+                    len(missing_shards), len(self.shards), seconds,
                 )  # fmt: skip
                 has_warned = True
             time.sleep(PROBE_SECONDS / 4)
@@ -378,8 +374,12 @@ class ShardScan:
         while not self._stop.wait(PROBE_SECONDS):
             for shard in self.shards:
                 is_pending = shard in probes and not probes[shard].done()
-                if shard.failed_at is not None and self._last is not None and not is_pending:
-                    probes[shard] = shard.submit(self._probe_query(self._last))
+                if (
+                    shard.failed_at is not None
+                    and self._last_snapshot is not None
+                    and not is_pending
+                ):
+                    probes[shard] = shard.submit(self._probe_query(self._last_snapshot))
 
     def close(self) -> None:
         self._stop.set()
@@ -388,7 +388,7 @@ class ShardScan:
 
 
 def _chunks(count: int, size: int) -> Iterator[range]:
-    """Ranges of up to ``size`` numbers that cover ``range(count)``."""
+    """Yield ranges of up to ``size`` numbers that cover ``range(count)``."""
     size = max(1, min(size, MAX_QUERIES))
     for first in range(0, count, size):
         yield range(first, min(first + size, count))

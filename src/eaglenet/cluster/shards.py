@@ -1,8 +1,8 @@
 """Shard server: scans the vectors or codes of one shard of a store for a front.
 
 A shard needs no model. It receives query vectors for one version of the store and returns rows and
-cosines; for a store that is searched by codes, it receives codes and returns rows and distances.
-The front merges the results of all shards and does the rest of the search.
+cosines, or, for a store that is searched by codes, receives bit weights and returns rows and
+distances. The front merges the results of all shards and does the rest of the search.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 MAX_QUERIES = 64
 MAX_WIDTH = 2 * MAX_RESULTS + 1
-"""Length of a shortlist: twice as many if moments are merged, and the clip that is the query."""
+"""Longest shortlist: twice the results, because duplicates are removed, and the query clip."""
 MAX_CANDIDATES = 2**22 + CANDIDATES_PER_RESULT * MAX_WIDTH
 SCAN_PATH = "/shard/scan"
 NEAR_PATH = "/shard/near"
 
 
 class ShardRequest(BaseModel):
-    """Shard, version and store that a request is for, and its filters. Arrays are in base64."""
+    """Request to a shard: its store, version, shard and filters. Arrays are in base64."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,7 +74,7 @@ class ScanRequest(ShardRequest):
 class NearRequest(ShardRequest):
     """Request for the best codes. ``weights``: int16 ``[queries, bits]``.
 
-    The front computes them: two machines may disagree on the sign of a number near 0.
+    The front computes them, because machines may disagree on the sign of a number near 0.
     """
 
     count: int = Field(ge=1, le=MAX_CANDIDATES)
@@ -95,16 +95,16 @@ def pack(values: NDArray[Any], dtype: str) -> str:
 
 
 def unpack(text: str, dtype: str) -> NDArray[Any]:
-    """Decode an array; raises ``ValueError`` for invalid text."""
+    """Decode an array; raise ``ValueError`` for invalid text."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype)
 
 
 def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortlist:
-    """Decode the best clips of a shard; raises ``ValueError`` for what no scan of it returns."""
+    """Decode the best clips of a shard; raise ``ValueError`` for impossible values."""
     rows, cosines = unpack(body["rows"], "<i8"), unpack(body["cosines"], "<f4")
     _check_rows(rows, bounds, len(cosines))
     if len(np.unique(rows)) != len(rows) or not np.isfinite(cosines).all():
-        raise ValueError("a row twice, or impossible cosines")
+        raise ValueError("a repeated row, or cosines that are not finite")
     return Shortlist(rows.astype(np.int64), cosines.astype(np.float32))
 
 
@@ -122,7 +122,7 @@ def pack_near(near: Near) -> dict[str, str]:
 
 
 def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], has_prefixes: bool) -> Near:
-    """Decode the nearest codes of a shard; raises ``ValueError`` for what no scan of it returns."""
+    """Decode the nearest codes of a shard; raise ``ValueError`` for impossible values."""
     rows, distances = unpack(body["rows"], "<i8"), unpack(body["distances"], "<u2")
     scores = unpack(body["scores"], "<i4").astype(np.int32)
     _check_rows(rows, bounds, len(distances))
@@ -135,7 +135,7 @@ def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], has_prefixes: 
         return Near(rows.astype(np.int64), distances.astype(np.uint16), scores=scores)
     prefixes, counts = unpack(body["prefix_distances"], "<u2"), unpack(body["prefix_counts"], "<i8")
     _check_rows(rows, bounds, len(prefixes))
-    # They decide how far rows of all shards are compared.
+    # Checked because they decide how many rows of all shards are compared.
     size = bounds[1] - bounds[0]
     is_count = len(counts) <= 2**16 and bool(((counts >= 0) & (counts <= size)).all())
     if not is_count or counts.sum() > size:
@@ -152,17 +152,17 @@ def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], has_prefixes: 
 def _check_rows(rows: NDArray[Any], bounds: tuple[int, int], count: int) -> None:
     first, end = bounds
     if len(rows) != count or (count and not first <= rows.min() <= rows.max() < end):
-        raise ValueError("rows outside of the shard")
+        raise ValueError("rows outside the shard")
 
 
 OTHER_VERSION = "other_version"
-"""Code of the answer to a request for a version that the shard does not have."""
+"""Error code for a version of the store that the shard does not have."""
 OPEN_VERSIONS = 2
-"""A front may still use the version before the newest."""
+"""Versions that stay open, because a front may still use the previous one."""
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """Parse ``--shard``: number of the shard, and of all shards.
+    """Parse ``--shard``: the number of the shard, and the number of shards.
 
     >>> parse_shard("2/4")
     (2, 4)
@@ -174,17 +174,17 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def shard_token(token: str, shard: tuple[int, int]) -> str:
-    """Token of one shard, made from that of the service, which no shard is ever sent.
+    """Derive the token of one shard from that of the service, which is never sent to a shard.
 
-    A server that is no shard of ours, or is turned against us, learns nothing that opens the
-    service or another shard. Front and shard compute it from the same ``EAGLENET_TOKEN``.
+    So a hostile server at the address of a shard cannot learn the token of the service or of
+    another shard. Front and shard derive it from the same ``EAGLENET_TOKEN``.
     """
     name = f"eaglenet shard {shard[0]} of {shard[1]}"
     return hmac.new(token.encode(), name.encode(), hashlib.sha256).hexdigest()
 
 
 class Shard:
-    """One shard of one store; follows what a writer publishes."""
+    """Shard of a store; opens new versions as they are published."""
 
     def __init__(self, store: Store, shard: tuple[int, int]) -> None:
         self.store = store
@@ -193,7 +193,7 @@ class Shard:
         self._snapshots: tuple[Snapshot, ...] = ()
 
     def snapshot(self, version: int | None = None) -> Snapshot:
-        """An open version, or the newest; raises a :class:`Problem` if that is another one.
+        """Return a version, by default the newest; raise a :class:`Problem` if it is not there.
 
         Requests for open versions do not wait while a newer one is opened.
         """
@@ -205,17 +205,17 @@ class Shard:
             if snapshot is not None:
                 return snapshot
             newest = self._open()
-            older_versions = [open_ for open_ in self._snapshots if open_.version != newest.version]
-            self._snapshots = (newest, *older_versions)[:OPEN_VERSIONS]
+            older = [each for each in self._snapshots if each.version != newest.version]
+            self._snapshots = (newest, *older)[:OPEN_VERSIONS]
             if version is not None and newest.version != version:
                 raise _other_version(f"version {newest.version} of the store, not {version}")
             return newest
 
     def _find_open(self, version: int | None) -> Snapshot | None:
-        return next((open_ for open_ in self._snapshots if open_.version == version), None)
+        return next((each for each in self._snapshots if each.version == version), None)
 
     def _open(self) -> Snapshot:
-        """The newest version, read and checked; again if the store changed during that."""
+        """Open, read and check the newest version; retry if the store changes meanwhile."""
         snapshot = self.store.snapshot()
         try:
             self._read(snapshot)
@@ -225,7 +225,7 @@ class Shard:
         return snapshot
 
     def _read(self, snapshot: Snapshot) -> None:
-        """Read and check the vectors or codes of a version before the first request needs them."""
+        """Read and check the vectors or codes of a version before the first request."""
         rows = rows_of_shard(snapshot, self.shard)
         if uses_exact_scan(snapshot):
             list(snapshot.vector_parts(*rows))
@@ -251,11 +251,11 @@ class Shard:
         return {"lists": lists}
 
     def near(self, request: NearRequest) -> Lists:
-        """Clips of this shard that may be among those with the nearest codes of the store."""
+        """Return the rows of this shard that may have the nearest codes of the store."""
         snapshot, row_mask = self._check(request)
         weights = _arrays("weights", request.weights, "<i2", num_bits(request.dim))
         if np.abs(weights.astype(np.int64)).sum(axis=1).max(initial=0) >= MAX_SUM:
-            raise Problem(422, f"weights: their sizes must add up to less than {MAX_SUM}")
+            raise Problem(422, f"weights: absolute values must add up to less than {MAX_SUM}")
         with self._current():
             nearest = nearest_in_shard(
                 snapshot, weights.astype(np.int16), request.count, self.shard, row_mask
@@ -263,14 +263,14 @@ class Shard:
         return {"lists": [pack_near(near) for near in nearest]}
 
     def _check(self, request: ShardRequest) -> tuple[Snapshot, NDArray[np.bool_] | None]:
-        """Snapshot of a request, and the rows its filters allow; None: all."""
+        """Return the snapshot of a request, and the mask of rows that pass its filters."""
         number, total = self.shard
         if (request.shard, request.num_shards) != self.shard:
             raise Problem(
                 409,
                 f"this is shard {number} of {total}, not {request.shard} of {request.num_shards}",
                 code="other_shard",
-                hint="give the front the addresses in the order of the shards",
+                hint="pass the addresses to the front in the order of the shards",
             )
         snapshot = self.snapshot(request.version)
         manifest = snapshot.manifest
@@ -279,7 +279,7 @@ class Shard:
                 409,
                 "this shard serves another store",
                 code="other_store",
-                hint="give shards and front the same --store",
+                hint="start shards and front with the same --store",
             )
         filters = _filters(request.filters)
         with self._current():
@@ -287,7 +287,7 @@ class Shard:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Forget open versions if a writer removed a part of one; the front asks again."""
+        """Close all versions if a writer removed files of one; the front tries again."""
         try:
             yield
         except OutdatedError as error:
@@ -331,14 +331,14 @@ def health(request: Request) -> dict[str, str]:
 
 @router.post(SCAN_PATH)
 def scan(request: Request, scan_request: ScanRequest) -> Lists:
-    """Rows and cosines of the best clips of this shard."""
+    """Return rows and cosines of the best clips of this shard."""
     shard: Shard = request.app.state.shard
     return shard.scan(scan_request)
 
 
 @router.post(NEAR_PATH)
 def near(request: Request, near_request: NearRequest) -> Lists:
-    """Rows of this shard with the nearest codes, and their distances."""
+    """Return the rows of this shard with the nearest codes, and their distances."""
     shard: Shard = request.app.state.shard
     return shard.near(near_request)
 
@@ -346,10 +346,10 @@ def near(request: Request, near_request: NearRequest) -> Lists:
 def create_shard_app(
     store: Store, number: tuple[int, int], settings: Settings | None = None
 ) -> FastAPI:
-    """App that scans one shard of a store, with the same checks as the service."""
+    """Create the app of one shard of a store, with the access checks of the service."""
     settings = settings or Settings()
     shard = Shard(store, number)
-    shard.snapshot()  # Now, so that the first request is as fast as the next.
+    shard.snapshot()  # Opens the store, so that the first request is fast.
     app = FastAPI(title="eaglenet shard", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.shard = shard
     app.state.routes = list(router.routes)

@@ -21,57 +21,57 @@ from eaglenet.video.pool import Failure, Success
 logger = logging.getLogger(__name__)
 
 DEPTH = 2
-"""Items assigned to a worker: the next one is there when one is done."""
+"""Items per worker, so that the next one is there when one is finished."""
 ATTEMPTS = 8
-"""Workers that may be lost over an item before it fails."""
-FAILED_STARTS = 8
-"""Workers in a row that may be lost before they are ready."""
+"""Workers that may be lost with an item before the item fails."""
+MAX_FAILED_STARTS = 8
+"""Consecutive workers that may be lost before they are ready."""
 POLL_SECONDS = 0.2
 START_TIMEOUT = 30.0
-"""Seconds without any ready worker before a warning; also the time to wait for the item reader."""
+"""Seconds without a ready worker until a warning; also the time to wait for the item reader."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class LostWorkerError(Exception):
-    """The worker is gone, and its current call with it."""
+    """A worker was lost, together with its current call."""
 
 
 class WorkerBackend(Protocol):
-    """Starts, calls and waits for workers. A call is any hashable object."""
+    """Interface to workers. A call is any hashable object."""
 
     def start(self) -> Any: ...
 
     def is_ready(self, worker: Any) -> Any:
-        """Call that is done once the worker can work."""
+        """Return a call that ends when the worker is ready."""
         ...
 
     def call(self, worker: Any, item: Any) -> Any: ...
 
     def wait(self, calls: Sequence[Any], seconds: float) -> list[Any]:
-        """Return some calls that are done; none after ``seconds``."""
+        """Return some calls that have ended; none after ``seconds``."""
         ...
 
     def result(self, call: Any) -> Any:
-        """Result of a call that is done. Raises :class:`LostWorkerError`."""
+        """Return the result of a call that has ended, or raise :class:`LostWorkerError`."""
         ...
 
     def end(self, worker: Any) -> None: ...
 
 
 class WorkerPool(Generic[Item, Result]):
-    """Up to ``size`` workers."""
+    """Pool of up to ``size`` workers."""
 
     def __init__(self, backend: WorkerBackend, size: int) -> None:
         self.backend = backend
         self.size = size
         self._starting: dict[Any, Any] = {}
-        """Worker of each readiness call."""
+        """Workers by readiness call."""
         self._load: dict[Any, set[Any]] = {}
-        """Open calls of each ready worker."""
+        """Open calls by ready worker."""
         self._open: dict[Any, tuple[Any, int]] = {}
-        """Worker and item number of each call."""
+        """Worker and item number by call."""
         self._items: dict[int, Item] = {}
         self._retries: deque[int] = deque()
         self._losses: Counter[int] = Counter()
@@ -108,7 +108,7 @@ class WorkerPool(Generic[Item, Result]):
                 self.backend.end(worker)
 
     def _assign(self, feed: _Feed[Item]) -> None:
-        """Assign items to workers, and start workers if there are more items than that."""
+        """Assign items to workers, and start more workers if items remain."""
         for depth in range(1, DEPTH + 1):
             for worker, calls in self._load.items():
                 if len(calls) < depth and (number := self._next(feed)) is not None:
@@ -137,10 +137,10 @@ class WorkerPool(Generic[Item, Result]):
         except LostWorkerError as error:
             self._failed_starts += 1
             logger.warning("a worker could not start (%s)", error)
-            if self._failed_starts >= FAILED_STARTS:
+            if self._failed_starts >= MAX_FAILED_STARTS:
                 raise EagleNetError(
-                    f"no worker of the cluster can start ({error}); install the same eaglenet on "
-                    "every machine, and read the logs of the cluster"
+                    f"no worker of the cluster can start ({error}); install the same version of "
+                    "eaglenet on every machine, and see the logs of the cluster"
                 ) from error
             return
         self._failed_starts = 0
@@ -152,19 +152,21 @@ class WorkerPool(Generic[Item, Result]):
             result: Result = self.backend.result(call)
         except LostWorkerError as error:
             if self._load.pop(worker, None) is not None:
-                logger.warning("a worker was lost (%s); others take over its work", error)
+                logger.warning("a worker was lost (%s); other workers take over its items", error)
             self._losses[number] += 1
             if self._losses[number] < ATTEMPTS:
                 self._retries.append(number)
             else:
-                yield Failure(self._items.pop(number), f"{ATTEMPTS} workers were lost over it")
+                yield Failure(
+                    self._items.pop(number), f"{ATTEMPTS} workers were lost while processing it"
+                )
             return
         self._load.get(worker, set()).discard(call)
         yield Success(self._items.pop(number), result)
 
 
 class _Feed(Generic[Item]):
-    """Reads items a little ahead, in a thread."""
+    """Iterator that is read ahead in a thread."""
 
     def __init__(self, items: Iterable[Item], ahead: int) -> None:
         self._queue: queue.Queue[tuple[int, Item]] = queue.Queue(ahead)
@@ -197,7 +199,7 @@ class _Feed(Generic[Item]):
 
     @property
     def is_exhausted(self) -> bool:
-        """True if every item was taken; raises the error of the iterator."""
+        """True if every item was taken; raises the error of the iterator, if any."""
         if self._thread.is_alive() or not self._queue.empty():
             return False
         if self._error is not None:
@@ -205,13 +207,13 @@ class _Feed(Generic[Item]):
         return True
 
     def take(self) -> tuple[int, Item] | None:
-        """Next item with its number; None if none is there yet."""
+        """Return the next item with its number; None if there is none yet."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
             return None
 
     def close(self) -> None:
-        """Stop reading, and wait for the thread: items may use what the caller closes next."""
+        """Stop reading and wait for the thread, which may use what the caller closes next."""
         self._stop.set()
         self._thread.join(START_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Energies of text-video pairs, low for pairs that belong together, and their training loss.
+"""Energies of text-video pairs, low for matching pairs, and their training loss.
 
 An energy is computed for every text-frame pair and pooled over the frames of a video. Its gradient
 has a closed form, so the Langevin sampler needs no automatic differentiation.
@@ -39,13 +39,13 @@ class Energy(nn.Module, ABC):
     def frame_energies(
         self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
     ) -> Float[Tensor, "pairs frames"]:
-        """Energy of each frame with the text of its own pair."""
+        """Return the energy of each frame with the text of its pair."""
 
     @abstractmethod
     def all_frame_energies(
         self, text: Float[Tensor, "texts dim"], frames: Float[Tensor, "videos frames dim"]
     ) -> Float[Tensor, "texts videos frames"]:
-        """Energy of each frame of every video with every text."""
+        """Return the energy of each frame of every video with every text."""
 
     @abstractmethod
     def _gradients(
@@ -61,7 +61,7 @@ class Energy(nn.Module, ABC):
         frames: Float[Tensor, "pairs frames dim"],
         mask: Bool[Tensor, "pairs frames"] | None = None,
     ) -> Float[Tensor, "pairs"]:
-        """Energy of matched pairs."""
+        """Return the energy of matched pairs."""
         return self.pool(self.frame_energies(text, frames), mask)
 
     def all_pairs(
@@ -70,7 +70,7 @@ class Energy(nn.Module, ABC):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos"]:
-        """Energy of every text with every video."""
+        """Return the energy of every text with every video."""
         return self.pool(self.all_frame_energies(text, frames), mask)
 
     @torch.no_grad()
@@ -80,7 +80,7 @@ class Energy(nn.Module, ABC):
         frames: Float[Tensor, "pairs frames dim"],
         mask: Bool[Tensor, "pairs frames"] | None = None,
     ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
-        """``dE/dt`` and ``dE/dF`` of matched pairs, in closed form."""
+        """Return ``dE/dt`` and ``dE/dF`` of matched pairs, in closed form."""
         return self._gradients(text, frames, mask)
 
     def pool(
@@ -94,7 +94,7 @@ class Energy(nn.Module, ABC):
     def frame_weights(
         self, energies: Float[Tensor, "*pairs frames"], mask: Bool[Tensor, "..."] | None
     ) -> Float[Tensor, "*pairs frames"]:
-        """``dE(t, F) / dE(t, f_m)``: 1/M, or 1 for the first frame with the extreme energy."""
+        """Return ``dE(t, F) / dE(t, f_m)``: 1/M, or 1 for the first frame with extreme energy."""
         if self.pooling in ("mean", "global"):
             if mask is None:
                 return torch.full_like(energies, 1.0 / energies.shape[-1])
@@ -113,7 +113,7 @@ class DirectionEnergy(Energy):
     """``-g(t/||t||) . f / ||f||``: a frame has low energy along the direction of a text."""
 
     def direction(self, text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        """Direction of a frame with the lowest energy."""
+        """Return the direction of frames with the lowest energy."""
         return self._project(_unit_and_length(text)[0])
 
     def frame_energies(
@@ -132,8 +132,8 @@ class DirectionEnergy(Energy):
         frames: Float[Tensor, "pairs frames dim"],
         mask: Bool[Tensor, "pairs frames"] | None,
     ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
-        # Few kernels, because the sampler calls this in each step: the parts of the gradient along
-        # the unit frames are the energies themselves.
+        # Few kernels, because the sampler calls this in each step: the components of the gradient
+        # along the unit frames are the energies themselves.
         unit_text, text_length = _unit_and_length(text)
         unit_frames, frame_length = _unit_and_length(frames)
         direction = self._project(unit_text)
@@ -174,7 +174,7 @@ class BilinearEnergy(DirectionEnergy):
 
 
 class CosineEnergy(DirectionEnergy):
-    """``-cos(t, f)`` (paper eq. 12): bilinear with the identity, nothing to learn."""
+    """``-cos(t, f)`` (paper eq. 12): bilinear with the identity, without parameters."""
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = False) -> None:
         super().__init__(dim, pooling=pooling, bias=False)
@@ -189,8 +189,8 @@ class CosineEnergy(DirectionEnergy):
 class PerceptronEnergy(Energy):
     """``w . ReLU(W_f f + W_t t + b) + c``: an MLP on ``[f || t]`` (paper eq. 14).
 
-    bias: adds an output bias ``c``. It cancels in the difference of energies and only
-    learns through the magnitude penalty, so it is left out where that penalty has no weight.
+    bias: adds an output bias ``c``. It cancels in the difference of energies and learns only
+    through the magnitude penalty, so it is left out if that penalty has no weight.
     """
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
@@ -199,7 +199,7 @@ class PerceptronEnergy(Energy):
         self.output = nn.Linear(dim, 1, bias=bias)
 
     def _sides(self, text: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Contributions of text and frames to the hidden layer."""
+        """Return the contributions of text and frames to the hidden layer."""
         frame_weight, text_weight = self.hidden.weight.chunk(2, dim=1)
         return F.linear(text, text_weight, self.hidden.bias), F.linear(frames, frame_weight)
 
@@ -252,7 +252,7 @@ def contrast(
     positive_mask: Bool[Tensor, "*positives"] | None = None,
     negative_mask: Bool[Tensor, "*negatives"] | None = None,
 ) -> Float[Tensor, ""]:
-    """``mean E+ - mean E- + c (mean E+^2 + mean E-^2)`` (paper eq. 15, appendix D.4).
+    """Return ``mean E+ - mean E- + c (mean E+^2 + mean E-^2)`` (paper eq. 15, appendix D.4).
 
     The masks mark the pairs of each kind.
     """
@@ -269,10 +269,10 @@ def energy_matching_loss(
     penalty: float = 1.0,
     in_batch: bool = False,
 ) -> Float[Tensor, ""]:
-    """Contrast real pairs with sampled ones.
+    """Return the contrast of real pairs with sampled pairs.
 
-    in_batch: also against the mismatched pairs of the batch, the two losses averaged (released
-        code). Paper: sampled pairs only.
+    in_batch: average it with the contrast with mismatched pairs of the batch (released code).
+        Paper: sampled pairs only.
     """
     sampled_loss = contrast(
         pair_energies, sampled_energies, penalty=penalty, positive_mask=positives
@@ -292,5 +292,5 @@ def energy_matching_loss(
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return values.mean()
-    positive_values = torch.where(mask, values, torch.zeros_like(values))
-    return positive_values.sum() / mask.sum().clamp_min(1)
+    valid_values = torch.where(mask, values, torch.zeros_like(values))
+    return valid_values.sum() / mask.sum().clamp_min(1)

@@ -1,4 +1,4 @@
-"""Replay buffer: ends of earlier chains, from which new chains start."""
+"""Replay buffer: ends of earlier chains, where new chains start."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ FreshRows = Literal["symmetric", "released"]
 
 
 class ReplayBuffer(nn.Module):
-    """The newest ``size`` samples. They are part of the state dict, so a resumed run has them.
+    """Buffer of the newest ``size`` samples, which are part of the state dict.
 
     A chain starts at a stored row with probability ``1 - fresh_fraction``, else at fresh noise.
     With ``fresh="released"``, a fixed number of chains per batch starts at fresh noise:
-    ``B - floor(0.95 B)``. ``written`` (a name in stored models) counts the rows that hold a
-    sample; an empty buffer returns fresh noise only. Everything stays on the device, without
-    synchronisation.
+    ``B - floor(0.95 B)``. ``written`` (a name in stored models) counts the rows with a sample; an
+    empty buffer returns fresh noise only. Everything stays on the device, without synchronisation.
 
-    rows: ``independent`` draws text and frames apart (paper algorithm 1), ``joint`` takes both from
-        the same row, and no row twice if there are enough, as the released code does.
+    rows: ``independent`` draws text and frames separately (paper algorithm 1); ``joint`` takes both
+        from the same row, and no row twice if there are enough (released code).
 
-    fresh: ``symmetric`` draws from U[-1, 1) always; ``released`` only as long as nothing is stored,
-        and from U[0, 1) later.
+    fresh: ``symmetric`` always draws from U[-1, 1); ``released`` does so only while the buffer is
+        empty, and draws from U[0, 1) later.
 
     Paper: the released code fills the buffer with zeros and draws them; there is no option for it.
     """
@@ -60,7 +59,7 @@ class ReplayBuffer(nn.Module):
     def draw(
         self, num_pairs: int, *, generator: torch.Generator | None = None
     ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
-        """Start of ``num_pairs`` chains: texts and frames."""
+        """Return the starts of ``num_pairs`` chains: texts and frames."""
         text_rows, text_fresh = self._choose(num_pairs, generator)
         frame_rows, frame_fresh = (
             (text_rows, text_fresh) if self.rows == "joint" else self._choose(num_pairs, generator)
@@ -75,7 +74,7 @@ class ReplayBuffer(nn.Module):
     def write(
         self, texts: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
     ) -> None:
-        """Store new samples in place of the oldest."""
+        """Replace the oldest samples by new ones."""
         texts, frames = texts[-self.size :], frames[-self.size :]
         count = texts.shape[0]
         rows = (self.position + torch.arange(count, device=self.texts.device)) % self.size
@@ -96,10 +95,10 @@ class ReplayBuffer(nn.Module):
         is_fresh = is_fresh | (self.written == 0)
         if self.rows == "joint":
             return self._different_rows(num_pairs, generator), is_fresh
-        spread = torch.rand(num_pairs, device=device, generator=generator)
-        # Rounding may give exactly 1.0 * written, hence the clamp; an empty buffer clamps to
-        # row 0, which is then not used.
-        rows = (spread * self.written).long().clamp(min=0)
+        uniform = torch.rand(num_pairs, device=device, generator=generator)
+        # Clamped because rounding may give exactly 1.0 * written. Row 0 of an empty buffer is not
+        # used.
+        rows = (uniform * self.written).long().clamp(min=0)
         rows = torch.minimum(rows, (self.written - 1).clamp_min(0))
         return rows, is_fresh
 
@@ -107,7 +106,7 @@ class ReplayBuffer(nn.Module):
         """Return stored rows in random order, repeated if there are too few."""
         device = self.texts.device
         order = torch.rand(self.size, device=device, generator=generator)
-        # Empty rows come last and are never reached.
+        # Empty rows come last, where no index reaches them.
         order = torch.where(torch.arange(self.size, device=device) < self.written, order, 2.0)
         indices = torch.arange(num_pairs, device=device) % self.written.clamp(min=1)
         return order.argsort()[indices]

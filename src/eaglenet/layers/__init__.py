@@ -1,1 +1,1 @@
-"""Layers of the methods: one idea per file, plain keyword arguments."""
+"""Layers that the methods share."""

@@ -1,4 +1,4 @@
-"""Gated embedding units, and their collaborative form in which experts gate each other."""
+"""Layers over experts: token sequences, VLAD, gated and collaborative embedding units."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from eaglenet.core.types import Expert
 from eaglenet.layers.masking import MaskedBatchNorm, Padding, visible
 
 UNKNOWN_TIME = 1
-"""Position of tokens whose time is unknown."""
+"""Position index of tokens whose time is unknown."""
 
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """One sequence per video; ``aggregates`` are the indices of the experts' summaries in it."""
+    """One sequence per video; ``aggregates`` are the indices of the summaries of experts."""
 
     tokens: Float[Tensor, "videos length dim"]
     mask: Bool[Tensor, "videos length"]
@@ -28,14 +28,14 @@ class TokenSequence:
 
 
 def limit_tokens(expert: Expert, limit: int, *, is_random: bool) -> Expert:
-    """Select at most ``limit`` tokens per video, in order: at random or evenly spaced."""
+    """Select at most ``limit`` tokens per video, at random or evenly spaced, in order."""
     count = expert.mask.shape[1]
     if not limit or count <= limit:
         return expert
     if is_random:
         keys = torch.rand(expert.mask.shape, device=expert.mask.device)
     else:
-        # Evenly: the tokens whose index in the video crosses the next of `limit` equal steps.
+        # The first token in each of `limit` equal steps.
         order = expert.mask.cumsum(dim=1) - 1
         total = expert.mask.sum(dim=1, keepdim=True).clamp_min(1)
         step = torch.div(order * limit, total, rounding_mode="floor")
@@ -50,17 +50,17 @@ def limit_tokens(expert: Expert, limit: int, *, is_random: bool) -> Expert:
 
 
 class ExpertTokens(nn.Module):
-    r"""[CLS], then for each expert its summary and its tokens.
+    r"""Token sequence: [CLS], then the summary and the tokens of each expert.
 
     .. math:: \mathrm{LN}(r_e(x) + P[\mathrm{position}] + T[e]), \qquad
         r_e(x) = \mathrm{unit}(W_e x + b_e)
 
-    A summary is r_e of the maximum over the expert's tokens. Positions: 0 for CLS and summaries, 1
-    where the time is unknown, else clamp(floor(seconds + 2)).
+    A summary is r_e of the maximum over the tokens of an expert. Positions: 0 for CLS and
+    summaries, 1 if the time is unknown, else clamp(floor(seconds + 2)).
 
     Args:
-        padding: the summary of a missing expert starts from its type alone; with ``official`` from
-            r_e(0) too, the unit bias, as in the authors' code.
+        padding: with ``masked``, the summary of a missing expert is its type only; with
+            ``official`` also r_e(0), the unit bias, as in the code of the authors.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ExpertTokens(nn.Module):
         return F.normalize(self.maps[name](values), dim=-1)
 
     def position_rows(self, expert: Expert) -> Int[Tensor, "videos tokens"]:
-        """Row of the position table for each token."""
+        """Return the row of the position table for each token."""
         if expert.seconds is None:
             return torch.full_like(expert.mask, UNKNOWN_TIME, dtype=torch.int64)
         positions = (expert.seconds + 2).floor().clamp(0, len(self.positions) - 1).long()
@@ -98,7 +98,7 @@ class ExpertTokens(nn.Module):
     def forward(self, experts: Mapping[str, Expert]) -> TokenSequence:
         first = next(iter(experts.values()))
         count = len(first.mask)
-        parts = [(self.types[0] + self.positions[0]).expand(count, 1, -1)]
+        sequence = [(self.types[0] + self.positions[0]).expand(count, 1, -1)]
         masks = [first.mask.new_ones(count, 1)]
         aggregates, length = [], 1
         for number, (name, whole) in enumerate(experts.items(), start=1):
@@ -107,12 +107,12 @@ class ExpertTokens(nn.Module):
             summary = self._summary(name, whole) + self.positions[0] + type_vector
             positions = self.positions[self.position_rows(expert)]
             tokens = self.project(name, expert.values) + positions + type_vector
-            parts += [summary[:, None], tokens]
+            sequence += [summary[:, None], tokens]
             masks += [whole.present[:, None], expert.mask]
             aggregates.append(length)
             length += 1 + tokens.shape[1]
         return TokenSequence(
-            tokens=self.dropout(self.norm(torch.cat(parts, dim=1))),
+            tokens=self.dropout(self.norm(torch.cat(sequence, dim=1))),
             mask=torch.cat(masks, dim=1),
             aggregates=torch.tensor(aggregates, device=first.mask.device),
             present=torch.stack([expert.present for expert in experts.values()], dim=1),
@@ -127,18 +127,18 @@ class ExpertTokens(nn.Module):
 
 
 class Vlad(nn.Module):
-    r"""Soft assignment to centres and the sum of residuals.
+    r"""VLAD: soft assignment of tokens to centres, and sums of residuals.
 
     .. math:: \alpha_i = \mathrm{softmax}(\mathrm{BN}(C^\top x_i)), \qquad
         V_k = \mathrm{unit}\Big(\sum_i \alpha_{ik} (x_i - c_k)\Big)
 
-    The result is the unit vector of all V_k, so that the product of two of them is the mean cosine
-    of their centres. Ghost centres take part in the assignment and are dropped.
+    The result is the unit vector of all V_k, so that the product of two results is the mean cosine
+    over centres. Ghost centres take part in the assignment only.
 
     Args:
-        num_sides: batch normalisations; 2 where texts and videos share the centres (T2VLAD).
+        num_sides: number of batch normalisations; 2 if texts and videos share centres (T2VLAD).
 
-    Paper: padded tokens are left out; the released codes of CE and T2VLAD aggregate them.
+    Paper: padded tokens are left out; the released code of CE and T2VLAD aggregates them.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Vlad(nn.Module):
         side: int = 0,
         learn_assignment: bool = True,
     ) -> Float[Tensor, "sets width"]:
-        """``learn_assignment=False`` keeps gradients from the assignment (T2VLAD's videos)."""
+        """Aggregate tokens; ``learn_assignment=False`` detaches the assignment (T2VLAD)."""
         assign = self.assign if learn_assignment else self.assign.detach()
         assignment = self.norms[side](tokens @ assign, mask).softmax(dim=-1)[
             ..., : self.num_centres
@@ -177,11 +177,11 @@ class Vlad(nn.Module):
 
 
 class GatedEmbedding(nn.Module):
-    r"""A linear map whose output gates itself (MEE; used by CE, MMT and T2VLAD).
+    r"""Linear map whose output gates itself (MEE; used by CE, MMT and T2VLAD).
 
     .. math:: u = W x + c, \qquad \mathrm{out} = \mathrm{unit}(u \circ \sigma(\mathrm{BN}(W' u)))
 
-    Paper: the second map has no bias; the batch normalisation after it would cancel it.
+    Paper: the second map has no bias, which the batch normalisation after it would cancel.
     """
 
     def __init__(self, in_dim: int, dim: int) -> None:
@@ -193,7 +193,7 @@ class GatedEmbedding(nn.Module):
     def forward(
         self, values: Float[Tensor, "rows in_dim"], mask: Bool[Tensor, "rows"] | None = None
     ) -> Float[Tensor, "rows dim"]:
-        """``mask`` marks the real rows; the others do not enter the statistics."""
+        """Embed rows; only rows where ``mask`` is true enter the statistics."""
         embedded = self.embed(values)
         return F.normalize(embedded * torch.sigmoid(self.norm(self.gate(embedded), mask)), dim=-1)
 
@@ -202,8 +202,8 @@ class PairNetwork(nn.Module):
     """g(x, y): influence of expert y on expert x; three maps with Mish between them (CE).
 
     Args:
-        bias: of the last map. Without missing experts the batch normalisation after it cancels a
-            bias; the official code has one, and missing experts that do not get it.
+        bias: adds a bias to the last map, as in the official code. It matters only with missing
+            experts, because the batch normalisation after it cancels it otherwise.
     """
 
     def __init__(self, dim: int, *, bias: bool = False) -> None:
@@ -228,45 +228,38 @@ class PairNetwork(nn.Module):
 
 
 class CollaborativeGate(nn.Module):
-    r"""Every expert is gated by all experts of its video (CE, eq. 4 and 5).
+    r"""Gate of every expert by all experts of its video (CE, eqs. 4 and 5).
 
     .. math:: m_e = \frac{\sum_j a_e a_j g(x_e, x_j)}{\sum_j a_e a_j}, \qquad
         v_e = \mathrm{unit}(x_e \circ \sigma(\mathrm{BN}_1(m_e) + \mathrm{BN}_2(W_e x_e)))
 
     Args:
-        sequential: as in the official code, which overwrites expert after expert: an expert sees
-            the gated vectors of those before it, and every call of g has statistics of its own.
-        padding: with ``official`` missing experts run through the network and enter its
-            statistics, as in the authors' code; with ``masked`` they do not.
+        sequential: gate experts one after the other, as in the official code: an expert sees the
+            gated vectors of those before it, and every call of g has separate statistics.
+        padding: with ``official``, missing experts enter the network and its statistics, as in the
+            code of the authors; with ``masked`` they do not.
 
-    No biases before a batch normalisation, which would cancel them.
+    Maps before a batch normalisation have no bias, which it would cancel.
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_experts: int,
-        *,
-        sequential: bool = False,
-        padding: Padding = "masked",
+        self, dim: int, num_experts: int, *, sequential: bool = False, padding: Padding = "masked"
     ) -> None:
         super().__init__()
         self.sequential = sequential
         self.padding: Padding = padding
-        # A single expert is never missing, so that its bias would have no effect.
+        # A single expert is never missing, so its bias would have no effect.
         self.pair = PairNetwork(dim, bias=padding == "official" and num_experts > 1)
         self.maps = nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(num_experts))
         self.pair_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
         self.own_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
 
     def forward(
-        self,
-        experts: Float[Tensor, "videos experts dim"],
-        present: Bool[Tensor, "videos experts"],
+        self, experts: Float[Tensor, "videos experts dim"], present: Bool[Tensor, "videos experts"]
     ) -> Float[Tensor, "videos experts dim"]:
-        """Gated unit vectors; with ``padding="masked"`` zeros where an expert is missing."""
+        """Return gated unit vectors; with ``padding="masked"``, missing experts are zeros."""
         states = list(experts.unbind(dim=1))
-        gated: list[Tensor] = []
+        gated_vectors: list[Tensor] = []
         for index in range(len(states)):
             messages = self._messages(index, states, present)
             mask = visible(present[:, index], self.padding)
@@ -274,23 +267,23 @@ class CollaborativeGate(nn.Module):
                 self.maps[index](states[index]), mask
             )
             vector = F.normalize(states[index] * torch.sigmoid(gate), dim=-1)
-            gated.append(vector * mask[:, None].to(vector.dtype))
+            gated_vectors.append(vector * mask[:, None].to(vector.dtype))
             if self.sequential:
-                states[index] = gated[-1]
-        return torch.stack(gated, dim=1)
+                states[index] = gated_vectors[-1]
+        return torch.stack(gated_vectors, dim=1)
 
     def _messages(
         self, index: int, states: list[Tensor], present: Bool[Tensor, "videos experts"]
     ) -> Float[Tensor, "videos dim"]:
-        """m_e: mean influence of all experts of a video on expert ``index``."""
+        """Return m_e, the mean influence of all experts of a video on expert ``index``."""
         pairs = present & present[:, index : index + 1]
         mask = visible(pairs, self.padding)
         if self.sequential:
-            parts = [
+            messages_of_pairs = [
                 self.pair(states[index], other, mask[:, number])
                 for number, other in enumerate(states)
             ]
-            messages = torch.stack(parts, dim=1)
+            messages = torch.stack(messages_of_pairs, dim=1)
         else:
             others = torch.stack(states, dim=1)
             messages = self.pair(states[index][:, None].expand_as(others), others, mask)

@@ -1,4 +1,4 @@
-"""X-Pool: frames fused by attention with the text as the query."""
+"""X-Pool: attention over frames with the text as the query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eaglenet.layers.masking import check_heads, masked_softmax
 
 
 class FramePooling(nn.Module):
-    """Fuses frames by attention with the text as the query (paper eq. 2, appendix A).
+    """Attention over frames with the text as the query (paper eq. 2, appendix A).
 
     ``q = W_Q LN_1(t)``, ``k_m = W_K LN_1(f_m)``, ``a = softmax_m(q . k_m / sqrt(d))``,
     ``z = LN_2(W_O sum_m a_m W_V LN_1(f_m))``, ``v = LN_3(z + dropout(FC(z)))``.
@@ -21,7 +21,7 @@ class FramePooling(nn.Module):
     Keys have no bias: it adds the same ``q . b`` to every frame, which the softmax cancels.
 
     Args:
-        num_heads: of the attention; each has its own weights over the frames.
+        num_heads: heads of the attention, each with separate weights over frames.
     """
 
     def __init__(self, dim: int, *, dropout: float = 0.3, num_heads: int = 1) -> None:
@@ -40,7 +40,7 @@ class FramePooling(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Identity weights and zero biases: pooling starts as plain dot-product attention."""
+        """Set identity weights and zero biases: plain dot-product attention."""
         for layer in (self.query, self.key, self.value, self.output, self.feed_forward):
             nn.init.eye_(layer.weight)
             if layer.bias is not None:
@@ -52,14 +52,14 @@ class FramePooling(nn.Module):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos dim"]:
-        """Pool every video with every text; ``text`` may differ between videos."""
+        """Pool every video with every text; ``text`` may be different for each video."""
         query = self.query(self.input_norm(text))
         if query.dim() == 2:
             query = query[:, None].expand(-1, frames.shape[0], -1)
-        normalised = self.input_norm(frames)
-        mixture = self.attention_norm(self._attend(query, normalised, mask) + self.output.bias)
-        pooled: Tensor = self.output_norm(mixture + self.dropout(self.feed_forward(mixture)))
-        return pooled
+        mixture = self._attend(query, self.input_norm(frames), mask) + self.output.bias
+        mixture = self.attention_norm(mixture)
+        videos: Tensor = self.output_norm(mixture + self.dropout(self.feed_forward(mixture)))
+        return videos
 
     def _attend(
         self,
@@ -67,18 +67,18 @@ class FramePooling(nn.Module):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"] | None,
     ) -> Float[Tensor, "texts videos dim"]:
-        """Mixture of the frames' values after ``W_O``, without its bias."""
+        """Return the weighted mean of the values after ``W_O``, without its bias."""
         keys, values = self.key(frames), self.value(frames)
-        # W_O is applied to the values of a video, not to the mixture of a pair: the attention
-        # weights sum to 1, so its bias may be added after.
+        # Applying W_O to the values of a video is cheaper than applying it to every pair.
+        # Attention weights sum to 1, so its bias can be added later.
         if self.num_heads == 1:
             values = values @ self.output.weight.T
             logits = torch.einsum("tvd,vfd->tvf", query, keys)
             attention = masked_softmax(logits / math.sqrt(query.shape[-1]), mask)
             return torch.einsum("tvf,vfd->tvd", attention, values.to(attention.dtype))
         query, keys, values, output = (
-            part.unflatten(-1, (self.num_heads, -1))
-            for part in (query, keys, values, self.output.weight)
+            matrix.unflatten(-1, (self.num_heads, -1))
+            for matrix in (query, keys, values, self.output.weight)
         )
         values = torch.einsum("vfhe,ohe->vhfo", values, output)
         logits = torch.einsum("tvhe,vfhe->tvhf", query, keys) / math.sqrt(query.shape[-1])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 def soft_maximum(
     cosines: Float[Tensor, "bank videos"], scale: Float[Tensor, ""] | float
 ) -> Float[Tensor, "videos"]:
-    r"""Return the soft maximum of a video's cosines with the texts of a bank.
+    r"""Return the soft maximum of the cosines of each video with the texts of a bank.
 
     .. math:: \frac{1}{a} \log \frac{1}{K} \sum_k \exp(a \, c_{kv})
     """
@@ -21,14 +21,14 @@ def soft_maximum(
 
 
 class HubnessLayer(nn.Module):
-    r"""Hubness offset: the part of a video's score that comes from being close to all texts.
+    r"""Hubness offset: the part of the score of a video that is due to its closeness to all texts.
 
     .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, \hat b_k \cdot \hat v)
 
     over the K unit vectors b of the bank, with the temperature a of the towers. For w = 1, a score
-    minus h(v) is the logarithm of a softmax over texts, up to constants: the inverted softmax of
-    Smith et al. (2017), with texts that are known when a video is indexed. Training fills the bank,
-    first in, first out. The model stores the vectors of the texts, not the texts.
+    minus h(v) is, up to constants, the logarithm of a softmax over texts: the inverted softmax of
+    Smith et al. (2017), with texts that are known when a video is indexed. Training replaces the
+    oldest vectors of the bank. The model stores the vectors of the texts, not the texts.
     """
 
     vectors: Tensor
@@ -41,9 +41,9 @@ class HubnessLayer(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
 
     @torch.no_grad()
-    def add(self, sentences: Float[Tensor, "texts dim"]) -> None:
-        """Replace the oldest vectors by those of these texts."""
-        unit = F.normalize(sentences.detach().to(self.vectors.dtype), dim=-1)[-self.size :]
+    def add(self, vectors: Float[Tensor, "texts dim"]) -> None:
+        """Replace the oldest vectors of the bank by those of new texts."""
+        unit = F.normalize(vectors.detach().to(self.vectors.dtype), dim=-1)[-self.size :]
         rows = (self.count + torch.arange(len(unit), device=unit.device)) % self.size
         self.vectors[rows] = unit
         self.count += len(unit)

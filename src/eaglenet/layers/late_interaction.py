@@ -1,4 +1,4 @@
-"""Late interaction: every word against every visual token, then a reduction."""
+"""Late interaction: cosines of all words with all visual tokens, then a reduction."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Scores = Float[Tensor, "texts videos"]
 def token_similarities(
     words: Words, tokens: VisualTokens
 ) -> Float[Tensor, "texts videos words tokens"]:
-    """Cosine of every word with every visual token; 0 with a token of zeros."""
-    # The usual 1e-12 is 0 in half precision, where a vector of zeros would give NaN.
-    shortest = max(1e-12, torch.finfo(tokens.dtype).tiny)
-    words, tokens = (F.normalize(part, dim=-1, eps=shortest) for part in (words, tokens))
+    """Return the cosine of every word with every visual token; 0 for a zero vector."""
+    # 1e-12 is 0 in half precision, where a vector of zeros would become NaN.
+    epsilon = max(1e-12, torch.finfo(tokens.dtype).tiny)
+    words, tokens = (F.normalize(values, dim=-1, eps=epsilon) for values in (words, tokens))
     return torch.einsum("twd,vfd->tvwf", words, tokens)
 
 
 def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:
-    """Return the tokens and their mask; features without tokens use the text as the only one."""
+    """Return word features and their mask; the whole text as one word if there are none."""
     words = text.sentence[:, None, :] if text.words is None else text.words
     if text.words is not None and text.words_mask is not None:
         return words, text.words_mask
@@ -38,7 +38,7 @@ def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:
 def masked_max(
     values: Float[Tensor, "..."], mask: Bool[Tensor, "..."], *, dim: int
 ) -> Float[Tensor, "..."]:
-    """Return the largest valid value; 0 if none is valid, so that an empty video gives no NaN."""
+    """Return the largest valid value; 0 if none is valid, so that empty videos have no NaN."""
     best = values.masked_fill(~mask, float("-inf")).amax(dim=dim)
     return best.masked_fill(~mask.any(dim=dim), 0.0)
 
@@ -46,7 +46,7 @@ def masked_max(
 def mean_max_similarity(
     words: Words, words_mask: WordsMask, tokens: VisualTokens, tokens_mask: TokensMask
 ) -> Scores:
-    r"""MeanMaxSim of Video-ColBERT.
+    r"""Return MeanMaxSim of Video-ColBERT.
 
     .. math:: \mathrm{MMS}(Q, X) = \frac{1}{|Q|} \sum_i \max_j \hat q_i \cdot \hat x_j
 
@@ -58,9 +58,9 @@ def mean_max_similarity(
 
 
 class TokenWeights(nn.Module):
-    """Weight of each token of a set: softmax over the valid ones of a two-layer network.
+    """Weights of the tokens of a set: softmax over the valid outputs of a two-layer network.
 
-    The last layer has no bias: the softmax cancels it.
+    The last layer has no bias, which the softmax would cancel.
     """
 
     def __init__(self, dim: int) -> None:
@@ -84,7 +84,7 @@ def words_find_tokens(
     tokens: VisualTokens,
     tokens_mask: TokensMask,
 ) -> Scores:
-    r"""One half of DRL's interaction: the best token for every word.
+    r"""Return one half of the interaction of DRL: the best token for every word.
 
     .. math:: s = \sum_i \alpha_i \max_m \hat w_i \cdot \hat g_m
 
@@ -104,13 +104,13 @@ def weighted_token_interaction(
     *,
     padding: Padding = "masked",
 ) -> Scores:
-    r"""Weighted token-wise interaction of DRL.
+    r"""Return the weighted token-wise interaction of DRL.
 
     .. math:: s = \tfrac12 \Big[ \sum_i \alpha_i \max_m C_{im} + \sum_m \beta_m \max_i C_{im} \Big],
         \quad C_{im} = \hat w_i \cdot \hat g_m
 
-    Padded entries are left out of the maxima. With ``padding="official"`` they count as 0 there,
-    as in the authors' code: they win against negative cosines, and the score depends on them.
+    Padded entries are left out of the maxima. With ``padding="official"`` they count as 0, as in
+    the code of the authors: they exceed negative cosines, so that the score depends on them.
     """
     similarities = token_similarities(words, tokens)
     if padding == "official":

@@ -1,4 +1,4 @@
-"""Helpers of layers: softmax, mean and batch normalisation with padding, and checks."""
+"""Softmax, mean and batch normalisation with padding."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from eaglenet.core.errors import ConfigError
 Padding = Literal["masked", "official"]
 """Treatment of padded words, padded frames and missing experts in a score.
 
-``masked``: they are left out, so that a score depends on its pair alone.
-``official``: as in the authors' code, to reproduce their numbers.
+``masked``: they are left out, so that a score depends on its pair only.
+``official``: as in the code of the authors, to reproduce their numbers.
 """
 
 
 def check_heads(dim: int, num_heads: int) -> None:
-    """Raise ``ConfigError`` unless attention heads divide a width."""
+    """Raise ``ConfigError`` unless ``num_heads`` divides ``dim``."""
     if dim % num_heads:
         raise ConfigError(
             f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
@@ -35,10 +35,10 @@ def visible(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"
 def masked_softmax(
     logits: Float[Tensor, "*any entries"], mask: Bool[Tensor, "..."] | None
 ) -> Float[Tensor, "*any entries"]:
-    """Softmax over the last axis where ``mask`` (broadcast) is true, and 0 elsewhere.
+    """Return the softmax over the last axis where ``mask`` is true, and 0 elsewhere.
 
-    A row without any true entry is all 0, not NaN. The fill is the lowest finite number of the
-    type: a constant such as -1e18 overflows in half precision.
+    A row without a true entry is all 0, not NaN. Masked logits become the lowest finite number of
+    the type, because a constant such as -1e18 overflows in half precision.
     """
     if mask is None:
         return logits.softmax(dim=-1)
@@ -49,7 +49,7 @@ def masked_softmax(
 def frame_weights(
     mask: Bool[Tensor, "videos frames"], dtype: torch.dtype
 ) -> Float[Tensor, "videos frames"]:
-    """Weights that average the real frames: ``mask / number of real frames``."""
+    """Return the weights that average real frames: ``mask / number of real frames``."""
     weights = mask.to(dtype)
     return weights / weights.sum(dim=-1, keepdim=True).clamp_min(1.0)
 
@@ -57,7 +57,7 @@ def frame_weights(
 def masked_mean(
     values: Float[Tensor, "rows entries dim"], mask: Bool[Tensor, "rows entries"]
 ) -> Float[Tensor, "rows dim"]:
-    """Mean of the real entries; 0 if there are none."""
+    """Return the mean of the real entries; 0 if there are none."""
     weights = mask.to(values.dtype)[..., None]
     return (values * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)
 
@@ -65,7 +65,7 @@ def masked_mean(
 def real_first(
     mask: Bool[Tensor, "videos frames"],
 ) -> tuple[Int[Tensor, "videos frames"], Int[Tensor, "videos frames"]]:
-    """Indices that put real frames before padded ones, and those that restore the order."""
+    """Return indices that move real frames to the front, and indices that restore the order."""
     order = (~mask).long().argsort(dim=1, stable=True)
     return order, order.argsort(dim=1)
 
@@ -78,25 +78,25 @@ def first_right_video(positives: Bool[Tensor, "texts videos"]) -> Int[Tensor, "t
 def mean_pooling(
     frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
 ) -> Float[Tensor, "videos dim"]:
-    r"""Unit mean of unit frames, padded ones left out (CLIP4Clip's parameter-free head).
+    r"""Return the unit mean of unit frames, without padding (parameter-free head of CLIP4Clip).
 
     .. math:: v = \mathrm{unit}\Big(\frac{1}{M} \sum_{m=1}^{M} \hat f_m\Big)
 
-    A video without a valid frame gives the zero vector, so its scores are 0 and never NaN.
+    A video without a real frame becomes the zero vector, so that its scores are 0 instead of NaN.
     """
     weights = frame_weights(mask, frames.dtype)[..., None]
-    # The usual 1e-12 is 0 in half precision, where a padded frame of zeros would give NaN.
-    shortest = max(1e-12, torch.finfo(frames.dtype).tiny)
-    mean = (F.normalize(frames, dim=-1, eps=shortest) * weights).sum(dim=1)
-    return F.normalize(mean, dim=-1, eps=shortest)
+    # 1e-12 is 0 in half precision, where a padded frame of zeros would become NaN.
+    epsilon = max(1e-12, torch.finfo(frames.dtype).tiny)
+    mean = (F.normalize(frames, dim=-1, eps=epsilon) * weights).sum(dim=1)
+    return F.normalize(mean, dim=-1, eps=epsilon)
 
 
 class MaskedBatchNorm(nn.BatchNorm1d):
     """BatchNorm1d whose statistics leave out padding and missing experts.
 
-    In training, rows that are not real become 0, and a batch with fewer than two real rows uses the
-    running statistics. A batch that is encoded in chunks (``training.accumulate``) has the
-    statistics of each chunk.
+    In training, padded rows become 0, and a batch with fewer than two real rows uses the running
+    statistics. A batch that is encoded in chunks (``training.accumulate``) uses the statistics of
+    each chunk.
     """
 
     def forward(
@@ -104,17 +104,19 @@ class MaskedBatchNorm(nn.BatchNorm1d):
     ) -> Float[Tensor, "*rows dim"]:
         flat = values.reshape(-1, values.shape[-1])
         if not self.training:
-            return self._evaluated(flat).view_as(values)
+            return self._apply_running_statistics(flat).view_as(values)
         real = flat if mask is None else flat[mask.reshape(-1)]
         if len(real) < 2:
-            return self._evaluated(flat).view_as(values)
-        normalised = super().forward(real)
+            return self._apply_running_statistics(flat).view_as(values)
+        normalised_rows = super().forward(real)
         if mask is None:
-            return normalised.view_as(values)
+            return normalised_rows.view_as(values)
         is_real = mask.reshape(-1, 1)
-        return torch.zeros_like(flat).masked_scatter(is_real, normalised).view_as(values)
+        return torch.zeros_like(flat).masked_scatter(is_real, normalised_rows).view_as(values)
 
-    def _evaluated(self, flat: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
+    def _apply_running_statistics(
+        self, flat: Float[Tensor, "rows dim"]
+    ) -> Float[Tensor, "rows dim"]:
         return nn.functional.batch_norm(
             flat, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
         )

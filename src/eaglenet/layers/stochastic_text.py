@@ -1,4 +1,4 @@
-"""Stochastic text: candidates drawn around a text, within a radius that depends on the video."""
+"""Stochastic text: random candidates around a text, with a radius that depends on the video."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def draw_noise(
     dtype: torch.dtype = torch.float32,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw noise on the device: N(0, 1) (paper) or U[0, 1) (released code).
+    """Draw noise: N(0, 1) (paper) or U[0, 1) (released code).
 
-    Without a generator the device's default one is used, which training seeds at each step.
+    Without a generator, the default generator of the device is used, which training seeds at each
+    step.
     """
     draw = torch.randn if prior == "normal" else torch.rand
     return draw(shape, device=device, dtype=dtype, generator=generator)
@@ -54,7 +55,7 @@ def pair_noise(
     keys = _mix(text_keys[:, None] + _mix(video_keys[None, :] + seed))
     counters = torch.arange(num_candidates * dim, device=keys.device)
     bits = _mix(keys[..., None] + counters) >> 41 & 0x7FFFFF
-    # The middle of each of 2^23 steps, which float32 holds exactly.
+    # The middle of each of 2^23 intervals, which float32 represents exactly.
     noise: Tensor = (bits.float() + 0.5) / (1 << 23)
     if prior == "normal":
         noise = math.sqrt(2.0) * torch.erfinv(2.0 * noise - 1.0)
@@ -62,7 +63,7 @@ def pair_noise(
 
 
 def _mix(values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Output function of SplitMix64: products wrap, and shifts bring in zeros."""
+    """Apply the output function of SplitMix64 (wrapping products, logical shifts)."""
     values = values * -7046029254386353131
     values = (values ^ (values >> 30 & 0x3FFFFFFFF)) * -4658895280553007687
     values = (values ^ (values >> 27 & 0x1FFFFFFFFF)) * -7723592293110705685
@@ -75,7 +76,7 @@ class StochasticText(nn.Module):
     ``s_m = cos(f_m, t)``, ``r = exp(W s)``, ``t_i = t + r * eps_i``. ``W`` starts as a
     rectangular identity: dimension k depends on frame k, and the others have radius 1.
 
-    bias: ``r = exp(W s + b)``. Paper: none; the released code has one.
+    bias: adds a bias, ``r = exp(W s + b)``. Paper: none; the released code has one.
     """
 
     def __init__(self, num_frames: int, dim: int, *, bias: bool = False) -> None:
@@ -92,7 +93,7 @@ class StochasticText(nn.Module):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos dim"]:
-        """Radius of every pair. Missing and padded frames count as similarity 0."""
+        """Return the radius of every pair; missing and padded frames have similarity 0."""
         unit_text = F.normalize(text, dim=-1, eps=MIN_NORM)
         unit_frames = F.normalize(frames, dim=-1, eps=MIN_NORM)
         similarity = torch.einsum("td,vfd->tvf", unit_text, unit_frames)
@@ -107,7 +108,7 @@ class StochasticText(nn.Module):
         radius: Float[Tensor, "texts videos dim"],
         noise: Float[Tensor, "candidates dim"] | Float[Tensor, "texts videos candidates dim"],
     ) -> Float[Tensor, "texts videos candidates dim"]:
-        """``t + r * eps``; ``noise`` is shared by all pairs or separate for each."""
+        """Return ``t + r * eps``; ``noise`` is shared by all pairs or separate for each."""
         return torch.addcmul(text[:, None, None], radius[:, :, None], noise)
 
 
@@ -118,18 +119,18 @@ def support_text(
     *,
     mode: SupportMode = "pair",
 ) -> Float[Tensor, "texts videos dim"]:
-    """The text moved towards the video by the radius: the edge of the stochastic region.
+    """Return the text moved towards the video by the radius: the edge of the stochastic region.
 
-    ``pair`` (paper, appendix B.2): ``t + ||r|| (v - t) / ||v - t||`` with the pair's own pooled
-    video.
+    ``pair`` (paper, appendix B.2): ``t + ||r|| (v - t) / ||v - t||`` with the pooled video of the
+    pair.
     ``elementwise``: ``t + r * (v - t) / ||v - t||``, as T-MASS does for the right video.
-    ``batch`` (released code): the same towards ``m``, the mean over the batch's texts of the unit
-    pooled videos.
+    ``batch`` (released code): the same towards ``m``, the mean of the unit pooled videos over the
+    texts of the batch.
 
     Paper: a radius of 1 in each of d dimensions has ``||r|| = sqrt(d)``, the length of a pooled
-    video (LayerNorm gives it). So ``pair`` puts the text of *every* pair close to its video, and
-    the sigmoid loss, which treats each pair separately, pushes all videos away from all texts
-    (docs/lab/features.md has the numbers). Recipes use ``elementwise``.
+    video after LayerNorm. So ``pair`` moves the text of *every* pair close to its video, and the
+    sigmoid loss, which treats each pair separately, pushes all videos away from all texts (numbers
+    in docs/lab/features.md). Recipes use ``elementwise``.
     """
     target = F.normalize(pooled, dim=-1, eps=MIN_NORM).mean(dim=0) if mode == "batch" else pooled
     direction = F.normalize(target - text[:, None], dim=-1, eps=MIN_NORM)

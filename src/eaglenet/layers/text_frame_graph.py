@@ -19,9 +19,9 @@ Mask = Bool[Tensor, "videos frames"]
 
 
 class Relation(nn.Module):
-    """``psi([W h_i || W h_j]) = query . W h_i + key . W h_j`` of one kind of edge, for each head.
+    """``psi([W h_i || W h_j]) = query . W h_i + key . W h_j`` per head, for one kind of edge.
 
-    Paper eq. 5. The heads share ``query`` and ``key``, as ``psi^r`` carries no head index.
+    Paper eq. 5. The heads share ``query`` and ``key``, as ``psi^r`` has no head index.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class Relation(nn.Module):
     def messages(
         self, nodes: Float[Tensor, "*batch nodes dim"]
     ) -> Float[Tensor, "*batch nodes heads head_dim"]:
-        """``W^h h_j`` of every node and head."""
+        """Return ``W^h h_j`` for every node and head."""
         return torch.unflatten(self.projection(nodes), -1, (self.num_heads, self.head_dim))
 
     def collapse(self, vector: Float[Tensor, "head_dim"]) -> Float[Tensor, "heads dim"]:
-        """``vector . W^h``: a score needs one dot product per head, not a projection."""
+        """Return ``vector . W^h``, so that a score takes one dot product per head."""
         weight = torch.unflatten(self.projection.weight, 0, (self.num_heads, self.head_dim))
         return torch.einsum("k,hkd->hd", vector, weight)
 
     def query_scores(
         self, nodes: Float[Tensor, "*batch nodes dim"]
     ) -> Float[Tensor, "*batch heads nodes"]:
-        """``query . W^h h_i``."""
+        """Return ``query . W^h h_i``."""
         if self.query is None:
             raise RuntimeError("this relation was built without a query vector")
         return F.linear(nodes, self.collapse(self.query)).transpose(-1, -2)
@@ -56,20 +56,20 @@ class Relation(nn.Module):
     def key_scores(
         self, nodes: Float[Tensor, "*batch nodes dim"]
     ) -> Float[Tensor, "*batch heads nodes"]:
-        """``key . W^h h_j``."""
+        """Return ``key . W^h h_j``."""
         if self.key is None:
             raise RuntimeError("this relation was built without a key vector")
         return F.linear(nodes, self.collapse(self.key)).transpose(-1, -2)
 
 
 class RelationalAttention(nn.Module):
-    """One message-passing layer with a relation for each kind of edge (paper eqs. 6, 7).
+    """Message-passing layer with one relation per kind of edge (paper eqs. 6, 7).
 
     ``h_i' = ReLU(W_out h_i + ||_h sum_r sum_j alpha_ij^{r,h} W^{r,h} h_j)``,
     ``alpha^{r,h} = softmax_j LeakyReLU(psi^r)`` over the neighbours of relation r.
 
-    shared_residual: ``W_out`` gives one head's width, added to every head (released code), instead
-        of the width of all heads (paper).
+    shared_residual: the output of ``W_out`` has the width of one head and is added to every head
+        (released code), instead of the width of all heads (paper).
     update_frames: False if nothing reads the frames of this layer; the frame-frame relation is
         not built either.
     """
@@ -126,7 +126,7 @@ class RelationalAttention(nn.Module):
 
 
 class PlainAttention(nn.Module):
-    """One GAT layer: a single relation, every node a neighbour of every node, no ``W_out``.
+    """GAT layer: a single relation, all nodes are neighbours, no ``W_out``.
 
     Paper eqs. 25-27 (appendix F.2). Without ``frame_edges`` frames attend to texts only.
     """
@@ -174,7 +174,7 @@ class PlainAttention(nn.Module):
     def _weights(
         self, queries: Tensor, text_keys: Tensor, frame_keys: Tensor, mask: Mask | None
     ) -> tuple[Tensor, Tensor]:
-        """Apply one softmax over texts and frames, and split it into the two parts."""
+        """Return the weights for texts and for frames, of one softmax over both."""
         to_texts = F.leaky_relu(pair_scores(queries, text_keys), self.negative_slope)
         to_frames = F.leaky_relu(pair_scores(queries, frame_keys), self.negative_slope)
         if mask is not None:
@@ -190,7 +190,7 @@ def pair_scores(
     queries: Float[Tensor, "#texts videos heads queries"],
     keys: Float[Tensor, "#texts videos heads keys"],
 ) -> Float[Tensor, "#texts videos heads queries keys"]:
-    """The additive ``psi`` of every pair of nodes."""
+    """Return the additive ``psi`` of every pair of nodes."""
     return queries[..., :, None] + keys[..., None, :]
 
 
@@ -198,7 +198,7 @@ def aggregate(
     weights: Float[Tensor, "#texts videos heads queries keys"],
     messages: Float[Tensor, "#texts videos keys heads head_dim"],
 ) -> Float[Tensor, "#texts videos queries heads head_dim"]:
-    """``sum_j alpha_ij W h_j``; messages that do not depend on the text are not copied per text."""
+    """Return ``sum_j alpha_ij W h_j``; messages without a text axis are not copied per text."""
     weights = weights.to(messages.dtype)
     if messages.shape[0] == 1:
         return torch.einsum("tvhij,vjhd->tvihd", weights, messages[0])
@@ -206,7 +206,7 @@ def aggregate(
 
 
 def _attention_vector(dim: int) -> nn.Parameter:
-    """Initialise a vector like a linear map to one number."""
+    """Return a vector initialised like a linear map to one number."""
     limit = 1.0 / math.sqrt(dim)
     return nn.Parameter(torch.empty(dim).uniform_(-limit, limit))
 
@@ -218,15 +218,15 @@ EdgeDirection = Literal["text_to_frame", "frame_to_text"]
 
 
 class TextFrameEdges(nn.Module):
-    """The last layer: the weight of every text-frame edge, averaged over heads and frames.
+    """Last layer: the weights of text-frame edges, averaged over heads and frames.
 
     ``e_i = 1/(H M) sum_h sum_j e_ij^{tf,h}`` (paper eqs. 8, 9).
     Nothing reads messages of this layer, so it has the text-frame relation only.
 
-    ``raw`` reads ``e`` before the LeakyReLU (paper). As psi is a sum of a text and a frame part,
-    the frame part is then the same for all texts and cancels in the softmax over texts: the frame
-    vector of psi is not built. ``activated`` reads after the LeakyReLU (released code), so that the
-    frames of the last layer have an effect.
+    ``raw`` reads ``e`` before the LeakyReLU (paper). As psi is the sum of a text term and a frame
+    term, the frame term is then equal for all texts and cancels in the softmax over texts, so the
+    frame vector of psi is not built. ``activated`` reads ``e`` after the LeakyReLU (released code),
+    so that the frames of the last layer have an effect.
     """
 
     def __init__(
@@ -273,15 +273,15 @@ class TextFrameEdges(nn.Module):
 
 
 class TextFrameGraph(nn.Module):
-    """Weights of the text nodes of every pair, from their relations with frames (paper 3.2.1).
+    """Graph that weights the text nodes of every pair by their relations with frames (3.2.1).
 
-    Hidden layers pass messages over the edges text-text, text-frame and frame-frame; the last
-    layer only weighs text-frame edges. ``w = softmax_i e_i`` over the text nodes.
+    Hidden layers pass messages over text-text, text-frame and frame-frame edges; the last layer
+    only weights text-frame edges. ``w = softmax_i e_i`` over the text nodes.
 
-    kind: ``rgat`` (a relation for each kind of edge) or ``gat`` (one for all, no residual).
-    head_size: each head of a hidden layer is ``dim`` wide (``full``, paper) or ``dim / num_heads``
-        (``split``, released code). The last layer's heads are always ``dim`` wide.
-    frame_position: learnable temporal position, added to the frames of the graph only.
+    kind: ``rgat`` (one relation per kind of edge) or ``gat`` (one for all, no residual).
+    head_size: width of the heads of hidden layers: ``dim`` (``full``, paper) or ``dim / num_heads``
+        (``split``, released code). The heads of the last layer always have the width ``dim``.
+    frame_position: add learnable temporal positions to the frames of the graph.
 
     Parameters without a gradient are not built: with ``edge_weights="raw"`` nothing reads the
     frames of the last hidden layer, so that layer has no frame-frame relation; with one layer
@@ -307,10 +307,10 @@ class TextFrameGraph(nn.Module):
     ) -> None:
         super().__init__()
         if num_layers < 1:
-            raise ConfigError(f"a text-frame graph of {num_layers} layers; give 1 or more")
+            raise ConfigError(f"num_layers must be 1 or more, not {num_layers}")
         if head_size == "split" and dim % num_heads:
             raise ConfigError(
-                f"dim {dim} cannot be split over {num_heads} heads; use a divisor or head_size full"
+                f"dim {dim} cannot be split over {num_heads} heads; use a divisor or head_size=full"
             )
         head_dim = dim if head_size == "full" else dim // num_heads
         reads_last_frames = edge_weights == "activated"
@@ -346,7 +346,7 @@ class TextFrameGraph(nn.Module):
     def with_positions(
         self, frames: Float[Tensor, "videos frames dim"]
     ) -> Float[Tensor, "videos frames dim"]:
-        """Frames as graph nodes: ``f_j + PE(j)`` (paper eq. 4)."""
+        """Return frames as graph nodes: ``f_j + PE(j)`` (paper eq. 4)."""
         return frames if self.position is None else frames + self.position[: frames.shape[1]]
 
     def forward(
@@ -355,7 +355,7 @@ class TextFrameGraph(nn.Module):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos nodes"]:
-        """``w`` of every text node; ``texts`` holds the text itself and its candidates."""
+        """Return ``w`` of every text node; ``texts`` are the text itself and its candidates."""
         frame_nodes = self.with_positions(frames)[None]
         for layer in self.layers:
             texts, new_frames = layer(texts, frame_nodes, mask)

@@ -1,4 +1,4 @@
-"""Selection of the best patches of a frame: a scorer and a differentiable top-k."""
+"""Selection of the best patches of a frame, with a differentiable top-k."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _PerturbedTopK(torch.autograd.Function):
         gradient: SelectionGradient,
     ) -> Float[Tensor, "rows count items"]:
         perturbed = scores[:, None, :] + sigma * noise
-        # Sorted by position, not by score, so that slot j has one meaning over all samples.
+        # Sorted by position, not by score, so that row j means the same in all samples.
         indices = perturbed.topk(count, dim=-1).indices.sort(dim=-1).values
         context.save_for_backward(indices, noise)
         context.sigma, context.gradient = sigma, gradient
@@ -38,8 +38,8 @@ class _PerturbedTopK(torch.autograd.Function):
         # sum_{j,i} gradient[j,i] * indicator[s,j,i] needs only the selected entries.
         weights = gradient.take_along_dim(indices.transpose(1, 2), dim=2)  # [rows, count, samples]
         if context.gradient == "diagonal":
-            own_noise = noise.take_along_dim(indices, dim=2)  # [rows, samples, count]
-            products = weights.transpose(1, 2) * own_noise
+            selected_noise = noise.take_along_dim(indices, dim=2)  # [rows, samples, count]
+            products = weights.transpose(1, 2) * selected_noise
             result = torch.zeros_like(noise[:, 0])
             result = result.scatter_add(1, indices.flatten(1), products.flatten(1))
         else:
@@ -66,18 +66,17 @@ def perturbed_top_k(
     noise: Float[Tensor, "samples items"] | Float[Tensor, "rows samples items"] | None = None,
     gradient: SelectionGradient = "diagonal",
 ) -> Float[Tensor, "rows count items"]:
-    r"""Differentiable top-k: the mean of one-hot choices under Gaussian noise.
+    r"""Return a differentiable top-k: the mean of one-hot choices under Gaussian noise.
 
     .. math:: Y = \mathbb{E}_Z[\mathrm{topk}(x + \sigma Z)], \qquad
         \frac{\partial Y}{\partial x} = \mathbb{E}_Z[\mathrm{topk}(x + \sigma Z)\, Z^\top] / \sigma
 
-    Slot ``j`` holds the selected item of ``j``-th lowest index.
+    Row ``j`` of the result is the selected item with the ``j``-th lowest index.
 
     Args:
-        generator: None draws from torch's generator of the device, which a training run seeds at
-            each step.
-        noise: draws for all rows, or for each row; nothing is drawn then.
-        gradient: ``diagonal`` keeps :math:`\partial Y_{ji} / \partial x_i` alone, as the official
+        generator: None: the default generator of the device, which training seeds at each step.
+        noise: noise for all rows, or for each row, instead of random draws.
+        gradient: ``diagonal`` keeps only :math:`\partial Y_{ji} / \partial x_i`, as the official
             code of TS2-Net and UCoFiA does; ``jacobian`` is the whole estimate above.
     """
     num_rows, num_items = scores.shape
@@ -99,22 +98,22 @@ def perturbed_top_k(
 def hard_top_k(
     scores: Float[Tensor, "rows items"], count: int
 ) -> Float[Tensor, "rows count items"]:
-    """One-hot choice of the best items, ordered by index. Deterministic; no gradient."""
+    """Return one-hot choices of the best items, ordered by index, without a gradient."""
     indices = scores.topk(count, dim=-1).indices.sort(dim=-1).values
     return _mean_indicator(indices[:, None, :], scores.shape[-1], scores.dtype)
 
 
 class TokenSelection(nn.Module):
-    r"""The class token and the best ``num_tokens`` patches of each frame (TS2-Net).
+    r"""Selection of the class token and the best ``num_tokens`` patches per frame (TS2-Net).
 
     .. math:: u_i = \mathrm{GELU}(W_1\, \mathrm{LN}(x_i)), \quad
         \mathrm{score}_i = \tanh(w_3\, \mathrm{GELU}(W_2 [u_i; u_{cls}]))
 
     Args:
-        hard_at_inference: plain top-k in eval mode. Paper: the official code samples there too,
-            so its scores change from run to run.
-        noise_seed: of the draws in eval mode without ``hard_at_inference``. All frames share them,
-            so that the selection of a frame depends on the frame alone.
+        hard_at_inference: use the plain top-k in eval mode. Paper: the official code samples there
+            too, so that its scores change from run to run.
+        noise_seed: seed of the noise in eval mode without ``hard_at_inference``. All frames share
+            the noise, so that the selection depends on the frame only.
         gradient: backward pass of the top-k (:func:`perturbed_top_k`).
     """
 
@@ -153,7 +152,7 @@ class TokenSelection(nn.Module):
 
     @classmethod
     def of(cls, dim: int, config: Any) -> TokenSelection:
-        """Create the selection of TS2-Net or UCoFiA from the settings of the method."""
+        """Create the selection from the config of TS2-Net or UCoFiA."""
         return cls(
             dim,
             num_tokens=config.num_tokens,
@@ -165,14 +164,14 @@ class TokenSelection(nn.Module):
         )
 
     def scores(self, tokens: Float[Tensor, "frames tokens dim"]) -> Float[Tensor, "frames patches"]:
-        """Score of each patch; the class token (index 0) is context, not a candidate."""
+        """Return the score of each patch; the class token (index 0) is context only."""
         local = self.local(self.norm(tokens))
         context = local[:, :1].expand_as(local)
         features = torch.cat([local, context], dim=-1)[:, 1:]
         return self.scorer(features).squeeze(-1)  # type: ignore[no-any-return]
 
     def _shared_noise(self, num_items: int) -> Float[Tensor, "samples items"]:
-        """Draw noise on the host in float64: equal numbers on every device and precision."""
+        """Draw noise on the CPU in float64, equal for every device and precision."""
         generator = torch.Generator().manual_seed(self.noise_seed)
         return torch.randn(self.num_samples, num_items, generator=generator, dtype=torch.float64)
 
@@ -181,8 +180,8 @@ class TokenSelection(nn.Module):
         scores: Float[Tensor, "frames patches"],
         noise: Float[Tensor, "frames samples patches"] | None = None,
     ) -> Float[Tensor, "frames selected patches"]:
-        """Weights of the patches in each selected token; one-hot where the choice is hard."""
-        # Under autocast the scores come in half precision, where small noise is rounded away.
+        """Return the weights of patches in each selected token; one-hot for a hard selection."""
+        # Under autocast, scores are in half precision, where small noise is rounded away.
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if noise is None and not self.training:
             if self.hard_at_inference:
@@ -203,10 +202,10 @@ class TokenSelection(nn.Module):
         tokens: Float[Tensor, "frames tokens dim"],
         noise: Float[Tensor, "frames samples patches"] | None = None,
     ) -> Float[Tensor, "frames selected dim"]:
-        """Class token first, then the selected patches in the order of their positions.
+        """Return the class token, then the selected patches in the order of their positions.
 
-        ``noise`` gives the draws of each frame, also in eval mode; otherwise they are drawn.
+        ``noise``: noise of each frame, also in eval mode, instead of random draws.
         """
         indicators = self.indicators(self.scores(tokens), noise)
-        selected = torch.einsum("fki,fid->fkd", indicators.to(tokens.dtype), tokens[:, 1:])
-        return torch.cat([tokens[:, :1], selected], dim=1)
+        patches = torch.einsum("fki,fid->fkd", indicators.to(tokens.dtype), tokens[:, 1:])
+        return torch.cat([tokens[:, :1], patches], dim=1)

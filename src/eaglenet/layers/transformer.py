@@ -1,4 +1,4 @@
-"""Transformers over frames (pre-norm, CLIP's) and over words (post-norm, BERT's)."""
+"""Transformers: pre-norm as in CLIP, for frames, and post-norm as in BERT, for words."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from eaglenet.layers.masking import check_heads
 
 
 class TransformerBlock(nn.Module):
-    """CLIP's residual block: normalise, attend, add; normalise, QuickGELU network, add."""
+    """Residual block of CLIP: normalise, attend, add; normalise, QuickGELU network, add."""
 
     def __init__(self, dim: int, *, num_heads: int) -> None:
         super().__init__()
         check_heads(dim, num_heads)
         self.num_heads = num_heads
-        # Epsilon of the TensorFlow-style normalisation of CLIP4Clip's temporal blocks.
+        # Epsilon of the temporal blocks of CLIP4Clip.
         self.ln_1 = nn.LayerNorm(dim, eps=1e-12)
         self.in_projection = nn.Linear(dim, 3 * dim)
         self.out_projection = nn.Linear(dim, dim)
@@ -39,9 +39,9 @@ class TransformerBlock(nn.Module):
         *,
         num_queries: int | None = None,
     ) -> Float[Tensor, "rows queries dim"]:
-        """``bias`` is added to the attention logits; ``num_queries``: the first tokens' outputs."""
-        projected = self.in_projection(self.ln_1(states)).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = projected.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
+        """``bias``: added to attention logits. ``num_queries``: return only the first tokens."""
+        projections = self.in_projection(self.ln_1(states)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = projections.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
         query = query[:, :, :num_queries]
         attention_output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         states = states[:, :num_queries] + self.out_projection(
@@ -52,7 +52,7 @@ class TransformerBlock(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """Learned positions and blocks without a causal mask; padded tokens are masked."""
+    """Stack of blocks with learned positions, without a causal mask; padding is masked."""
 
     def __init__(self, dim: int, *, num_layers: int, num_heads: int, num_positions: int) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class TransformerStack(nn.Module):
         length = tokens.shape[1]
         if length > self.positions.shape[0]:
             raise ConfigError(
-                f"{length} tokens, but there are positions for "
-                f"{self.positions.shape[0]}; raise num_positions of the method's config"
+                f"{length} tokens, but only {self.positions.shape[0]} positions; increase "
+                "num_positions of the method"
             )
         return tokens + self.positions[:length]
 
@@ -79,9 +79,9 @@ class TransformerStack(nn.Module):
         *,
         num_queries: int | None = None,
     ) -> Float[Tensor, "rows queries dim"]:
-        """Return the states after all blocks; ``num_queries``: of the first tokens only."""
-        # Finite, also in float16: a row without a valid token attends evenly instead of giving
-        # NaN, and beside a valid token its exponential is exactly 0.
+        """Return the states after all blocks, or only those of the first ``num_queries`` tokens."""
+        # Finite, also in float16: a row without a valid token attends evenly instead of becoming
+        # NaN, and beside a valid token the exponential is exactly 0.
         bias = torch.zeros(mask.shape, dtype=states.dtype, device=states.device)
         bias = bias.masked_fill(~mask, -3e4)[:, None, None, :]
         last = len(self.blocks) - 1
@@ -96,31 +96,29 @@ class TransformerStack(nn.Module):
 
 
 class TemporalTransformer(nn.Module):
-    r"""``g = T(f + PE) + f`` over the frames of a video (CLIP4Clip's seqTransf head)."""
+    r"""``g = T(f + PE) + f`` over the frames of a video (seqTransf head of CLIP4Clip)."""
 
     def __init__(self, stack: TransformerStack) -> None:
         super().__init__()
         self.stack = stack
 
     def forward(
-        self,
-        frames: Float[Tensor, "videos frames dim"],
-        mask: Bool[Tensor, "videos frames"],
+        self, frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames dim"]:
         return self.stack(frames, mask) + frames  # type: ignore[no-any-return]
 
 
 class CrossEncoder(nn.Module):
-    r"""Text and frames of one pair in one sequence (CLIP4Clip's tightTransf head).
+    r"""Transformer over text and frames of a pair in one sequence (tightTransf of CLIP4Clip).
 
     .. math:: s = w_2\,\mathrm{QuickGELU}(W_1\,\mathrm{LN}(h_0) + b_1), \quad
         h = T(\mathrm{dropout}([t; f_1 \dots f_M] + PE))
 
-    The last layer has no learned bias: a constant in every score changes no order, and the softmax
-    of the loss cancels it.
+    The last layer has no learned bias: a constant in every score does not change the ranking, and
+    the softmax of the loss cancels it.
 
     Args:
-        score_bias: keep such a constant, to have the same scores as an official checkpoint.
+        score_bias: add a constant, to reproduce the scores of an official checkpoint.
     """
 
     score_bias: Tensor | None
@@ -153,7 +151,7 @@ class CrossEncoder(nn.Module):
 
 
 def default_heads(encoder: Encoder) -> int:
-    """Return the number of attention heads: the text tower's if as wide, else 64 numbers each."""
+    """Return the number of heads: that of a text tower of equal width, else ``dim / 64``."""
     text, dim = encoder.text_stack(), encoder.dim
     if text is not None and text.width == dim:
         return text.heads
@@ -163,7 +161,7 @@ def default_heads(encoder: Encoder) -> int:
 def stack_on(
     encoder: Encoder, config: Any, *, num_positions: int | None = None
 ) -> TransformerStack:
-    """Create a stack of the encoder's width that starts from its text tower, if that fits.
+    """Create a stack of the width of the encoder, initialised from its text tower if possible.
 
     ``config`` has ``num_layers``, ``num_heads`` (None: :func:`default_heads`) and
     ``num_positions``, which the argument replaces.
@@ -180,10 +178,10 @@ def stack_on(
 
 @torch.no_grad()
 def copy_text_tower(encoder: Encoder, stack: TransformerStack) -> bool:
-    """Start a stack from the first blocks and positions of the encoder's text tower.
+    """Initialise a stack from the first blocks and positions of the text tower of an encoder.
 
     Returns False if the encoder has no text tower, or one of another width or number of heads.
-    Blocks and positions beyond the tower's keep their initial values.
+    Blocks and positions beyond those of the tower keep their initial values.
     """
     text = encoder.text_stack()
     if text is None or text.width != stack.positions.shape[1]:
@@ -204,17 +202,17 @@ def copy_text_tower(encoder: Encoder, stack: TransformerStack) -> bool:
                 return False
             target.weight.copy_(origin.weight)
             target.bias.copy_(origin.bias)
-    shared = min(len(stack.positions), len(text.positions))
-    stack.positions[:shared] = text.positions[:shared]
+    count = min(len(stack.positions), len(text.positions))
+    stack.positions[:count] = text.positions[:count]
     return True
 
 
 MASKED_LOGIT = -1e4
-"""Added to the logit of a masked key; finite, so that no row gives NaN."""
+"""Added to the logits of masked keys; finite, so that no row becomes NaN."""
 
 
 class PostNormBlock(nn.Module):
-    """x <- LN(x + drop(attention(x))), then x <- LN(x + drop(down(gelu(up(x)))))."""
+    """Block: x <- LN(x + drop(attention(x))), then x <- LN(x + drop(down(gelu(up(x)))))."""
 
     def __init__(self, dim: int, *, num_heads: int, hidden_dim: int, dropout: float = 0.1) -> None:
         super().__init__()
@@ -235,8 +233,8 @@ class PostNormBlock(nn.Module):
         self, states: Float[Tensor, "rows tokens dim"], bias: Float[Tensor, "rows 1 1 tokens"]
     ) -> Float[Tensor, "rows tokens dim"]:
         """``bias`` is added to the attention logits of every query."""
-        projected = self.in_projection(states).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = projected.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
+        projections = self.in_projection(states).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = projections.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
         attention_output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         attention_output = self.out_projection(attention_output.transpose(1, 2).flatten(2))
         states = self.attention_norm(states + self.dropout(attention_output))
@@ -246,7 +244,7 @@ class PostNormBlock(nn.Module):
 
 
 class PostNormStack(nn.Module):
-    """Stack of blocks; padded tokens are masked.
+    """Stack of post-norm blocks; padded tokens are masked.
 
     ``config`` has ``dim``, ``num_layers``, ``num_heads``, ``hidden_dim`` and ``dropout``; the
     argument replaces its number of layers.
@@ -285,7 +283,7 @@ class PostNormStack(nn.Module):
 class WordTransformer(nn.Module):
     """Small BERT over word vectors: a learned first token, positions, ``text_layers`` blocks.
 
-    ``config``: as of :class:`PostNormStack`.
+    ``config`` is that of :class:`PostNormStack`, with ``text_layers``.
     """
 
     NUM_POSITIONS = 78
@@ -305,10 +303,10 @@ class WordTransformer(nn.Module):
         """Return the states after each block, the first token before the words."""
         if words.shape[1] >= len(self.positions):
             raise ConfigError(
-                f"texts of {words.shape[1]} words, there are positions for "
-                f"{len(self.positions) - 1}; cut the texts (data.max_words)"
+                f"texts have {words.shape[1]} words, but there are only {len(self.positions) - 1} "
+                "positions; reduce data.max_words"
             )
-        embedded = self.embed(words.masked_fill(~mask[..., None], 0.0))
-        tokens = torch.cat([self.first.expand(len(words), 1, -1), embedded], dim=1)
+        embeddings = self.embed(words.masked_fill(~mask[..., None], 0.0))
+        tokens = torch.cat([self.first.expand(len(words), 1, -1), embeddings], dim=1)
         tokens = self.dropout(self.norm(tokens + self.positions[: tokens.shape[1]]))
         return self.stack.layers(tokens, torch.cat([mask.new_ones(len(mask), 1), mask], dim=1))

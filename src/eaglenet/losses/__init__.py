@@ -1,4 +1,4 @@
-"""Losses: functions of scores and positives."""
+"""Losses of scores and positives."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ MAX_LOGIT_SCALE = math.log(100.0)
 PROXY_BOUNDS = (0.0, math.log(200.0))
 """Bounds of the logit scale in CLIP-ViP and TV-ProxyNet."""
 ROUNDING = 1e-4
-"""Published checkpoints store ln 100 as 4.6052: this much above the bound is tolerated."""
+"""Tolerance of the bounds: published checkpoints store ln 100 as 4.6052."""
 
 
 class SoftmaxLoss(nn.Module):
     """``1/2 (L_t2v + L_v2t)`` (paper eq. 3) of ``exp(logit_scale) * scores``.
 
-    Each direction is the cross-entropy with a target spread evenly over a row's positives; with
-    one positive per row it is the plain cross-entropy. Rows without a positive do not count.
+    Each direction is the cross-entropy with a target spread evenly over the positives of a row;
+    with one positive per row it is the plain cross-entropy. Rows without a positive do not count.
 
-    The scale is bounded by clamping the parameter before use, as other code does after each step: a
-    clamp in the graph would leave it without a gradient once it is above the bound.
+    The parameter itself is clamped before use, because a clamp in the graph would leave it without
+    a gradient once it is outside the bounds.
 
     Args:
         bounds: minimum and maximum of ``logit_scale``.
@@ -40,14 +40,14 @@ class SoftmaxLoss(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(logit_scale))
 
     def scale(self) -> Float[Tensor, ""]:
-        """``exp(logit_scale)``, at most 100 unless ``bounds`` say otherwise."""
-        least, largest = self.bounds
+        """Return ``exp(logit_scale)`` within ``bounds``; at most 100 by default."""
+        lowest, highest = self.bounds
         if self.training:
             value = self.logit_scale.detach()
-            clamped = value.clamp(least, largest)
+            clamped = value.clamp(lowest, highest)
             is_outside = (value - clamped).abs() > ROUNDING
             self.logit_scale.data.copy_(torch.where(is_outside, clamped, value))
-        return self.logit_scale.clamp(least - ROUNDING, largest + ROUNDING).exp()
+        return self.logit_scale.clamp(lowest - ROUNDING, highest + ROUNDING).exp()
 
     def forward(
         self, scores: Float[Tensor, "texts videos"], positives: Bool[Tensor, "texts videos"]
@@ -61,7 +61,7 @@ class SoftmaxLoss(nn.Module):
 def cross_entropy(
     logits: Float[Tensor, "queries items"], positives: Bool[Tensor, "queries items"]
 ) -> Float[Tensor, ""]:
-    """Mean over queries of the mean negative log-likelihood of a query's positives."""
+    """Return the negative log-likelihood of positives, averaged per query, then over queries."""
     counts = positives.sum(dim=1)
     likelihood = logits.log_softmax(dim=1).masked_fill(~positives, 0.0).sum(dim=1)
     likelihood = likelihood / counts.clamp_min(1)
@@ -73,7 +73,7 @@ def fixed_softmax_loss(
     positives: Bool[Tensor, "texts videos"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """Cross-entropy of rows plus that of columns of ``scores / temperature``; not halved."""
+    """Return the cross-entropy of rows plus that of columns of ``scores / temperature``."""
     logits = scores / temperature
     return cross_entropy(logits, positives) + cross_entropy(logits.T, positives.T)
 
@@ -108,7 +108,7 @@ def margin_loss(
     *,
     hardest: bool = False,
 ) -> Float[Tensor, ""]:
-    r"""Hinge terms of every wrong pair against the right pairs of its row and its column.
+    r"""Return the hinge loss of every wrong pair against the right pairs of its row and column.
 
     .. math:: [m + S_{ij} - S_{ii}]_+ \quad\text{and}\quad [m + S_{ji} - S_{ii}]_+, \quad j \neq i
 

@@ -1,4 +1,4 @@
-"""One file per paper, one class per file, one small interface. A file of a method registers it."""
+"""Methods of text-video retrieval: one file per paper, which registers its class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["METHODS", "Method", "MethodSpec"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the interface, and torch with it, on first use: settings do not need it."""
+    """Import the interface, and torch with it, on first use; configs do not need torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from eaglenet.methods import base

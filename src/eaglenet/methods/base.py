@@ -52,7 +52,7 @@ class EvaluationHabits:
     """Default evaluation settings of a model; a dataset may override them.
 
     max_words: tokens per text, including start and end; None: the dataset's default.
-    precision: of the towers, ``fp32``, ``bf16`` or ``fp16``.
+    precision: precision of the towers: ``fp32``, ``bf16`` or ``fp16``.
     """
 
     max_words: int | None = None
@@ -60,38 +60,38 @@ class EvaluationHabits:
 
 
 class Method(nn.Module, ABC):
-    """Scores texts against videos.
+    """Model that scores texts with videos.
 
-    Subclasses set ``name``, make their layers and their ``loss`` in ``__init__`` and implement
-    ``score``. ``encode_text`` never sees a video and ``encode_video`` never sees a
-    text, so both can be cached and indexed. In eval mode ``score`` is deterministic, and a score
-    depends on its pair alone.
+    Subclasses set ``name``, create their layers and ``loss`` in ``__init__``, and implement
+    ``score``. ``encode_text`` depends on texts only and ``encode_video`` on videos only, so that
+    both can be cached and indexed. In eval mode, ``score`` is deterministic, and a score depends on
+    its pair only.
     """
 
     name: ClassVar[str]
     needs_words: ClassVar[bool] = False
     reads_words: bool = False
-    """Encode words if the encoder or the features have any; otherwise the text is its only word."""
+    """Encode words if the encoder or the features have any; else the text counts as one word."""
     needs_patches: ClassVar[bool] = False
     needs_frames: bool = True
-    """It compares or mixes single frames; an encoder of whole clips gives none."""
+    """The method compares or mixes single frames, which encoders of whole clips do not have."""
     is_cross_encoder: ClassVar[bool] = False
-    """Text and video go through one network together: nothing can be prepared, and search uses the
+    """One network reads text and video together, so that nothing can be prepared; search uses the
     method only to rank a shortlist."""
     unit_features: bool = False
-    """Scale texts and frames to entries of about 1 first: for methods that add noise of a given
-    length, on towers whose features have another length than CLIP's."""
+    """Scale texts and frames to entries of about 1 first: for methods that add noise of a fixed
+    length to features of towers other than CLIP."""
     needs_ids: ClassVar[bool] = False
-    """``losses`` needs the identity of the videos (``VideoFeatures.ids``)."""
+    """``losses`` needs the ids of the videos (``VideoFeatures.ids``)."""
 
     config: Any
-    """Settings: a :class:`MethodConfig`, saved beside the weights."""
+    """A :class:`MethodConfig`, saved beside the weights."""
     loss: Any
-    """Module that :meth:`losses` applies to the scores; :meth:`build` sets its initial scale."""
+    """Module that :meth:`losses` applies to scores; :meth:`build` sets its initial scale."""
     tokenizer: Tokenizer | None = None
     """Converts texts to ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
     habits: EvaluationHabits = EvaluationHabits()
-    """Saved with the model."""
+    """Default evaluation settings, saved with the model."""
 
     def __init__(self, encoder: Encoder, config: Any) -> None:
         super().__init__()
@@ -102,42 +102,42 @@ class Method(nn.Module, ABC):
         ):
             if is_needed and not is_available:
                 raise ConfigError(
-                    f"{self.name} reads {what}, which {ENCODERS[encoder.family].title} does not "
-                    "give; choose a CLIP model or another method"
+                    f"{self.name} needs {what}, which {ENCODERS[encoder.family].title} does not "
+                    "return; choose a CLIP model or another method"
                 )
         self.encoder = encoder
         self.config = config
-        # Sampled evenly, at the size of the tower; 224 if the encoder reads stored features.
+        # 224 if the encoder reads stored features.
         self.frame_spec = FrameSpec(
             num_frames=config.num_frames, size=encoder.image_size or 224, resize=encoder.resize
         )
 
     @classmethod
     def build(cls: type[Built], config: Any, encoder: Encoder) -> Built:
-        """Create the method; its loss starts from the encoder's logit scale."""
+        """Create the method; the loss starts from the logit scale of the encoder."""
         method = cls(encoder, config)
         adopt_logit_scale(encoder, getattr(method, "loss", None))
         return method
 
     @final
     def encode_text(self, texts: str | Sequence[str] | Tokens | TextFeatures) -> TextFeatures:
-        """Encode texts, one row each, without any video.
+        """Encode texts, one row per text.
 
-        Strings are tokenised and encoded without gradients, on the model's device.
+        Strings are tokenised, and encoded without gradients on the device of the model.
         """
         if isinstance(texts, Tokens | TextFeatures):
             return self._encode_text(texts)
-        sentences = [texts] if isinstance(texts, str) else list(texts)
+        text_list = [texts] if isinstance(texts, str) else list(texts)
         with torch.no_grad():
-            return self._encode_text(self.tokenize(sentences).to(self.device))
+            return self._encode_text(self.tokenize(text_list).to(self.device))
 
     @final
     def encode_video(self, videos: VideoInput) -> VideoFeatures:
-        """Encode videos, one row each, without any text.
+        """Encode videos, one row per video.
 
         A video is a file, an array ``[frames, height, width, 3]`` or a tensor
-        ``[frames, 3, height, width]`` of uint8; a list is several. They are sampled by
-        ``frame_spec`` and encoded without gradients, on the model's device.
+        ``[frames, 3, height, width]`` of uint8; pass a list for several. Frames are sampled by
+        ``frame_spec``, and encoded without gradients on the device of the model.
         """
         if isinstance(videos, Clips | VideoFeatures):
             return self._encode_video(videos)
@@ -152,8 +152,8 @@ class Method(nn.Module, ABC):
     ) -> Float[Tensor, "texts videos"]:
         """Score every text with every video, in eval mode and without gradients.
 
-        Takes the inputs of :meth:`encode_text` and :meth:`encode_video`, or their results. A
-        model over stored features takes features only.
+        Arguments are those of :meth:`encode_text` and :meth:`encode_video`, or their results.
+        Models for stored features take features only.
         """
         has_towers = self.encoder.image_size is not None
         with evaluating(self), torch.no_grad():
@@ -177,7 +177,7 @@ class Method(nn.Module, ABC):
             )
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
-        """Encode tokens or features of texts; methods override this part of :meth:`encode_text`."""
+        """Encode tokens or features of texts; overridden by methods."""
         has_words = self.encoder.abilities.words
         if isinstance(texts, TextFeatures):
             has_words = texts.words is not None
@@ -188,7 +188,7 @@ class Method(nn.Module, ABC):
         return dataclasses.replace(features, sentence=unit_entries(features.sentence))
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        """Encode clips or features of videos; methods override this part of ``encode_video``."""
+        """Encode clips or features of videos; overridden by methods."""
         features = self.encoder.encode_video(videos, patches=self.needs_patches)
         if not self.unit_features:
             return features
@@ -198,8 +198,8 @@ class Method(nn.Module, ABC):
         """Tokenize texts with the tokenizer of the model."""
         if self.tokenizer is None:
             raise UsageError(
-                "texts are sentences but the method has no tokenizer: load it with eaglenet.load, "
-                "or set method.tokenizer"
+                "the method has no tokenizer for texts; load it with eaglenet.load, or set "
+                "method.tokenizer"
             )
         if max_length is None:
             return self.tokenizer(texts)
@@ -214,7 +214,7 @@ class Method(nn.Module, ABC):
         return Losses({"contrastive": self.loss(self.score(text, video), positives)})
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        """Return one unit vector per row for the shortlist: text, or mean of unit frames."""
+        """Return one unit vector per text or video for the shortlist: text, or mean frame."""
         if isinstance(features, TextFeatures):
             return F.normalize(features.sentence, dim=-1)
         return mean_pooling(features.frames, features.mask)
@@ -222,13 +222,13 @@ class Method(nn.Module, ABC):
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos frames"]:
-        """Score each frame with each text, to find the moment; padded frames get -inf.
+        """Return the score of each frame with each text, for moments; -inf for padding.
 
-        An encoder of whole clips has no frames: its vectors get the score of their clip.
+        With an encoder of whole clips, every vector has the score of its clip.
         """
         if not self.encoder.abilities.frames:
-            whole = self.score(text, video)[..., None].expand(-1, -1, video.mask.shape[1])
-            return whole.masked_fill(~video.mask[None], float("-inf"))
+            clip_scores = self.score(text, video)[..., None].expand(-1, -1, video.mask.shape[1])
+            return clip_scores.masked_fill(~video.mask[None], float("-inf"))
         sentence = F.normalize(text.sentence, dim=-1)
         frames = F.normalize(video.frames, dim=-1)
         scores = torch.einsum("td,vfd->tvf", sentence, frames)
@@ -237,7 +237,7 @@ class Method(nn.Module, ABC):
     def feature_seconds(
         self, features: VideoFeatures, clips: Clips
     ) -> Float[Tensor, "videos features"]:
-        """Time of each row of ``features.frames``: its frame's, or the middle of a whole clip."""
+        """Return the time of each vector of ``features.frames``; the middle of a whole clip."""
         if self.encoder.abilities.frames:
             return clips.seconds
         weights = clips.mask.to(clips.seconds.dtype)
@@ -253,12 +253,12 @@ class Method(nn.Module, ABC):
     def score_tile(self) -> tuple[int, int]:
         """Number of texts and videos per call of :meth:`score`; small if pairs need much memory.
 
-        With one vector per pair: on a CPU a tile should fit the cache, on a GPU launches dominate.
+        The default suits one vector per pair: it fits the cache of a CPU, and keeps a GPU busy.
         """
         return (256, 64) if self.device.type == "cuda" else (16, 64)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile the expensive modules of a training step in place; here the encoder."""
+        """Compile the expensive modules of a training step in place: by default the encoder."""
         self.encoder.compile(*args, **kwargs)
 
     @property
@@ -268,7 +268,7 @@ class Method(nn.Module, ABC):
 
 @contextmanager
 def evaluating(method: nn.Module) -> Iterator[None]:
-    """Switch all modules to eval mode, and back to their own mode afterwards."""
+    """Switch all modules to eval mode, and restore their modes afterwards."""
     modes = [(module, module.training) for module in method.modules()]
     method.eval()
     try:
@@ -279,13 +279,13 @@ def evaluating(method: nn.Module) -> Iterator[None]:
 
 
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
-    """Initialise a loss with the encoder's scale, which is then frozen because nothing reads it.
+    """Initialise a loss with the scale of the encoder, which is frozen because nothing reads it.
 
-    A softmax loss takes any encoder's scale. A sigmoid loss takes scale and bias together, from a
-    tower that was trained with both.
+    A softmax loss takes the scale of any encoder. A sigmoid loss takes scale and bias together,
+    from an encoder that was trained with both.
     """
-    scaled = cast(HasLogitScale, encoder)
-    scale, bias = scaled.logit_scale, scaled.logit_bias
+    scaled_encoder = cast(HasLogitScale, encoder)
+    scale, bias = scaled_encoder.logit_scale, scaled_encoder.logit_bias
     for value in (scale, bias):
         if value is not None:
             value.requires_grad_(False)
@@ -306,7 +306,7 @@ class MethodSpec:
     checked: str
     """One of: golden, reference loop, approximate from the abstract."""
     reads_experts: bool = False
-    """Reads folders of several experts; towers and adapters count as one expert."""
+    """True if it reads folders of several experts; an encoder counts as one expert."""
 
     @property
     def is_approximate(self) -> bool:

@@ -1,4 +1,4 @@
-"""CLIP4Clip: CLIP's towers, and four ways to make one video of its frames."""
+"""CLIP4Clip: the towers of CLIP with four heads that combine frames."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ from eaglenet.methods.tower_base import need_clip
 
 
 class TemporalLSTM(nn.Module):
-    """``g = LSTM(f) + f`` over the valid frames; a padded position keeps ``f`` (seqLSTM)."""
+    """``g = LSTM(f) + f`` over the real frames; padding keeps ``f`` (seqLSTM)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.lstm = nn.LSTM(dim, dim, batch_first=True)
 
     def forward(
-        self,
-        frames: Float[Tensor, "videos frames dim"],
-        mask: Bool[Tensor, "videos frames"],
+        self, frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames dim"]:
-        # Valid frames come first, in order. An LSTM only looks back, so the padding after them has
-        # no effect: the result of a packed sequence, without a device sync.
+        # Real frames come first, in order. An LSTM only looks back, so the padding after them has
+        # no effect: the result equals that of a packed sequence, without a device sync.
         order = (~mask).long().argsort(dim=1, stable=True)[..., None]
         outputs, _ = self.lstm(frames.take_along_dim(order, dim=1))
         outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
@@ -41,18 +39,18 @@ class TemporalLSTM(nn.Module):
 
 @register(CLIP4ClipConfig, paper="CLIP4Clip (Luo et al., Neurocomputing 2022)", checked="golden")
 class CLIP4Clip(Method):
-    r"""``s = cos(t, v)`` with ``v`` the unit mean of unit frames, seen through a temporal head.
+    r"""``s = cos(t, v)`` with ``v`` the unit mean of unit frames after a temporal head.
 
-    The heads ``lstm`` and ``transformer`` work on the video alone, so ``encode_video`` stores their
-    vector in ``VideoFeatures.video`` and leaves the frames as the encoder gave them. ``tight``
-    scores every pair with a cross encoder; its score is a logit, not a cosine.
+    The heads ``lstm`` and ``transformer`` depend on the video only, so ``encode_video`` stores
+    their vector in ``VideoFeatures.video``; the frames stay those of the encoder. ``tight`` scores
+    every pair with a cross-encoder; its score is a logit, not a cosine.
     """
 
     name = "clip4clip"
     config: CLIP4ClipConfig
 
     def __init__(self, encoder: Encoder, config: CLIP4ClipConfig) -> None:
-        # A mean over the vectors of a clip is a mean, whatever they stand for.
+        # A mean works for the vectors of any encoder.
         self.needs_frames = config.head != "mean"
         super().__init__(encoder, config)
         self.head: TemporalLSTM | TemporalTransformer | CrossEncoder | None
@@ -67,12 +65,12 @@ class CLIP4Clip(Method):
                 if config.head == "transformer"
                 else CrossEncoder(stack, dropout=config.dropout, score_bias=config.score_bias)
             )
-        # The cross encoder's score is a logit already: no temperature.
+        # The score of the cross-encoder is a logit already, without a temperature.
         self.loss = None if config.head == "tight" else SoftmaxLoss()
 
     @classmethod
     def build(cls, config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
-        """Create the method; ``stem="3d"`` changes CLIP's vision tower first."""
+        """Create the method; ``stem="3d"`` changes the vision tower of CLIP first."""
         if config.stem == "3d":
             need_clip(encoder, "clip4clip with stem=3d").vision.add_temporal_stem()
         return super().build(config, encoder)
@@ -84,7 +82,7 @@ class CLIP4Clip(Method):
         return features
 
     def _vector(self, video: VideoFeatures) -> Float[Tensor, "videos dim"]:
-        """One unit vector per video, stored by ``encode_video`` or computed from the frames."""
+        """Return one unit vector per video, stored or computed from the frames."""
         if video.video is not None:
             return F.normalize(video.video, dim=-1)
         frames = video.frames
@@ -94,7 +92,7 @@ class CLIP4Clip(Method):
 
     @property
     def score_tile(self) -> tuple[int, int]:
-        # One vector per video: few passes over the videos, whatever the number of texts.
+        # With one vector per video, few passes over the videos are best.
         if not isinstance(self.head, CrossEncoder):
             return (4096, 64)
         return (64, 64) if self.device.type == "cuda" else super().score_tile

@@ -1,4 +1,4 @@
-"""CLIP-ViP: proxy tokens carry what happens between frames through the vision tower."""
+"""CLIP-ViP: proxy tokens exchange information between frames in the vision tower."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from eaglenet.methods.tower_base import CosineMethod, freeze_frame_embedding
 class CLIPViPConfig(MethodConfig):
     """Settings of CLIP-ViP.
 
-    num_proxies: proxy tokens in all; the first is CLIP's class token.
-    num_positions: rows of the table of frame positions, stretched where a video has more or fewer
-        frames.
-    padding: ``official`` counts padded frames as real, as the authors' code does.
+    num_proxies: number of proxy tokens; the first is the class token of CLIP.
+    num_positions: number of frame positions, interpolated for videos with more or fewer frames.
+    padding: ``official`` counts padded frames as real, as the code of the authors does.
     """
 
     num_proxies: int = 4
@@ -36,14 +35,13 @@ class CLIPViPConfig(MethodConfig):
 
 @register(CLIPViPConfig, paper="CLIP-ViP (Xue et al., ICLR 2023)", checked="golden")
 class CLIPViP(CosineMethod):
-    """``s(t, v) = cos(t, v)`` with ``v`` the class token that saw the whole video.
+    """``s(t, v) = cos(t, v)`` with ``v`` the class token, which attends to the whole video.
 
-    ``VideoFeatures.video`` is that vector. A frame of its own has no class token here, so
-    ``frames`` are the means of their projected patches: they show moments and take no part in the
-    score.
+    ``VideoFeatures.video`` is that vector. Single frames have no class token, so ``frames`` are the
+    means of their projected patches, which are used for moments but not in the score.
 
     Paper: starts from plain CLIP (the authors start from a checkpoint trained on 100 million
-    videos). The scale of the logits may grow to 200.
+    videos). The logit scale may grow to 200.
     """
 
     name = "clipvip"
@@ -67,6 +65,6 @@ class CLIPViP(CosineMethod):
         return self.proxies.encode(self.encoder.vision, videos, all_frames=all_frames).features
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """The authors sum the two directions; the loss here is their mean, hence the weight."""
+        """Return the loss with weight 2: the authors add both directions, averaged here."""
         scores = self.score(text, video)
         return Losses({"contrastive": self.loss(scores, positives)}, {"contrastive": 2.0})

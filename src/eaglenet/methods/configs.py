@@ -1,6 +1,6 @@
-"""Settings shared by all methods, and those of the methods that compact models use.
+"""Base config of all methods, and configs of the methods of compact models.
 
-Does not import torch: compact models are opened without it.
+Does not import torch, because compact models are opened without it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eaglenet.core.settings import check_choices
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """Base of the settings of a method: plain values, saved beside the weights.
+    """Base of the configs of methods: plain values, saved beside the weights.
 
     num_frames: frames per video.
     """
@@ -37,13 +37,13 @@ class CLIP4ClipConfig(MethodConfig):
     """Settings of CLIP4Clip.
 
     head: ``mean`` (meanP, no parameters), ``lstm`` (seqLSTM), ``transformer`` (seqTransf) or
-        ``tight`` (tightTransf, a cross encoder over every pair).
-    num_positions: frames that a transformer head can take (``tight`` needs one more for the text).
-    pairs_at_once: pairs per batch of the cross encoder; limits memory, does not change scores.
-    score_bias: keep a constant in the scores of ``tight``, for converted official checkpoints.
-    stem: ``2d``, CLIP's own map of a patch, or ``3d``: patches are seen with the frames before and
-        after, inside CLIP's vision tower (its authors found it no better, and freeze nothing then:
-        ``training.freeze=none``).
+        ``tight`` (tightTransf, a cross-encoder over every pair).
+    num_positions: most frames of a transformer head (``tight`` needs one more for the text).
+    pairs_at_once: pairs per batch of the cross-encoder; limits memory, does not change scores.
+    score_bias: add a constant to the scores of ``tight``, for converted official checkpoints.
+    stem: ``2d``, the patch embedding of CLIP, or ``3d``, which also covers the frames before and
+        after. The authors found it no better; with it they freeze nothing
+        (``training.freeze=none``).
     """
 
     head: Literal["mean", "lstm", "transformer", "tight"] = "mean"
@@ -58,18 +58,18 @@ class CLIP4ClipConfig(MethodConfig):
 
 @dataclass(frozen=True)
 class WordFrameConfig(MethodConfig):
-    """Settings of WordFrame; the switches are its ablation.
+    """Settings of WordFrame; the switches are its ablations.
 
-    coarse: the cosine of text and mean frame is part of the score, and the rest starts at 0.
-        Off: the interaction alone, from the start; for untrained towers.
-    changes: add to each frame a map of the difference between its neighbours.
+    coarse: add the cosine of text and mean frame to the score; the interaction then starts at 0.
+        Off: the interaction only, for untrained towers.
+    changes: add a linear map of the difference of its neighbours to each frame.
     num_layers: blocks of self-attention over frames before words are matched; 0: none.
-    weighted: a small network weighs the words; off: all words weigh the same.
-    both_ways: frames are matched to words too, as in DRL. Off: a frame that matches no word does
-        not lower the score.
-    interaction: match words with frames; off: the coarse part and the bank alone.
+    weighted: weight the words by a small network; off: all words have the same weight.
+    both_ways: match frames with words too, as in DRL. Off: a frame that matches no word does not
+        lower the score.
+    interaction: match words with frames; off: the cosine and the hubness bank only.
     bank, bank_weight: size of the hubness bank of training texts (0: none), and its weight.
-    token_shift: the last two visual blocks of a CLIP tower exchange tokens with neighbour frames.
+    token_shift: the last two visual blocks of a CLIP tower exchange tokens with adjacent frames.
     """
 
     coarse: bool = True
@@ -90,7 +90,7 @@ class WordFrameConfig(MethodConfig):
             raise ConfigError(f"num_layers is {self.num_layers}; it must be 0 or more")
         if self.bank < 0 or self.bank_weight < 0:
             raise ConfigError(
-                f"bank is {self.bank}, bank_weight {self.bank_weight}; both must be 0 or more"
+                f"bank is {self.bank} and bank_weight is {self.bank_weight}; both must be 0 or more"
             )
         if not self.interaction and not self.coarse:
-            raise ConfigError("interaction and coarse are both off: the score would be empty")
+            raise ConfigError("interaction and coarse are both off; switch on at least one of them")

@@ -1,4 +1,4 @@
-"""DRL: words and frames interact, each weighted by how much it counts (WTI)."""
+"""DRL: weighted token-wise interaction (WTI) of words and frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eaglenet.methods.configs import MethodConfig
 
 
 def _standardise(values: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens dim"]:
-    """Zero mean and unit sample variance per channel; 1e-12 keeps a constant channel finite."""
+    """Scale channels to zero mean and unit sample variance; constant channels stay finite."""
     centred = values - values.mean(dim=0)
     variance = centred.square().sum(dim=0) / max(len(values) - 1, 1)
     return centred / (variance + 1e-12).sqrt()
@@ -53,11 +53,12 @@ def channel_decorrelation_loss(
     off_diagonal_weight: float = 0.0,
     padding: Padding = "masked",
 ) -> Float[Tensor, ""]:
-    r"""Loss that makes each channel of matched word and frame tokens correlate only with itself.
+    r"""Return a loss that lets each channel of matched tokens correlate only with itself.
 
     Each valid word is matched with its most similar frame and each valid frame with its most
-    similar word. With standardised channels, :math:`c^1` weighs the word matches by
-    :math:`\alpha`, :math:`c^2` the frame matches by :math:`\beta`, both over the number of pairs;
+    similar word. With standardised channels, :math:`c^1` weights the word matches by
+    :math:`\alpha`, :math:`c^2` the frame matches by :math:`\beta`, both divided by the number of
+    pairs:
 
     .. math:: L = w_d \sum_k (c_{kk} - 1)^2 + w_o \sum_{k \ne l} c_{kl}^2,
         \quad c = (c^1 + c^2) / 2
@@ -90,11 +91,11 @@ def channel_decorrelation_loss(
 class DRLConfig(MethodConfig):
     """Settings of DRL.
 
-    decorrelation: weight of the channel decorrelation loss (CDCR); 0 leaves it out.
-    diagonal_weight, off_diagonal_weight: of the entries of its correlation matrix (the authors:
-        0.14 for ViT-B/32 and 0.11 for ViT-B/16, and 0).
-    padding: ``official`` counts padded words and frames as cosines of 0 in the maxima, as the
-        authors' code does; ``masked`` leaves them out.
+    decorrelation: weight of the channel decorrelation loss (CDCR); 0: off.
+    diagonal_weight, off_diagonal_weight: weights of the entries of its correlation matrix (the
+        authors use 0.14 for ViT-B/32 and 0.11 for ViT-B/16 on the diagonal, and 0 elsewhere).
+    padding: ``official`` counts padded words and frames as cosines of 0 in the maxima, as the code
+        of the authors does; ``masked`` leaves them out.
     """
 
     num_layers: int = 4
@@ -113,8 +114,8 @@ class DRL(Method):
     .. math:: s = \tfrac12 \Big[ \sum_i \alpha_i \max_m C_{im} + \sum_m \beta_m \max_i C_{im} \Big],
         \quad C_{im} = \hat w_i \cdot \hat g_m
 
-    ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no
-    words, the sentence is the only word: its weight is 1 and the word network is idle.
+    ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With text features without words, the
+    text is the only word, with weight 1.
     """
 
     name = "drl"
@@ -161,14 +162,11 @@ class DRL(Method):
         return Losses(terms, {"decorrelation": self.config.decorrelation})
 
     def _decorrelation(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: RightPairs,
+        self, text: TextFeatures, video: VideoFeatures, positives: RightPairs
     ) -> Float[Tensor, ""]:
         words, words_mask = words_or_sentence(text)
-        own = first_right_video(positives)
-        tokens, mask = self._tokens(video)[own], video.mask[own]
+        right_videos = first_right_video(positives)
+        tokens, mask = self._tokens(video)[right_videos], video.mask[right_videos]
         return channel_decorrelation_loss(
             words,
             self.word_weights(words, words_mask),

@@ -40,15 +40,15 @@ from eaglenet.methods.configs import MethodConfig
 
 @dataclass(frozen=True)
 class EagleNetConfig(MethodConfig):
-    """One field per choice of the paper, its ablations or the released code.
+    """Settings of EagleNet: one field per choice of the paper, its ablations or the released code.
 
-    The defaults are the paper's. ``docs/reference/paper_map.md`` lists the source of each.
+    Defaults follow the paper. ``docs/reference/paper_map.md`` lists the source of each.
     """
 
     dim: int = 512
     mask_frames: bool = True  # ignore padded frames; the released code treats them as real
-    unit_features: bool = False  # normalise texts and frames; for towers other than CLIP's
-    token_shift: bool = False  # last two visual blocks swap tokens with neighbour frames
+    unit_features: bool = False  # normalise texts and frames; for towers other than CLIP
+    token_shift: bool = False  # last two visual blocks exchange tokens with adjacent frames
 
     # Stochastic text
     num_candidates: int = 20
@@ -57,13 +57,13 @@ class EagleNetConfig(MethodConfig):
     noise_seed: int = 0  # seed of the evaluation noise
     support: SupportMode = "pair"  # training needs elementwise, as in the recipes
 
-    # Fine-grained relationship learning; off: one random candidate per pair, in evaluation the best
+    # Fine-grained relationship learning; off: one random candidate per pair, the best at inference
     relation_learning: bool = True
     graph: GraphKind = "rgat"
     num_layers: int = 2
     num_heads: int = 4
     head_size: HeadSize = "full"
-    shared_residual: bool = False  # one head's W_out, added to every head
+    shared_residual: bool = False  # W_out has the width of one head, added to every head
     frame_edges: bool = True
     frame_position: bool = True
     negative_slope: float = 0.1
@@ -75,11 +75,11 @@ class EagleNetConfig(MethodConfig):
     # Energy-aware matching; None: off
     energy: Literal["cosine", "bilinear", "mlp"] | None = "bilinear"
     energy_pooling: EnergyPooling = "mean"
-    energy_bias: bool = False  # of the bilinear map; the output bias of the MLP
+    energy_bias: bool = False  # bias of the bilinear map, or output bias of the MLP
     energy_penalty: float = 1.0  # c of the magnitude penalty
     energy_in_batch: bool = False
     energy_support_weight: float = 0.0
-    num_chains: int = 0  # sampled pairs per batch, B' of algorithm 1; 0: one for each text
+    num_chains: int = 0  # sampled pairs per batch, B' of algorithm 1; 0: one per text
     langevin_steps: int = 20
     langevin_step_size: float = 1.0
     langevin_noise: float = 0.005
@@ -91,8 +91,8 @@ class EagleNetConfig(MethodConfig):
 
     # Losses
     loss: Literal["sigmoid", "softmax"] = "sigmoid"
-    initial_temperature: float = 4.77  # of the sigmoid loss, like the bias: for trained CLIP;
-    initial_bias: float = -12.93  # too sharp for untrained towers
+    initial_temperature: float = 4.77  # of the sigmoid loss, as the bias; for trained CLIP,
+    initial_bias: float = -12.93  # too large for untrained towers
     support_weight: float = 0.8
     energy_weight: float = 1.0
 
@@ -104,18 +104,18 @@ class EagleNetConfig(MethodConfig):
 
     @classmethod
     def paper(cls, **changes: Any) -> EagleNetConfig:
-        """The configuration of the paper's equations.
+        """Return the config of the equations of the paper.
 
-        To train, add ``support="elementwise"`` as the recipes do (`layers.stochastic_text`).
+        For training, add ``support="elementwise"`` as the recipes do (`layers.stochastic_text`).
         """
         return cls(**changes)
 
     @classmethod
     def released(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:
-        """The configuration of the authors' script for a dataset."""
+        """Return the config of the released script for a dataset."""
         if dataset not in RELEASED_SCRIPTS:
             names = ", ".join(RELEASED_SCRIPTS)
-            raise UnknownNameError(f"no released script for {dataset!r} (known: {names})")
+            raise UnknownNameError(f"no released script for {dataset!r}; use one of: {names}")
         return replace(_RELEASED, **{**RELEASED_SCRIPTS[dataset], **changes})
 
 
@@ -142,8 +142,8 @@ RELEASED_FRAMES: dict[str, Any] = {
     "short": "zeros",
     "square_pixels": True,
 }
-"""Frames as the authors read them, as changes to a `FrameSpec`: every int(rate)-th frame, zeros
-(after normalisation) where there are too few, the pixel aspect ignored."""
+"""Frame sampling of the released code, as changes to a `FrameSpec`: every int(rate)-th frame,
+padding by zeros after normalisation, the pixel aspect ignored."""
 
 RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
     "msrvtt-b32": {"energy": "mlp", "frame_position": False},
@@ -160,12 +160,12 @@ ChainNoise = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Matching:
-    """Intermediate results of all pairs."""
+    """Intermediate results for all pairs."""
 
     text: Float[Tensor, "texts videos dim"]
-    """The enriched text of each pair (the random candidate without relation learning)."""
+    """Enriched text of each pair (without relation learning: the random candidate)."""
     pooled: Float[Tensor, "texts videos dim"]
-    """The frames of each video, pooled with the enriched text as the query."""
+    """Frames of each video, pooled with the enriched text as the query."""
     radius: Float[Tensor, "texts videos dim"]
     scores: Float[Tensor, "texts videos"]
 
@@ -178,14 +178,14 @@ class Matching:
 class EagleNet(Method):
     """Fine-grained relationship learning, energy-aware matching and the sigmoid loss.
 
-    A text draws candidates within a radius that each video sets; a graph over the texts and the
-    frames weighs them; the weighted text ``t_gen`` pools the frames and is compared with the
-    result. The energy part works in training only.
+    Candidates are drawn around a text, within a radius that depends on the video. A graph over
+    candidates and frames weights them. The weighted text ``t_gen`` pools the frames and is compared
+    with the result. The energy is used in training only.
     """
 
     name = "eaglenet"
     config: EagleNetConfig
-    # All candidates and frames of a pair, once per relation: 260 kB in the paper's size.
+    # A pair takes 260 kB in the size of the paper: all candidates and frames, per relation.
     score_tile = (16, 64)
     noise: Tensor
 
@@ -193,8 +193,8 @@ class EagleNet(Method):
         super().__init__(encoder, config)
         if encoder.dim != config.dim:
             raise ConfigError(
-                f"the encoder gives features of width {encoder.dim}, the configuration says dim "
-                f"{config.dim}; use replace(config, dim={encoder.dim})"
+                f"the features of the encoder have width {encoder.dim}, but dim is {config.dim}; "
+                f"use replace(config, dim={encoder.dim})"
             )
         self.unit_features = config.unit_features
         self.stochastic = StochasticText(config.num_frames, config.dim, bias=config.radius_bias)
@@ -221,7 +221,7 @@ class EagleNet(Method):
         self.energy, self.replay = None, None
         self.run_chain = ChainRunner()
         if config.energy is not None:
-            # The MLP's output bias only learns through the magnitude penalty.
+            # The output bias of the MLP learns only through the magnitude penalty.
             bias = config.energy_bias and (config.energy != "mlp" or config.energy_penalty > 0)
             self.energy = ENERGIES[config.energy](
                 config.dim, pooling=config.energy_pooling, bias=bias
@@ -244,10 +244,7 @@ class EagleNet(Method):
 
     @classmethod
     def build(cls, config: EagleNetConfig, encoder: Encoder) -> EagleNet:
-        """Create the method. With ``token_shift`` the last two visual blocks exchange tokens.
-
-        The encoder's own logit scale is frozen: the loss owns its temperature.
-        """
+        """Create the method; with ``token_shift``, the last two visual blocks exchange tokens."""
         last = encoder.num_blocks
         if last:
             encoder.set_token_shift((last - 2, last - 1) if config.token_shift else ())
@@ -256,37 +253,34 @@ class EagleNet(Method):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the encoder, the graph and the pooling in place."""
         super().compile(*args, **kwargs)
-        # Dropout with the generator's numbers, so that compiled and plain steps agree.
-        own_noise = {"options": {"fallback_random": True}, **kwargs}
-        self.pooling.compile(*args, **own_noise)
+        # Dropout draws from the default generator, so that compiled and plain steps agree.
+        options = {"options": {"fallback_random": True}, **kwargs}
+        self.pooling.compile(*args, **options)
         if self.graph is not None:
-            self.graph.compile(*args, **own_noise)
+            self.graph.compile(*args, **options)
 
     def reseed(self, seed: int) -> None:
-        """Draw other evaluation noise; a new model has that of ``config.noise_seed``."""
+        """Replace the evaluation noise; a new model has that of ``config.noise_seed``."""
         generator = torch.Generator().manual_seed(seed)
         noise = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
         self.noise.copy_(noise)
 
     def score(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        noise: Float[Tensor, "..."] | None = None,
+        self, text: TextFeatures, video: VideoFeatures, noise: Float[Tensor, "..."] | None = None
     ) -> Float[Tensor, "texts videos"]:
-        """Cosine of enriched text and pooled video.
+        """Return the cosine of enriched text and pooled video.
 
         Args:
-            noise: candidate noise ``[candidates, dim]`` for all pairs or
+            noise: noise of candidates, ``[candidates, dim]`` for all pairs or
                 ``[texts, videos, candidates, dim]``; by default the noise stored with the model,
-                so that a score depends on its pair alone.
+                so that a score depends on its pair only.
         """
         return self.match(text, video, self.noise if noise is None else noise).scores
 
     def match(
         self, text: TextFeatures, video: VideoFeatures, noise: Float[Tensor, "..."]
     ) -> Matching:
-        """Enriched texts, pooled videos, radii and scores of all pairs."""
+        """Return enriched texts, pooled videos, radii and scores of all pairs."""
         sentence, frames, mask = text.sentence, video.frames, self.frame_mask(video)
         radius = self.stochastic.radius(sentence, frames, mask)
         candidates = self.stochastic.candidates(sentence, radius, noise.to(sentence.dtype))
@@ -311,13 +305,13 @@ class EagleNet(Method):
         chain_noise: ChainNoise | None = None,
         generator: torch.Generator | None = None,
     ) -> Losses:
-        """``L(t_gen, v) + lambda_sup L(t_sup, v) + lambda_eam L_eam`` (paper eqs. 17, 19).
+        """Return ``L(t_gen, v) + lambda_sup L(t_sup, v) + lambda_eam L_eam`` (paper eqs. 17, 19).
 
         Args:
             noise: as in :meth:`score`; by default fresh noise for each pair.
-            chain_start: text ``[pairs, dim]`` and frames ``[pairs, frames, dim]`` where the
-                Langevin chains start, instead of rows of the replay buffer.
-            chain_noise: standard normal noise of every step, see :func:`eaglenet.energy.sample`.
+            chain_start: starts of the Langevin chains, text ``[pairs, dim]`` and frames
+                ``[pairs, frames, dim]``, instead of rows of the replay buffer.
+            chain_noise: standard normal noise of every step; see :func:`.langevin.sample`.
             generator: source of all noise; by default the generator of the device.
         """
         config = self.config
@@ -340,11 +334,11 @@ class EagleNet(Method):
             terms["energy"] = self._energy_loss(text.sentence, video, matching, positives, **chain)
             weights["energy"] = config.energy_weight
             if config.energy_support_weight > 0:
-                own_video = first_right_video(positives)
-                rows = torch.arange(len(text), device=own_video.device)
-                own_support = F.normalize(support[rows, own_video], dim=-1)
+                right_videos = first_right_video(positives)
+                texts = torch.arange(len(text), device=right_videos.device)
+                right_support = F.normalize(support[texts, right_videos], dim=-1)
                 terms["energy_support"] = self._energy_loss(
-                    own_support, video, matching, positives, **chain
+                    right_support, video, matching, positives, **chain
                 )
                 weights["energy_support"] = config.energy_support_weight
         return Losses(terms, weights)
@@ -352,14 +346,14 @@ class EagleNet(Method):
     def pair_noise(
         self, text: TextFeatures, video: VideoFeatures, seed: int
     ) -> Float[Tensor, "texts videos candidates dim"]:
-        """Separate evaluation noise for each pair, as in the authors' code."""
+        """Return separate evaluation noise for each pair, as in the released code."""
         keys = row_keys(text.sentence), row_keys(video.frames)
         return pair_noise(*keys, *self.noise.shape, prior=self.config.prior, seed=seed)
 
     def draw_candidate_noise(
         self, num_texts: int, num_videos: int, like: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Fresh noise for every pair; without a graph, for one candidate each."""
+        """Draw noise for every pair; without a graph, for one candidate per pair."""
         config = self.config
         count = config.num_candidates if self.graph is not None else 1
         return draw_noise(
@@ -374,7 +368,7 @@ class EagleNet(Method):
         )
 
     def frame_mask(self, video: VideoFeatures) -> Bool[Tensor, "videos frames"] | None:
-        """Mask of the real frames; None if padding counts too, as in the released code."""
+        """Return the mask of real frames; None if padding counts, as in the released code."""
         num_frames = video.frames.shape[1]
         if num_frames > self.config.num_frames:
             raise too_many_frames(num_frames, self.config.num_frames)
@@ -385,7 +379,7 @@ class EagleNet(Method):
         candidates: Float[Tensor, "texts videos candidates dim"],
         pooled: Float[Tensor, "texts videos dim"],
     ) -> Float[Tensor, "texts videos dim"]:
-        """The candidate nearest to the pooled video by cosine."""
+        """Return the candidate that is nearest to the pooled video by cosine."""
         if candidates.shape[2] == 1:
             return candidates[:, :, 0]
         best = F.cosine_similarity(candidates, pooled[:, :, None], dim=-1).argmax(dim=-1)
@@ -394,7 +388,7 @@ class EagleNet(Method):
     def pair_energies(
         self, sentence: Float[Tensor, "texts dim"], video: VideoFeatures, matching: Matching
     ) -> Float[Tensor, "texts videos"]:
-        """``E(t, F)`` of every pair; ``E(t, v)`` with the pooled video for global pooling."""
+        """Return ``E(t, F)`` of every pair; with global pooling, ``E(t, v)``."""
         if self.energy is None:
             raise ConfigError("this model has no energy; build it with energy='bilinear'")
         if self.config.energy_pooling != "global":

@@ -1,4 +1,4 @@
-"""GLSCL: a parameter-free global similarity, and local concepts that only training looks at."""
+"""GLSCL: a parameter-free global similarity, and local concepts for training."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from eaglenet.methods.configs import MethodConfig
 class GLSCLConfig(MethodConfig):
     """Settings of GLSCL.
 
-    num_concepts: learned queries that texts and videos share.
-    num_decoder_layers, num_decoder_heads, feed_forward: of the decoder over them; None takes as
-        many heads as the temporal transformer has.
-    temperature: of the frames' softmax.
-    local_weight: of the concepts' score in training; local_at_inference: add it at inference too
-        (the official evaluation leaves it out).
-    consistency, target: weight of the agreement of matched concepts, and its aim (the authors'
-        scripts: 0.02 for MSR-VTT, 0.005 for DiDeMo, ActivityNet and MSVD).
+    num_concepts: number of learned queries that texts and videos share.
+    num_decoder_layers, num_decoder_heads, feed_forward: size of their decoder; None: as many heads
+        as the temporal transformer.
+    temperature: temperature of the softmax over frames.
+    local_weight: weight of the score of concepts in training.
+    local_at_inference: add that score at inference too (the official evaluation does not).
+    consistency, target: weight and target of the agreement of matched concepts (the authors use
+        the weight 0.02 for MSR-VTT, 0.005 for DiDeMo, ActivityNet and MSVD).
     diversity, margin: weight and margin of the difference between concepts.
-    padding: ``official`` lets concepts read padded words and frames, as the authors' code does.
+    padding: ``official`` lets concepts read padded words and frames, as the code of the authors.
     """
 
     num_concepts: int = 8
@@ -61,12 +61,12 @@ class GLSCL(Method):
     .. math:: s_g = \cos\Big(t, \sum_m a_m g_m\Big), \quad a = \mathrm{softmax}_m(t \cdot g_m / 3),
         \qquad s_l = \frac1N \sum_n \hat T_n \cdot \hat V_n
 
-    ``g`` are frames after the temporal transformer, ``T_n`` and ``V_n`` what one decoder with
-    shared queries reads of words and frames. No vector of a pair is ever made: with the Gram
+    ``g`` are frames after the temporal transformer; ``T_n`` and ``V_n`` are the outputs of one
+    decoder with shared queries for words and frames. Vectors per pair are not needed: with the Gram
     matrix ``G`` of a video, ``|sum a g|^2 = a^T G a``. ``encode_video`` stores ``g``, then ``V`` in
-    ``VideoFeatures.tokens``. A sentence without words is its only word.
+    ``VideoFeatures.tokens``. A text without words counts as one word.
 
-    Paper: padded frames weigh nothing in ``s_g``, in the official code too.
+    Paper: padded frames have no weight in ``s_g``, as in the official code.
     """
 
     name = "glscl"
@@ -104,14 +104,16 @@ class GLSCL(Method):
     def concepts(
         self, memory: Float[Tensor, "sets tokens dim"], mask: Bool[Tensor, "sets tokens"]
     ) -> Float[Tensor, "sets concepts dim"]:
-        """Unit concepts that the shared queries read from words or frames."""
+        """Return the unit concepts of words or frames."""
         mask = visible(mask, self.config.padding)
-        # Attention over nothing would be NaN: a set without a valid token reads all of them.
-        hidden = ~mask & mask.any(dim=1, keepdim=True)
+        # A set without a valid token reads all tokens; attention over nothing would be NaN.
+        is_ignored = ~mask & mask.any(dim=1, keepdim=True)
         queries = self.queries.expand(len(memory), -1, -1)
-        return F.normalize(self.decoder(queries, memory, memory_key_padding_mask=hidden), dim=-1)
+        return F.normalize(
+            self.decoder(queries, memory, memory_key_padding_mask=is_ignored), dim=-1
+        )
 
-    def _parts(
+    def _frames_and_concepts(
         self, video: VideoFeatures
     ) -> tuple[Float[Tensor, "videos frames dim"], Float[Tensor, "videos concepts dim"]]:
         if video.tokens is None:
@@ -130,7 +132,7 @@ class GLSCL(Method):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"],
     ) -> Float[Tensor, "texts videos"]:
-        """Cosine of text and the frames it attends to, through the Gram matrix of each video."""
+        """Return the cosine of text and attended frames, through the Gram matrix of each video."""
         products = torch.einsum("td,vfd->tvf", sentence, frames)
         weights = masked_softmax(products / self.config.temperature, mask)
         along = (weights * products).sum(dim=-1)
@@ -140,7 +142,7 @@ class GLSCL(Method):
         return along / lengths
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        frames, concepts = self._parts(video)
+        frames, concepts = self._frames_and_concepts(video)
         scores = self.global_scores(text.sentence, frames, video.mask)
         if not self.config.local_at_inference:
             return scores
@@ -148,23 +150,23 @@ class GLSCL(Method):
         return scores + self.config.local_weight * local
 
     def _local_scores(
-        self,
-        text: Float[Tensor, "texts concepts dim"],
-        video: Float[Tensor, "videos concepts dim"],
+        self, text: Float[Tensor, "texts concepts dim"], video: Float[Tensor, "videos concepts dim"]
     ) -> Float[Tensor, "texts videos"]:
         return text.flatten(1) @ video.flatten(1).T / text.shape[1]
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        frames, of_video = self._parts(video)
-        of_text = self.concepts(*words_or_sentence(text))
+        frames, video_concepts = self._frames_and_concepts(video)
+        text_concepts = self.concepts(*words_or_sentence(text))
         scores = self.global_scores(text.sentence, frames, video.mask)
-        scores = scores + self.config.local_weight * self._local_scores(of_text, of_video)
-        own = of_video[first_right_video(positives)]
+        scores = scores + self.config.local_weight * self._local_scores(
+            text_concepts, video_concepts
+        )
+        matched_concepts = video_concepts[first_right_video(positives)]
         return Losses(
             {
                 "contrastive": self.loss(scores, positives),
-                "consistency": self._consistency(of_text, own),
-                "diversity": self._diversity(of_video),
+                "consistency": self._consistency(text_concepts, matched_concepts),
+                "diversity": self._diversity(video_concepts),
             },
             {"diversity": self.config.diversity},
         )
@@ -172,21 +174,22 @@ class GLSCL(Method):
     def _consistency(
         self, text: Float[Tensor, "pairs concepts dim"], video: Float[Tensor, "pairs concepts dim"]
     ) -> Float[Tensor, ""]:
-        """Equal means, and an agreement of matched concepts near ``target``.
+        """Return a loss for equal means and an agreement of matched concepts near ``target``.
 
-        The inner sum over the batch is divided by the number of concepts, as in the released code.
+        The sum over the batch is divided by the number of concepts, as in the released code.
         """
         means = F.mse_loss(video.mean(dim=0), text.mean(dim=0))
         agreement = (video * text).sum(dim=(0, 2)) / text.shape[1]
-        spread: Tensor = (agreement - self.config.target).square().sum()
-        return means + self.config.consistency * spread
+        deviation: Tensor = (agreement - self.config.target).square().sum()
+        return means + self.config.consistency * deviation
 
     def _diversity(self, video: Float[Tensor, "videos concepts dim"]) -> Float[Tensor, ""]:
-        """Margin ranking of the concepts' mean similarity: each nearest to itself."""
+        """Return the margin ranking loss by which each concept is most similar to itself."""
         similarity = (video @ video.transpose(1, 2)).mean(dim=0)
         count = len(similarity)
-        own = similarity.diagonal()
+        diagonal = similarity.diagonal()
         margin = self.config.margin
-        over = (margin + similarity - own[:, None]).relu() + (margin + similarity - own).relu()
-        is_other = ~torch.eye(count, dtype=torch.bool, device=over.device)
-        return over[is_other].sum() / max(count * (count - 1), 1)
+        excess = (margin + similarity - diagonal[:, None]).relu()
+        excess = excess + (margin + similarity - diagonal).relu()
+        is_other = ~torch.eye(count, dtype=torch.bool, device=excess.device)
+        return excess[is_other].sum() / max(count * (count - 1), 1)

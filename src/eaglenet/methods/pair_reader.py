@@ -1,8 +1,8 @@
-"""PairReader: a small transformer reads the words of a text and the frames of a video together.
+"""PairReader: a small cross-encoder over the words of a text and the frames of a video.
 
-It follows the idea of VEDJE (2026), a cross-encoder of some 30 million weights that ranks a
-shortlist again over frame tokens that are stored. The construction is this project's own: the
-authors' code was not at hand, and nothing here was copied from it.
+It follows the idea of VEDJE (2026), a cross-encoder of some 30 million weights that reranks a
+shortlist from stored frame tokens. The architecture was designed in this project, without the code
+of the authors.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from eaglenet.losses import SoftmaxLoss, cross_entropy
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 
-START = 0.002
-"""Deviation of the weights of the last layer: the first scores are the towers' own."""
+INITIAL_DEVIATION = 0.002
+"""Initial deviation of the weights of the last layer; small, so that training starts from the
+scores of the towers."""
 
 
 @dataclass(frozen=True)
 class PairReaderConfig(MethodConfig):
     """Settings of PairReader; the defaults have 29 million weights on towers of width 512.
 
-    hidden_dim, num_layers, num_heads: of the transformer. num_words: longest text, in tokens.
-    num_negatives: videos per text, and texts per video, that training reads beside the right ones:
-        those with the highest cosines. pairs_at_once: pairs that are read in one call.
+    num_words: longest text, in tokens.
+    hidden_dim, num_layers, num_heads: size of the transformer.
+    num_negatives: wrong videos per text, and wrong texts per video, in training: those with the
+        highest cosines.
+    pairs_at_once: pairs per call of the transformer.
     """
 
     num_words: int = 77
@@ -55,17 +58,16 @@ class PairReaderConfig(MethodConfig):
     checked="reference loop",
 )
 class PairReader(Method):
-    r"""The cosine of sentence and mean frame, plus what the pair says when it is read as a whole.
+    r"""Cosine of text and mean frame, plus the output of a cross-encoder over the pair.
 
     .. math:: s(t, v) = \cos(t, \bar v) + r_{t,v}, \quad
         r = w^\top\,\mathrm{QuickGELU}(W\,\mathrm{LN}(h_0)), \quad
         h = T(\mathrm{LN}([A t;\; B f_1 \dots B f_M;\; A w_1 \dots A w_N] + P))
 
-    with unit vectors t, f and w of the sentence, the frames and the words, linear maps A and B, and
-    learned positions P. It needs no more of a
-    video than the frame features that every store has, so that any store of its towers can be
-    ranked with it. Training compares each text with its videos and those of the highest cosines,
-    and each video with texts alike: what a shortlist holds.
+    with unit vectors t, f and w of the text, the frames and the words, linear maps A and B, and
+    learned positions P. It needs only the frame features that every store has, so that any store
+    of its towers can be ranked with it. Training compares each text with its videos and with those
+    of the highest cosines, as in a shortlist, and each video with texts likewise.
     """
 
     name = "pair_reader"
@@ -90,7 +92,7 @@ class PairReader(Method):
         self.norm = nn.LayerNorm(dim)
         self.hidden = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, 1, bias=False)
-        nn.init.normal_(self.output.weight, std=START)
+        nn.init.normal_(self.output.weight, std=INITIAL_DEVIATION)
         self.loss = SoftmaxLoss()
 
     @property
@@ -115,19 +117,19 @@ class PairReader(Method):
         rows: Int[Tensor, "pairs"],
         columns: Int[Tensor, "pairs"],
     ) -> Float[Tensor, "pairs"]:
-        """Return what reading text ``rows[i]`` with video ``columns[i]`` adds to its cosine."""
+        """Return the cross-encoder output of text ``rows[i]`` with video ``columns[i]``."""
         words, words_mask = self._text_tokens(text)
         frames = self._frame_tokens(video)
         size = self.config.pairs_at_once
-        parts = []
-        for own, other in zip(rows.split(size), columns.split(size), strict=True):
-            # The sentence, the frames, the words: the first one is read out.
-            tokens = torch.cat([words[own, :1], frames[other], words[own, 1:]], dim=1)
+        outputs = []
+        for texts, videos in zip(rows.split(size), columns.split(size), strict=True):
+            # The text, the frames, the words; the output is that of the text.
+            tokens = torch.cat([words[texts, :1], frames[videos], words[texts, 1:]], dim=1)
             is_real = torch.cat(
-                [words_mask[own, :1], video.mask[other], words_mask[own, 1:]], dim=1
+                [words_mask[texts, :1], video.mask[videos], words_mask[texts, 1:]], dim=1
             )
-            parts.append(self._read_out(self.dropout(tokens), is_real))
-        return torch.cat(parts) if parts else words.new_zeros(0)
+            outputs.append(self._read_out(self.dropout(tokens), is_real))
+        return torch.cat(outputs) if outputs else words.new_zeros(0)
 
     def _read_out(
         self, tokens: Float[Tensor, "pairs tokens dim"], mask: Bool[Tensor, "pairs tokens"]
@@ -139,18 +141,18 @@ class PairReader(Method):
     def _text_tokens(
         self, text: TextFeatures
     ) -> tuple[Float[Tensor, "texts tokens dim"], Bool[Tensor, "texts tokens"]]:
-        """Tokens of the sentence and of its words, and which are real."""
+        """Return the tokens of the text and of its words, and the mask of real ones."""
         words, mask = words_or_sentence(text)
         if words.shape[1] > self.config.num_words:
             raise ConfigError(
-                f"texts of {words.shape[1]} tokens, there are positions for "
-                f"{self.config.num_words}; raise num_words or cut the texts"
+                f"texts have {words.shape[1]} tokens, but num_words is {self.config.num_words}; "
+                "increase num_words, or shorten the texts"
             )
         vectors = F.normalize(torch.cat([text.sentence[:, None], words], dim=1), dim=-1)
-        begin = 1 + self.config.num_frames
+        first = 1 + self.config.num_frames
         positions = self.stack.positions
-        own_positions = torch.cat([positions[:1], positions[begin : begin + words.shape[1]]])
-        tokens: Tensor = self.text_norm(self.text_map(vectors) + own_positions)
+        text_positions = torch.cat([positions[:1], positions[first : first + words.shape[1]]])
+        tokens: Tensor = self.text_norm(self.text_map(vectors) + text_positions)
         return tokens, torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
 
     def _frame_tokens(self, video: VideoFeatures) -> Float[Tensor, "videos frames dim"]:
@@ -164,25 +166,27 @@ class PairReader(Method):
         return tokens
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """Contrastive loss of the cosines, and of the whole scores among the nearest pairs."""
+        """Return the contrastive loss of the cosines, and of the scores among the nearest pairs."""
         coarse = self._coarse(text, video)
         size = 1 + self.config.num_negatives
         videos = nearest(coarse, positives, size)
         texts = nearest(coarse.T, positives.T, size)
         rows = torch.arange(len(text), device=coarse.device)[:, None].expand_as(videos)
         columns = torch.arange(len(video), device=coarse.device)[:, None].expand_as(texts)
-        pairs = torch.cat([rows.flatten(), texts.flatten()])
-        others = torch.cat([videos.flatten(), columns.flatten()])
-        scores = self.loss.scale() * (coarse[pairs, others] + self.read(text, video, pairs, others))
-        of_texts, of_videos = scores.split([videos.numel(), texts.numel()])
-        both = cross_entropy(of_texts.view_as(videos), positives.gather(1, videos))
-        both = both + cross_entropy(of_videos.view_as(texts), positives.T.gather(1, texts))
+        text_rows = torch.cat([rows.flatten(), texts.flatten()])
+        video_rows = torch.cat([videos.flatten(), columns.flatten()])
+        scores = self.loss.scale() * (
+            coarse[text_rows, video_rows] + self.read(text, video, text_rows, video_rows)
+        )
+        text_scores, video_scores = scores.split([videos.numel(), texts.numel()])
+        both = cross_entropy(text_scores.view_as(videos), positives.gather(1, videos))
+        both = both + cross_entropy(video_scores.view_as(texts), positives.T.gather(1, texts))
         return Losses({"contrastive": self.loss(coarse, positives), "reading": both / 2})
 
 
 def nearest(
     scores: Float[Tensor, "queries items"], positives: Bool[Tensor, "queries items"], count: int
 ) -> Int[Tensor, "queries candidates"]:
-    """Indices of the right items of each query, and of the wrong ones with the highest scores."""
+    """Return the right items of each query, and the wrong items with the highest scores."""
     first = scores.detach().masked_fill(positives, float("inf"))
     return first.topk(min(count, scores.shape[1]), dim=1).indices

@@ -25,7 +25,7 @@ from eaglenet.methods.tower_base import CosineMethod
 
 
 class LowRankModulation(nn.Module):
-    """``F' = (1 + A_s B_s) F + A_c B_c`` over frames and channels; ``B`` starts at 0: identity."""
+    """``F' = (1 + A_s B_s) F + A_c B_c`` over frames and channels; the identity at the start."""
 
     def __init__(self, num_frames: int, width: int, rank: int) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class LowRankModulation(nn.Module):
 
 
 class AsynchronousAttention(nn.Module):
-    """The patches most like their frame's class token also attend to patches of other moments.
+    """Attention of the patches most similar to the class token, to patches of other frames.
 
-    Slot ``k`` of the kept patches offers its key and value as they are ``time_offset[k]`` frames
-    later and ``patch_offset[k]`` patches further, between whole ones by linear interpolation; the
-    result is added with a learned gate.
+    Key and value ``k`` of the selected patches are taken ``time_offset[k]`` frames later and
+    ``patch_offset[k]`` patches further, by linear interpolation. The result is added with a learned
+    gate.
     """
 
     def __init__(self, num_kept: int) -> None:
@@ -64,64 +64,64 @@ class AsynchronousAttention(nn.Module):
         tokens: Float[Tensor, "videos frames tokens width"],
         count: Int[Tensor, "videos"],
     ) -> Float[Tensor, "videos frames tokens width"]:
-        """Return what is added to the attention's output; ``count`` real frames come first."""
-        selected = self._choose(tokens)  # [videos, frames, kept], places among the patches
-        warped = self._warp(tokens, selected, count)
-        own = tokens[:, :, 1:].take_along_dim(selected[..., None], dim=2)
+        """Return the term to add to the attention output; ``count`` real frames come first."""
+        indices = self._choose(tokens)  # [videos, frames, kept], indices of patches
+        warped = self._warp(tokens, indices, count)
+        patches = tokens[:, :, 1:].take_along_dim(indices[..., None], dim=2)
         width = tokens.shape[-1]
-        query = F.linear(own, attention.qkv.weight[:width], attention.qkv.bias[:width])
+        query = F.linear(patches, attention.qkv.weight[:width], attention.qkv.bias[:width])
         key, value = F.linear(
             warped, attention.qkv.weight[width:], attention.qkv.bias[width:]
         ).chunk(2, dim=-1)
         query, key, value = (
-            split_heads(part.flatten(0, 1), attention.heads) for part in (query, key, value)
+            split_heads(each.flatten(0, 1), attention.heads) for each in (query, key, value)
         )
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        added = attention.out(mixed.transpose(1, 2).flatten(2)).unflatten(0, tokens.shape[:2])
-        positions = (selected + 1)[..., None].expand_as(added)
-        return torch.zeros_like(tokens).scatter(2, positions, self.gate * added.to(tokens.dtype))
+        output = F.scaled_dot_product_attention(query, key, value)
+        output = attention.out(output.transpose(1, 2).flatten(2)).unflatten(0, tokens.shape[:2])
+        positions = (indices + 1)[..., None].expand_as(output)
+        return torch.zeros_like(tokens).scatter(2, positions, self.gate * output.to(tokens.dtype))
 
     def _choose(
         self, tokens: Float[Tensor, "videos frames tokens width"]
     ) -> Int[Tensor, "videos frames kept"]:
         unit = F.normalize(tokens.detach(), dim=-1)
-        likeness = (unit[:, :, 1:] * unit[:, :, :1]).sum(dim=-1)
-        return likeness.topk(self.num_kept, dim=-1).indices.sort(dim=-1).values
+        similarity = (unit[:, :, 1:] * unit[:, :, :1]).sum(dim=-1)
+        return similarity.topk(self.num_kept, dim=-1).indices.sort(dim=-1).values
 
     def _warp(
         self,
         tokens: Float[Tensor, "videos frames tokens width"],
-        selected: Int[Tensor, "videos frames kept"],
+        indices: Int[Tensor, "videos frames kept"],
         count: Int[Tensor, "videos"],
     ) -> Float[Tensor, "videos frames kept width"]:
-        """Tokens at ``(m + time_offset, p + patch_offset)``, held inside video and frame."""
+        """Return the tokens at ``(m + time_offset, p + patch_offset)``, clamped to the video."""
         frames, patches = tokens.shape[1], tokens.shape[2] - 1
         last = (count - 1).clamp(min=0)[:, None, None]
-        moment = torch.arange(frames, device=tokens.device)[None, :, None] + self.time_offset
-        moment = torch.minimum(moment.clamp(min=0), last.to(moment.dtype))
-        place = (selected + self.patch_offset).clamp(0, patches - 1)
+        time = torch.arange(frames, device=tokens.device)[None, :, None] + self.time_offset
+        time = torch.minimum(time.clamp(min=0), last.to(time.dtype))
+        position = (indices + self.patch_offset).clamp(0, patches - 1)
         flat = tokens[:, :, 1:].flatten(1, 2)
         total = torch.zeros((), dtype=tokens.dtype, device=tokens.device)
-        for early in (True, False):
-            frame = moment.detach().floor() if early else moment.detach().floor() + 1
-            by_time = 1 - (moment - frame).abs()
-            for left in (True, False):
-                patch = place.detach().floor() if left else place.detach().floor() + 1
-                weight = by_time * (1 - (place - patch).abs())
+        for is_early in (True, False):
+            frame = time.detach().floor() if is_early else time.detach().floor() + 1
+            by_time = 1 - (time - frame).abs()
+            for is_left in (True, False):
+                patch = position.detach().floor() if is_left else position.detach().floor() + 1
+                weight = by_time * (1 - (position - patch).abs())
                 index = torch.minimum(frame.long(), last) * patches
                 index = (index + patch.long().clamp(max=patches - 1)).flatten(1)
                 values = flat.take_along_dim(index[..., None], dim=1).unflatten(
-                    1, selected.shape[1:]
+                    1, indices.shape[1:]
                 )
                 total = total + weight[..., None].to(values.dtype) * values
         return total
 
 
 class AsynchronousTower(nn.Module):
-    """RAP's additions to a vision tower: modulation after each block, asynchronous attention last.
+    """Vision tower with the additions of RAP: modulation and asynchronous attention.
 
     Args:
-        num_asynchronous: of how many of the last blocks but one.
+        num_asynchronous: number of blocks before the last one with asynchronous attention.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class AsynchronousTower(nn.Module):
             LowRankModulation(num_frames, config.width, rank) for _ in range(config.layers)
         )
         num_selected = min(num_kept, config.num_tokens - 1)
-        # Not in the very last block, after which nothing reads patches.
+        # Not in the last block, whose patches nothing reads.
         self.first = max(config.layers - 1 - num_asynchronous, 0)
         self.askew = nn.ModuleList(
             AsynchronousAttention(num_selected) for _ in range(config.layers - 1 - self.first)
@@ -148,11 +148,11 @@ class AsynchronousTower(nn.Module):
     def forward(
         self, tower: VisionTower, frames: Tensor, mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames dim"]:
-        """The class token of every frame, projected. Real frames come first."""
+        """Return the projected class token of every frame; real frames come first."""
         num_videos, num_frames = mask.shape
-        most = len(self.modulations[0].scale_time)  # type: ignore[arg-type]
-        if num_frames > most:
-            raise too_many_frames(num_frames, most)
+        max_frames = len(self.modulations[0].scale_time)  # type: ignore[arg-type]
+        if num_frames > max_frames:
+            raise too_many_frames(num_frames, max_frames)
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
             tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
@@ -160,25 +160,26 @@ class AsynchronousTower(nn.Module):
         for index, block in enumerate(tower.blocks):
             if not isinstance(block, ResidualBlock):
                 raise ConfigError("rap needs the blocks of a CLIP tower")
-            normed = block.ln_1(tokens)
-            mixed = block.attention(normed)
+            states = block.ln_1(tokens)
+            output = block.attention(states)
             if self.first <= index < len(tower.blocks) - 1:
-                apart = normed.unflatten(0, (num_videos, num_frames))
-                askew = self.askew[index - self.first](block.attention, apart, count)
-                mixed = mixed + askew.flatten(0, 1)
-            tokens = tokens + mixed
+                by_video = states.unflatten(0, (num_videos, num_frames))
+                term = self.askew[index - self.first](block.attention, by_video, count)
+                output = output + term.flatten(0, 1)
+            tokens = tokens + output
             tokens = tokens + block.mlp(block.ln_2(tokens))
-            apart = tokens.unflatten(0, (num_videos, num_frames))
-            tokens = self.modulations[index](apart).flatten(0, 1)
+            by_video = tokens.unflatten(0, (num_videos, num_frames))
+            tokens = self.modulations[index](by_video).flatten(0, 1)
         return tower.project(tokens[:, 0]).unflatten(0, (num_videos, num_frames))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class RAPConfig(MethodConfig):
-    """Settings of our reading of RAP.
+    """Settings of our interpretation of RAP.
 
-    frozen: nothing of the towers trains. rank: of the modulation over time; num_kept: patches of a
-    frame that attend askew; num_asynchronous: in how many of the last blocks but one.
+    frozen: do not train the towers. rank: rank of the modulation over time. num_kept: patches per
+    frame with asynchronous attention. num_asynchronous: number of blocks before the last one with
+    asynchronous attention.
     """
 
     frozen: bool = True
@@ -195,9 +196,9 @@ class RAPConfig(MethodConfig):
 class RAP(CosineMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of unit frames of the adapted tower.
 
-    Approximate: no code was released with what we could read. The abstract chooses patches by the
-    text; so that videos can be encoded without one, they are selected here by their frame's class
-    token. The text tower is CLIP's, frozen.
+    Approximate: implemented from the abstract. The abstract selects patches by the text; here the
+    class token of the frame selects them, so that videos can be encoded without a text. The text
+    tower is that of CLIP, frozen.
     """
 
     name = "rap"

@@ -1,4 +1,4 @@
-"""TFVL, approximate: a frozen CLIP whose own towers look at time."""
+"""TFVL, approximate: a frozen CLIP whose towers read frames as an image and as a text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eaglenet.methods.tower_base import CosineMethod
 
 
 class FramesAsImage(nn.Module):
-    """The last blocks see the tokens of all frames, and prompts, as one image (ImageTemp)."""
+    """Vision tower whose last blocks read all frames and prompts as one image (ImageTemp)."""
 
     def __init__(self, tower: VisionTower, *, num_joint: int, num_prompts: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FramesAsImage(nn.Module):
     def forward(
         self, tower: VisionTower, frames: Tensor, mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames dim"]:
-        """The class token of every frame, projected."""
+        """Return the projected class token of every frame."""
         num_videos, num_frames = mask.shape
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
@@ -46,34 +46,32 @@ class FramesAsImage(nn.Module):
         for block in tower.blocks[: self.first]:
             tokens = run_block(block, tokens, is_checkpointed=False)
         length = tokens.shape[1]
-        joined = tokens.reshape(num_videos, num_frames * length, -1)
+        video_tokens = tokens.reshape(num_videos, num_frames * length, -1)
         for index, block in enumerate(tower.blocks[self.first :]):
-            prompts = self.prompts[index].to(joined.dtype).expand(num_videos, -1, -1)
+            prompts = self.prompts[index].to(video_tokens.dtype).expand(num_videos, -1, -1)
             is_real = mask.repeat_interleave(length, dim=1)
             is_real = torch.cat([is_real.new_ones(prompts.shape[:2]), is_real], dim=1)
-            together = torch.cat([prompts, joined], dim=1)
-            together = run_block(
-                block, together, is_checkpointed=False, mask=is_real[:, None, None, :]
-            )
-            joined = together[:, prompts.shape[1] :]
-        classes = joined.reshape(num_videos, num_frames, length, -1)[:, :, 0]
-        return tower.project(classes)
+            states = torch.cat([prompts, video_tokens], dim=1)
+            states = run_block(block, states, is_checkpointed=False, mask=is_real[:, None, None, :])
+            video_tokens = states[:, prompts.shape[1] :]
+        class_tokens = video_tokens.reshape(num_videos, num_frames, length, -1)[:, :, 0]
+        return tower.project(class_tokens)
 
 
 class FramesAsWords(nn.Module):
-    """Frames, projected to words, between prompts in a sentence for the text tower (TextTemp)."""
+    """Text tower that reads frames, projected to words, after prompts (TextTemp)."""
 
     def __init__(self, tower: TextTower, dim: int, *, num_frames: int, num_prompts: int) -> None:
         super().__init__()
         config = tower.config
-        room = config.context_length - 2 - num_frames
-        if room < 0:
+        max_prompts = config.context_length - 2 - num_frames
+        if max_prompts < 0:
             raise ConfigError(
-                f"{num_frames} frames and two ends make a sentence of {num_frames + 2} words, the "
-                f"text tower takes {config.context_length}; sample fewer frames"
+                f"{num_frames} frames, start and end are {num_frames + 2} tokens, but the text "
+                f"tower takes {config.context_length}; sample fewer frames"
             )
         self.words = nn.Linear(dim, config.width)
-        self.prompts = nn.Parameter(torch.randn(min(num_prompts, room), config.width) * 0.02)
+        self.prompts = nn.Parameter(torch.randn(min(num_prompts, max_prompts), config.width) * 0.02)
 
     def forward(
         self,
@@ -81,14 +79,14 @@ class FramesAsWords(nn.Module):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"],
     ) -> Float[Tensor, "videos dim"]:
-        """Output of the tower at the end of [start, prompts, frames, end]; real frames first."""
+        """Return the output of the tower for [start, prompts, frames, end]; real frames first."""
         num_videos = len(mask)
         start, end = tower.token_embedding.weight[-2], tower.token_embedding.weight[-1]
         words = self.words(frames)
         before = torch.cat([start[None], self.prompts]).to(words.dtype)
         after = end.to(words.dtype).expand(num_videos, 1, -1)
         sequence = torch.cat([before.expand(num_videos, -1, -1), words, after], dim=1)
-        # The end stands after the last real frame; what comes later is never seen.
+        # The end follows the last real frame; causal attention ignores what comes later.
         last = before.shape[0] + mask.sum(dim=1)
         positions = torch.arange(sequence.shape[1], device=mask.device)[None]
         is_end = (positions == last[:, None])[..., None]
@@ -101,10 +99,11 @@ class FramesAsWords(nn.Module):
 
 @dataclass(frozen=True)
 class TFVLConfig(MethodConfig):
-    """Settings of our reading of TFVL.
+    """Settings of our interpretation of TFVL.
 
-    frozen: nothing of the towers trains. num_joint: last visual blocks that see all frames at once;
-    num_prompts: learned tokens beside them in each; num_word_prompts: before the frames' sentence.
+    frozen: do not train the towers. num_joint: last visual blocks, which read all frames at once.
+    num_prompts: learned tokens in each of these blocks. num_word_prompts: learned tokens before the
+    frames in the text tower.
     """
 
     frozen: bool = True
@@ -117,9 +116,9 @@ class TFVLConfig(MethodConfig):
     TFVLConfig, paper="TFVL (Shen et al., TNNLS 2025)", checked="approximate from the abstract"
 )
 class TFVL(CosineMethod):
-    """``s(t, v) = cos(t, v)``, ``v`` the mean frame plus what the text tower reads of the frames.
+    """``s(t, v) = cos(t, v)`` with ``v`` the mean frame plus the text tower's output for frames.
 
-    Approximate: no code was released with what we could read. ``VideoFeatures.video`` is the sum.
+    Approximate: implemented from the abstract. ``VideoFeatures.video`` is the sum.
     """
 
     name = "tfvl"
@@ -149,13 +148,13 @@ class TFVL(CosineMethod):
         if mask.shape[1] > self.config.num_frames:
             raise too_many_frames(mask.shape[1], self.config.num_frames)
         order, back = real_first(mask)
-        first = mask.take_along_dim(order, dim=1)
+        ordered_mask = mask.take_along_dim(order, dim=1)
         frames = clips.frames.to(self.device, non_blocking=True)
         frames = frames.take_along_dim(order[..., None, None, None], dim=1)
-        features = self.picture(self.encoder.vision, frames, first)
-        sentence_vector = self.sentence(self.encoder.text, features, first)
+        features = self.picture(self.encoder.vision, frames, ordered_mask)
+        sentence_vector = self.sentence(self.encoder.text, features, ordered_mask)
         return VideoFeatures(
             features.take_along_dim(back[..., None], dim=1),
             mask,
-            video=mean_pooling(features, first) + F.normalize(sentence_vector, dim=-1),
+            video=mean_pooling(features, ordered_mask) + F.normalize(sentence_vector, dim=-1),
         )

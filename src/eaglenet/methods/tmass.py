@@ -1,4 +1,4 @@
-"""T-MASS: a text is a region, whose size a video sets, and not a point."""
+"""T-MASS: a text is a region instead of a point; its size depends on the video."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from eaglenet.methods.configs import MethodConfig
 class TMASSConfig(MethodConfig):
     """Settings of T-MASS.
 
-    prior, noise_scale: noise of the region, ``uniform`` in [0, 1) or ``normal``, times a factor
+    prior, noise_scale: noise of the region, ``uniform`` in [0, 1) or ``normal``, and its factor
         (the authors use uniform and 1; normal and 0.003 for LSMDC).
-    num_candidates: draws a pair may choose its best from at inference.
-    noise_seed: of the draws that every evaluation uses for all pairs.
-    num_heads: of the pooling's attention.
+    num_candidates: candidates per pair at inference, of which the best counts.
+    noise_seed: seed of the noise that every evaluation uses for all pairs.
+    num_heads: attention heads of the pooling.
     support_weight: weight of the support loss (0.8 for MSR-VTT; the authors use 0 for DiDeMo).
-    unit_features: bring sentences and frames to entries of about 1 first, the size of the noise;
-        for towers whose features are shorter than CLIP's.
+    unit_features: scale texts and frames to entries of about 1, the size of the noise; for towers
+        with shorter features than CLIP.
     """
 
     num_heads: int = 1
@@ -49,14 +49,14 @@ class TMASSConfig(MethodConfig):
 
 @register(TMASSConfig, paper="T-MASS (Wang et al., CVPR 2024)", checked="golden")
 class TMASS(Method):
-    r"""Stochastic text against text-pooled video, without the leak of the released evaluation.
+    r"""Best cosine of stochastic texts with the text-pooled video.
 
     .. math:: s(t, v) = \max_k \cos(t + r_{tv} \circ \epsilon_k,\ \mathrm{pool}(v | t)),
         \quad r_{tv} = \exp(W \cos(t, F_v) + b)
 
-    Paper: the released evaluation pools every video with its own caption, which a query never
-    knows; here each pair uses its own text and its own video. All pairs share the draws that are
-    saved with the model, so a score depends on its pair alone.
+    Paper: the released evaluation pools every video with its right caption, which is unknown in a
+    search; here every pair uses its own text. All pairs share the noise that is saved with the
+    model, so that a score depends on its pair only.
     """
 
     name = "tmass"
@@ -73,7 +73,7 @@ class TMASS(Method):
         self.reseed(config.noise_seed)
 
     def reseed(self, seed: int) -> None:
-        """Draw the noise of evaluation again; a new model has that of ``config.noise_seed``."""
+        """Replace the evaluation noise; a new model has that of ``config.noise_seed``."""
         generator = torch.Generator().manual_seed(seed)
         noise = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
         self.noise.copy_(noise * self.config.noise_scale)
@@ -81,7 +81,7 @@ class TMASS(Method):
     def pair_noise(
         self, text: TextFeatures, video: VideoFeatures, seed: int
     ) -> Float[Tensor, "texts videos candidates dim"]:
-        """Evaluation noise of its own for each pair, as the authors draw it."""
+        """Return separate evaluation noise for each pair, as in the code of the authors."""
         keys = row_keys(text.sentence), row_keys(video.frames)
         noise = pair_noise(*keys, *self.noise.shape, prior=self.config.prior, seed=seed)
         return noise * self.config.noise_scale
@@ -98,11 +98,11 @@ class TMASS(Method):
         video: VideoFeatures,
         noise: Float[Tensor, "texts videos candidates dim"] | None = None,
     ) -> Float[Tensor, "texts videos"]:
-        """Best cosine over the draws.
+        """Return the best cosine over the candidates.
 
         With ``a = t + r e_k``: ``a.p = t.p + (r p).e_k`` and ``|a|^2 = |t|^2 + 2 (t r).e_k +
-        (r r).(e_k e_k)``, so no draw of any pair is ever written down. ``noise`` gives each pair
-        draws of its own, scaled as the prior; without it all pairs share those of the model.
+        (r r).(e_k e_k)``, so that candidates need not be stored. ``noise``: separate noise for each
+        pair, scaled as the prior; None: all pairs share the noise of the model.
         """
         radius = self.radius(text, video)
         if noise is not None:
@@ -111,12 +111,12 @@ class TMASS(Method):
             return F.cosine_similarity(candidates, pooled[:, :, None], dim=-1).amax(dim=-1)
         sentence = text.sentence[:, None]
         pooled = F.normalize(self.pooling(text.sentence, video.frames, video.mask), dim=-1)
-        shared = self.noise.to(radius.dtype)
-        along = (sentence * pooled).sum(dim=-1)[..., None] + (radius * pooled) @ shared.T
+        shared_noise = self.noise.to(radius.dtype)
+        along = (sentence * pooled).sum(dim=-1)[..., None] + (radius * pooled) @ shared_noise.T
         squared = (
             sentence.square().sum(dim=-1, keepdim=True)
-            + 2 * (sentence * radius) @ shared.T
-            + radius.square() @ shared.T.square()
+            + 2 * (sentence * radius) @ shared_noise.T
+            + radius.square() @ shared_noise.T.square()
         )
         return (along / squared.clamp_min(1e-12).sqrt()).amax(dim=-1)
 
@@ -127,14 +127,14 @@ class TMASS(Method):
         positives: RightPairs,
         noise: Float[Tensor, "texts dim"] | None = None,
     ) -> Losses:
-        """Contrastive loss of one drawn text, and of the support text at the region's edge.
+        """Return the contrastive losses of a random text and of the support text.
 
-        In training the radius comes from a text's own video. ``noise`` is drawn where not given.
+        In training, the radius depends on the right video of a text. ``noise``: None: random.
         """
         sentence = text.sentence
-        own = first_right_video(positives)
-        rows = torch.arange(len(text), device=own.device)
-        radius = self.radius(text, video)[rows, own]
+        right_videos = first_right_video(positives)
+        texts = torch.arange(len(text), device=right_videos.device)
+        radius = self.radius(text, video)[texts, right_videos]
         pooled = self.pooling(sentence, video.frames, video.mask)
         if noise is None:
             noise = self.config.noise_scale * draw_noise(
@@ -146,8 +146,8 @@ class TMASS(Method):
         candidates = sentence + radius * noise
         terms = {"stochastic": self.loss(_cosines(candidates, pooled), positives)}
         if self.config.support_weight:
-            towards = F.normalize(pooled.mean(dim=0)[own] - sentence, dim=-1)
-            support = sentence + towards * radius
+            direction = F.normalize(pooled.mean(dim=0)[right_videos] - sentence, dim=-1)
+            support = sentence + direction * radius
             terms["support"] = self.loss(_cosines(support, pooled), positives)
         return Losses(terms, {"support": self.config.support_weight})
 

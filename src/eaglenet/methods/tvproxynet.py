@@ -1,4 +1,4 @@
-"""TV-ProxyNet: each video turns the text into a proxy of it that lies nearer to what is meant."""
+"""TV-ProxyNet: each video moves the text to a proxy nearer to the meaning of the text."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from eaglenet.methods.tower_base import TowerMethod, freeze_frame_embedding, uni
 
 
 class ProxyDecoderLayer(nn.Module):
-    r"""Cross-attention and a small network, over all pairs.
+    r"""Cross-attention and a feed-forward network, over all pairs.
 
     .. math:: x = \mathrm{LN}(q),\quad m = \mathrm{LN}(y),\quad
         x \leftarrow \mathrm{LN}(x + \mathrm{attend}(x, m)),\quad
         x \leftarrow \mathrm{LN}(x + W_2\,\mathrm{ReLU}(W_1 x))
 
-    The residual of the attention starts from the normalised query. Keys have no bias: the softmax
-    cancels it. A single token is always attended to fully, so then there is no query and no key.
+    The residual of the attention is the normalised query. Keys have no bias, which the softmax
+    would cancel. The attention to a single token is always 1, without queries and keys.
     """
 
     def __init__(
@@ -57,19 +57,14 @@ class ProxyDecoderLayer(nn.Module):
         self.output = nn.Linear(dim, dim)
         self.attention_norm = nn.LayerNorm(dim)
         self.network = nn.Sequential(
-            nn.Linear(dim, hidden_dim),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden_dim, dim),
+            nn.Linear(dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden_dim, dim)
         )
         self.output_norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
         self.num_tokens = num_tokens
 
     def forward(
-        self,
-        queries: Float[Tensor, "texts videos dim"],
-        memory: Float[Tensor, "videos tokens dim"],
+        self, queries: Float[Tensor, "texts videos dim"], memory: Float[Tensor, "videos tokens dim"]
     ) -> Float[Tensor, "texts videos dim"]:
         queries = self.query_norm(queries)
         memory = self.memory_norm(memory)
@@ -83,13 +78,13 @@ class ProxyDecoderLayer(nn.Module):
             weights = queries.new_ones(*queries.shape[:2], self.num_heads, 1)
         weights = self.dropout(weights)
         value = self.value(memory).unflatten(-1, heads)
-        attended = torch.einsum("tvhk,vkhe->tvhe", weights, value).flatten(2)
-        states = self.attention_norm(queries + self.dropout(self.output(attended)))
+        attention_output = torch.einsum("tvhk,vkhe->tvhe", weights, value).flatten(2)
+        states = self.attention_norm(queries + self.dropout(self.output(attention_output)))
         return self.output_norm(states + self.dropout(self.network(states)))  # type: ignore[no-any-return]
 
 
 class ProxyDecoder(nn.Module):
-    """Layers of :class:`ProxyDecoderLayer` and a last normalisation."""
+    """Stack of :class:`ProxyDecoderLayer` with a final normalisation."""
 
     def __init__(
         self,
@@ -115,9 +110,7 @@ class ProxyDecoder(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(
-        self,
-        queries: Float[Tensor, "texts dim"],
-        memory: Float[Tensor, "videos tokens dim"],
+        self, queries: Float[Tensor, "texts dim"], memory: Float[Tensor, "videos tokens dim"]
     ) -> Float[Tensor, "texts videos dim"]:
         states = queries[:, None, :].expand(-1, memory.shape[0], -1)
         for layer in self.layers:
@@ -132,17 +125,18 @@ Dash = Literal["theta", "linear"]
 class TVProxyNetConfig(MethodConfig):
     """Settings of TV-ProxyNet.
 
-    num_proxies: proxy tokens of the tower; num_read: number of them that the text reads (the
-        authors: 4 for MSR-VTT, 1 for DiDeMo and ActivityNet). The dash ``theta`` looks at all.
-    num_layers, num_heads, hidden_dim: of the decoder that reads them; None takes the joint width.
-    num_positions: rows of the tower's table of frame positions, as in CLIP-ViP.
+    num_proxies: number of proxy tokens of the tower.
+    num_read: number of proxy tokens that the text reads (the authors use 4 for MSR-VTT, 1 for
+        DiDeMo and ActivityNet). The dash ``theta`` uses all of them.
+    num_layers, num_heads, hidden_dim: size of the decoder that reads them; None: the joint width.
+    num_positions: number of frame positions of the tower, as in CLIP-ViP.
     text_sign, leader_sign: direction of the move, ``unit(text_sign t - leader_sign c)`` (the
-        authors: 1, 1 for ViT-B/32 and -1, -1 for ViT-B/16 on MSR-VTT).
-    dash: length of the move, one learned factor (``theta``) or one per dimension (``linear``).
+        authors use 1, 1 for ViT-B/32 and -1, -1 for ViT-B/16 on MSR-VTT).
+    dash: length of the move: one learned factor (``theta``) or one per dimension (``linear``).
     proxy_weight, positive_weight: weights of the two proxy losses.
-    fusion: weight of the proxy's score beside the plain one at inference. Fixed here and never
-        searched on a test split, as the authors' script does.
-    padding: ``official`` counts padded frames as real, as the authors' tower does.
+    fusion: weight of the score of the proxy at inference. Fixed here; the script of the authors
+        searches it on the test split.
+    padding: ``official`` counts padded frames as real, as the tower of the authors does.
     """
 
     num_proxies: int = 4
@@ -172,14 +166,15 @@ class TVProxyNetConfig(MethodConfig):
 
 @register(TVProxyNetConfig, paper="TV-ProxyNet (Xiao et al., AAAI 2025)", checked="golden")
 class TVProxyNet(TowerMethod):
-    r"""Text proxies over CLIP-ViP's tower.
+    r"""Text proxies on the tower of CLIP-ViP.
 
     .. math:: \pi_{tv} = \hat t + \rho_{tv} \circ \mathrm{unit}(\delta \hat t - \eta c_{tv}), \quad
         s = \cos(t, v) + \omega \cos(\pi_{tv}, v)
 
-    The leader :math:`c_{tv}` is a decoder's reading of the video's proxies with the text as query,
-    the dash :math:`\rho = \exp(\theta\, \mathrm{mean}_m \cos(t, y_m))`. ``encode_video`` stores
-    the proxies in ``VideoFeatures.tokens`` and the class token in ``VideoFeatures.video``.
+    The leader :math:`c_{tv}` is the output of a decoder over the proxies of the video with the text
+    as query; the dash is :math:`\rho = \exp(\theta\, \mathrm{mean}_m \cos(t, y_m))`.
+    ``encode_video`` stores the proxies in ``VideoFeatures.tokens`` and the class token in
+    ``VideoFeatures.video``.
     """
 
     name = "tvproxynet"
@@ -211,22 +206,19 @@ class TVProxyNet(TowerMethod):
         freeze_frame_embedding(encoder.vision)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        encoded = self.proxies.encode(
+        encoding = self.proxies.encode(
             self.encoder.vision, videos, all_frames=self.config.padding == "official"
         )
-        # Of the last hidden states as they are, without the tower's last normalisation.
-        tokens = self.proxy_projection(encoded.proxies)
+        # Projected from the last hidden states, without the final normalisation of the tower.
+        tokens = self.proxy_projection(encoding.proxies)
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        return dataclasses.replace(encoded.features, tokens=tokens, tokens_mask=mask)
+        return dataclasses.replace(encoding.features, tokens=tokens, tokens_mask=mask)
 
     def text_proxies(
-        self,
-        sentence: Float[Tensor, "texts dim"],
-        tokens: Float[Tensor, "videos tokens dim"],
+        self, sentence: Float[Tensor, "texts dim"], tokens: Float[Tensor, "videos tokens dim"]
     ) -> Float[Tensor, "texts videos dim"]:
-        """The text of every pair, moved by the director and the dash; ``sentence`` is unit."""
-        read = tokens[:, : self.config.num_read]
-        leader = self.leader(sentence, read)
+        """Return the text of every pair, moved by the leader and the dash; ``sentence`` is unit."""
+        leader = self.leader(sentence, tokens[:, : self.config.num_read])
         direction = self.config.text_sign * sentence[:, None] - self.config.leader_sign * leader
         cosines = torch.einsum("td,vkd->tvk", sentence, F.normalize(tokens, dim=-1))
         if self.config.dash == "theta":
@@ -240,11 +232,10 @@ class TVProxyNet(TowerMethod):
     ) -> tuple[
         Float[Tensor, "texts dim"], Float[Tensor, "videos dim"], Float[Tensor, "texts videos dim"]
     ]:
-        """Unit texts, unit videos and unit text proxies."""
+        """Return unit texts, unit videos and unit text proxies."""
         if video.tokens is None:
             raise ConfigError(
-                "tvproxynet was given video features without proxies; "
-                "make them with this method's own encode_video"
+                "tvproxynet needs video features with proxies; encode them with its encode_video"
             )
         sentence = F.normalize(text.sentence, dim=-1)
         proxies = F.normalize(self.text_proxies(sentence, video.tokens), dim=-1)
@@ -256,18 +247,19 @@ class TVProxyNet(TowerMethod):
         return sentence @ vectors.T + self.config.fusion * by_proxy
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """Plain text, pair proxies, and each text's own proxy against all videos.
+        """Return the losses of plain texts, of pair proxies, and of the proxy of the right pair.
 
-        The authors sum the two directions of each; the loss here is their mean, hence the 2.
+        Weighted by 2, because the authors add both directions of each loss, averaged here.
         """
         sentence, vectors, proxies = self._match(text, video)
-        own = first_right_video(positives)
-        own_proxies = proxies[torch.arange(len(text), device=own.device), own]
+        right_videos = first_right_video(positives)
+        texts = torch.arange(len(text), device=right_videos.device)
+        right_proxies = proxies[texts, right_videos]
         return Losses(
             {
                 "plain": self.loss(sentence @ vectors.T, positives),
                 "proxy": self.loss(torch.einsum("tvd,vd->tv", proxies, vectors), positives),
-                "positive_proxy": self.loss(own_proxies @ vectors.T, positives),
+                "positive_proxy": self.loss(right_proxies @ vectors.T, positives),
             },
             {
                 "plain": 2.0,

@@ -1,4 +1,4 @@
-"""Video-ColBERT: every query token finds its best frame and its best video token."""
+"""Video-ColBERT: best frame and best video token of every query token."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from eaglenet.methods.configs import MethodConfig
 class VideoColBERTConfig(MethodConfig):
     """Settings of Video-ColBERT.
 
-    num_query_tokens: every shorter query is padded to this many tokens (at most what the text
-        tower takes), and the encoder's outputs at the pads take part as soft query expansion. 0
-        switches the expansion off: real words alone.
+    num_query_tokens: shorter queries are padded to this many tokens (at most the context of the
+        text tower), and the outputs at the padding are used as soft query expansion. 0: off, real
+        words only.
     num_expansion_tokens: learned visual tokens that join the frames in the temporal transformer.
     frame_weight, video_weight: weights of the two sigmoid losses.
     """
@@ -45,21 +45,20 @@ class VideoColBERTConfig(MethodConfig):
 class VideoColBERT(Method):
     r"""``s = MMS(words, frames) + MMS(words, video tokens)``, mean over words of the best token.
 
-    Query expansion is decided here and not by the caller: ``encode_text`` marks the first
-    ``num_query_tokens`` positions of every query as words, pads or not, and no pad after them, so
-    the padding a batch came with never changes a score. With sentence features that hold no words,
-    the sentence is the only word and nothing is expanded.
+    ``encode_text`` marks the first ``num_query_tokens`` positions of every query as words, padding
+    or not, and no padding after them. So the padding of a batch does not change a score. With text
+    features without words, the text is the only word, without expansion.
 
-    Paper: no code was released, so these are uncertain and our choice: queries are expanded by
-    CLIP's own padding; frames carry positions, expansion tokens none (they are learned themselves);
-    the transformer starts from CLIP's text blocks and has the residual of CLIP4Clip's seqTransf;
-    both losses share temperature and bias; it is trained as CLIP4Clip is.
+    Paper: no code was released, so these are our choices: queries are expanded by the padding of
+    CLIP; frames have positions, expansion tokens have none, because they are learned; the
+    transformer starts from the text blocks of CLIP and has the residual of CLIP4Clip's seqTransf;
+    both losses share temperature and bias; training is that of CLIP4Clip.
     """
 
     name = "video_colbert"
     reads_words = True
     config: VideoColBERTConfig
-    # The temporal transformer runs once a tile.
+    # The temporal transformer runs once per tile.
     score_tile = (256, 64)
 
     def __init__(self, encoder: Encoder, config: VideoColBERTConfig) -> None:
@@ -72,18 +71,18 @@ class VideoColBERT(Method):
         )
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
-        """Sentences and, where towers or features have any, words; pads expand queries."""
+        """Encode texts and, if available, words; padding expands queries."""
         is_expanded = bool(self.num_query_tokens) and self.encoder.abilities.words
         if isinstance(texts, TextFeatures) or not is_expanded:
             return super()._encode_text(texts)
         lengths = texts.mask.sum(dim=1).clamp(min=self.num_query_tokens)
-        # As wide as the ids, not as the longest text of this batch: batches are joined later.
-        missing = max(self.num_query_tokens - texts.ids.shape[1], 0)
-        padded = Tokens(F.pad(texts.ids, (0, missing)), F.pad(texts.mask, (0, missing)))
-        positions = torch.arange(padded.ids.shape[1], device=texts.ids.device)
-        expanded = positions[None, :] < lengths[:, None]
-        features = self.encoder.encode_text(padded, words=True)
-        return dataclasses.replace(features, words_mask=expanded.to(features.sentence.device))
+        # As wide as the ids, not the longest text, because batches are concatenated later.
+        num_padding = max(self.num_query_tokens - texts.ids.shape[1], 0)
+        tokens = Tokens(F.pad(texts.ids, (0, num_padding)), F.pad(texts.mask, (0, num_padding)))
+        positions = torch.arange(tokens.ids.shape[1], device=texts.ids.device)
+        is_word = positions[None, :] < lengths[:, None]
+        features = self.encoder.encode_text(tokens, words=True)
+        return dataclasses.replace(features, words_mask=is_word.to(features.sentence.device))
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
@@ -93,19 +92,19 @@ class VideoColBERT(Method):
     def _tokens(
         self, video: VideoFeatures
     ) -> tuple[Float[Tensor, "videos tokens dim"], Bool[Tensor, "videos tokens"]]:
-        """Frames and expansion tokens after the temporal transformer."""
+        """Return frames and expansion tokens after the temporal transformer, and their mask."""
         if video.tokens is not None and video.tokens_mask is not None:
             return video.tokens, video.tokens_mask
         expansion = self.expansion.expand(len(video), -1, -1)
         mask = torch.cat([video.mask, video.mask.new_ones(expansion.shape[:2])], dim=1)
-        plain = torch.cat([video.frames, expansion], dim=1)
+        residual = torch.cat([video.frames, expansion], dim=1)
         tokens = torch.cat([self.stack.add_positions(video.frames), expansion], dim=1)
-        return self.stack.attend(tokens, mask) + plain, mask
+        return self.stack.attend(tokens, mask) + residual, mask
 
     def similarities(
         self, text: TextFeatures, video: VideoFeatures
     ) -> tuple[Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]]:
-        """Mean-max similarity with the frames, and with the video tokens."""
+        """Return the mean-max similarities with frames, and with video tokens."""
         words, words_mask = words_or_sentence(text)
         tokens, tokens_mask = self._tokens(video)
         by_frames = mean_max_similarity(words, words_mask, video.frames, video.mask)
@@ -117,7 +116,7 @@ class VideoColBERT(Method):
         return by_frames + by_tokens
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """Dual sigmoid loss; one temperature and one bias serve both terms."""
+        """Return the dual sigmoid loss; both terms share temperature and bias."""
         by_frames, by_tokens = self.similarities(text, video)
         return Losses(
             {"frames": self.loss(by_frames, positives), "video": self.loss(by_tokens, positives)},

@@ -1,4 +1,4 @@
-"""WordFrame, a method of this project: mean pooling, words that look for their frames, a bank."""
+"""WordFrame, a method of this project: mean pooling, best frames of words, hubness offsets."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from eaglenet.methods.configs import WordFrameConfig
 
 
 class FrameChanges(nn.Module):
-    r"""A linear map of the next frame minus the one before, zero at the start.
+    r"""Linear map of the difference between the next and the previous frame, initially zero.
 
     .. math:: c_m = D\,(f_{m+1} - f_{m-1})
 
-    At both ends of a video the end stands in for its missing neighbour. A clip that is played
-    backwards has the same frames and the opposite changes: this is the shortest way by which a word
-    such as "left" or "grows" can find what it means. Padded frames have no change.
+    The first and the last frame replace their missing neighbours. A reversed clip has the same
+    frames with opposite changes, so that words such as "left" or "grows" can match. Padded frames
+    have no change.
     """
 
     def __init__(self, dim: int) -> None:
@@ -51,8 +51,8 @@ class FrameChanges(nn.Module):
 
 
 GAIN = 10.0
-"""Factor between the weight of the interaction and its parameter, so that the weight can grow from
-0 within a few hundred steps at a small learning rate."""
+"""Weight of the interaction divided by its parameter, so that the weight can grow from 0 within a
+few hundred steps at a small learning rate."""
 
 
 @register(
@@ -61,20 +61,20 @@ GAIN = 10.0
     checked="reference loop",
 )
 class WordFrame(Method):
-    r"""The score of the towers plus the best frame of every word, minus the hubness offset.
+    r"""Score of the towers plus the best frame of every word, minus the hubness offset.
 
     .. math:: s = \cos(t, \bar v) + \lambda \sum_i \alpha_i \max_m C_{im} - h(\bar v),
         \quad C_{im} = \hat w_i \cdot \hat g_m,
         \quad g_m = T(f + PE)_m + f_m + D (f_{m+1} - f_{m-1})
 
-    with words w, frames f, their unit mean v, weights alpha that sum to 1 over the words of a text,
-    and lambda = 0 and D = 0 at the start: training begins with exactly what the towers know. h is
-    the hubness offset of a video for a bank of training texts
-    (:class:`eaglenet.layers.hubness.HubnessLayer`); the loss does not see it, so that towers
-    cannot learn to undo it, and it leaves the order of texts for a video as it is. The interaction
-    is one half of DRL's, with one block instead of four and without its decorrelation loss.
-    ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no
-    words, the sentence is the only word.
+    with words w, frames f, their unit mean v, and weights alpha that sum to 1 over the words of a
+    text. Initially lambda = 0 and D = 0, so that training starts from the scores of the towers. h
+    is the hubness offset of a video for a bank of training texts
+    (:class:`eaglenet.layers.hubness.HubnessLayer`). It is not part of the loss, so that the towers
+    cannot learn to undo it, and does not change the order of texts for a video. The interaction is
+    one half of that of DRL, with one block instead of four and without the decorrelation loss.
+    ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With text features without words, the
+    text is the only word.
     """
 
     name = "wordframe"
@@ -102,7 +102,7 @@ class WordFrame(Method):
 
     @classmethod
     def build(cls, config: WordFrameConfig, encoder: Encoder) -> WordFrame:
-        """Create the method; ``token_shift`` changes CLIP's last two visual blocks first."""
+        """Create the method; ``token_shift`` changes the last two visual blocks first."""
         if config.token_shift:
             last = encoder.num_blocks
             encoder.set_token_shift((last - 2, last - 1))
@@ -111,13 +111,13 @@ class WordFrame(Method):
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         if not self.config.interaction or not self.encoder.abilities.frames:
-            return features  # the tokens would be the vectors themselves
+            return features  # The tokens would equal the frames.
         return dataclasses.replace(
             features, tokens=self.frame_tokens(features), tokens_mask=features.mask
         )
 
     def frame_tokens(self, video: VideoFeatures) -> Float[Tensor, "videos frames dim"]:
-        """Frames with temporal context, stored or computed here."""
+        """Return frames with temporal context, stored or computed."""
         if video.tokens is not None:
             return video.tokens
         tokens = video.frames
@@ -128,13 +128,13 @@ class WordFrame(Method):
         return tokens
 
     def interaction_weight(self) -> Tensor | None:
-        """Weight of the interaction: lambda; None if the score is the interaction alone."""
+        """Return lambda, the weight of the interaction; None if the score is only that."""
         return None if self.gate is None else GAIN * self.gate
 
     def weights_of_words(
         self, words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words"]:
-        """Weights of the words of a text: alpha."""
+        """Return alpha, the weights of the words of each text."""
         if self.word_weights is None:
             return frame_weights(mask, words.dtype)
         return self.word_weights(words, mask)  # type: ignore[no-any-return]
@@ -142,7 +142,7 @@ class WordFrame(Method):
     def weights_of_frames(
         self, tokens: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames"]:
-        """Weights of the frames' best words, where frames look for words."""
+        """Return the weights of frames, for matching frames with words (``both_ways``)."""
         if self.frame_weights is None:
             return frame_weights(mask, tokens.dtype)
         return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
@@ -162,13 +162,13 @@ class WordFrame(Method):
         return self.match(text, video) - offsets[None, :]
 
     def hubness_offsets(self, videos: Float[Tensor, "videos dim"]) -> Float[Tensor, "videos"]:
-        """Offset to subtract from the scores of each video, which is high for hubs: h."""
+        """Return h, the offset to subtract from the scores of each video; high for hubs."""
         if self.bank is None:
             return videos.new_zeros(len(videos))
         return self.bank(videos, self.loss.scale())  # type: ignore[no-any-return]
 
     def match(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        """Score without hubness offsets, as used in training."""
+        """Return the scores without hubness offsets, as used in training."""
         if not self.config.interaction:
             return F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
         interaction = self._interaction(text, video)
@@ -181,7 +181,7 @@ class WordFrame(Method):
     def _interaction(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos"]:
-        """Similarity of a text's words with the frames that fit them best."""
+        """Return the similarity of the words of each text with their best frames."""
         words, words_mask = words_or_sentence(text)
         tokens = self.frame_tokens(video)
         weights = self.weights_of_words(words, words_mask)

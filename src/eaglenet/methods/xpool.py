@@ -19,7 +19,7 @@ from eaglenet.methods.configs import MethodConfig
 class XPoolConfig(MethodConfig):
     """Settings of X-Pool.
 
-    num_heads: of the pooling's attention. dropout: of its last linear layer.
+    num_heads: attention heads of the pooling. dropout: dropout of its last linear layer.
     """
 
     num_heads: int = 1
@@ -30,7 +30,7 @@ class XPoolConfig(MethodConfig):
 class XPool(Method):
     """``s(t, v) = cos(t, pool(v | t))`` with the text as the query over the frames.
 
-    Paper: padded frames are masked; the original always has all its frames.
+    Paper: padded frames are masked; the original code always has all frames.
     """
 
     name = "xpool"

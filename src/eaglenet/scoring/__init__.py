@@ -1,4 +1,4 @@
-"""The same scores, faster: one function, three back ends that agree."""
+"""Scores of all texts with all videos: one function, three back ends with equal results."""
 
 from eaglenet.scoring.score import TopK, score_all
 from eaglenet.scoring.scorer import Scorer, check_choice, choose

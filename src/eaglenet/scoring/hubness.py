@@ -1,7 +1,7 @@
 """Hubness offsets of videos that match every text, from a fixed bank of typical texts.
 
-The bank does not depend on the queries or the videos of a test, so a single query is scored the
-same way: unlike a dual softmax over the test texts, this is another score, not another protocol.
+The bank does not depend on the queries or the videos of a test. So, unlike a dual softmax over all
+test texts, the correction applies to a single query as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def hub_bias(
 
     .. math:: b_v = -\frac{1}{\beta} \log \frac{1}{Q} \sum_q \exp(\beta s_{qv})
 
-    QB-norm's inverted softmax (Bogolin et al., CVPR 2022, eq. 2) as a logarithm. The same for every
-    text, so the ranking of texts for a video does not change.
+    The inverted softmax of QB-norm (Bogolin et al., CVPR 2022, eq. 2) as a logarithm. It is equal
+    for all texts, so the ranking of texts for a video does not change.
     """
     return -soft_maximum(bank.double(), temperature)

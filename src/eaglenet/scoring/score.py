@@ -1,4 +1,4 @@
-"""``score_all``: every text against every video, tile by tile."""
+"""``score_all``: scores of all texts with all videos, tile by tile."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from eaglenet.scoring.scorer import Scorer, choose
 
 @dataclass(frozen=True)
 class TopK:
-    """The best videos of each text, best first."""
+    """Best videos of each text, best first."""
 
     scores: Tensor
     """``[texts, k]`` float32."""
     videos: Tensor
-    """``[texts, k]`` int64 column numbers."""
+    """``[texts, k]`` int64 indices of videos."""
 
 
 @overload
@@ -72,21 +72,22 @@ def score_all(
     top_k: int | None = None,
     progress: Progress | None = None,
 ) -> Tensor | TopK:
-    """Return float32 scores ``[texts, videos]`` on the features' device, computed tile by tile.
+    """Return float32 scores ``[texts, videos]`` on the device of the features.
 
     Args:
-        backend: ``reference`` (the method's own score, any method), ``factorised`` (plain PyTorch,
-            with the video's own part once per video), ``kernel`` (Triton), or ``auto``.
+        backend: ``reference`` (``score`` of the method, for any method), ``factorised`` (plain
+            PyTorch; computes once per video what depends on the video alone), ``kernel``
+            (Triton), or ``auto``.
         precision: ``fp32`` (within 1e-5 of the reference) or ``bf16`` (within 3e-3).
         pair_noise: seed of separate noise for each pair, for methods that score with random
             candidates; by default all pairs share the noise stored with the model.
-        tile_texts, tile_videos: size of a tile; each back end has its own default.
-        top_k: return the best videos of each text instead of the matrix, which is never built.
-        progress: called after every tile with the pairs scored and all pairs.
+        tile_texts, tile_videos: size of a tile; the default depends on the back end.
+        top_k: return the best videos of each text, without building the matrix.
+        progress: called after every tile with the number of scored pairs and of all pairs.
     """
     if len(text) == 0 or len(video) == 0:
         raise UsageError(
-            f"{len(text)} texts and {len(video)} videos to score; at least one of each is needed"
+            f"{len(text)} texts and {len(video)} videos to score; pass at least one of each"
         )
     if video.frames.shape[1] == 0:
         raise UsageError("videos of 0 frames have no scores; each needs at least one frame")
@@ -117,7 +118,7 @@ def _score_tiles(
     tile: tuple[int, int],
     progress: Progress | None,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Score all tiles, videos in the outer loop, so that each is prepared once."""
+    """Yield the scores of all tiles; videos are the outer loop, so each is prepared once."""
     for videos in _spans(len(video), tile[1]):
         prepared_videos = scorer.prepare(video[videos])
         for texts in _spans(len(text), tile[0]):
@@ -128,23 +129,23 @@ def _score_tiles(
 
 def _best_videos(tiles: Iterator[tuple[slice, slice, Tensor]], count: int) -> TopK:
     """Merge each tile with the best videos of its texts so far."""
-    best: dict[int, TopK] = {}  # by the first text of a tile
+    best: dict[int, TopK] = {}  # By the first text of a tile.
     for texts, videos, scores in tiles:
         columns = torch.arange(videos.start, videos.stop, device=scores.device)
         columns = columns.expand(len(scores), -1)
         if texts.start in best:
-            earlier = best[texts.start]
-            scores = torch.cat([earlier.scores, scores], dim=1)
-            columns = torch.cat([earlier.videos, columns], dim=1)
+            previous_best = best[texts.start]
+            scores = torch.cat([previous_best.scores, scores], dim=1)
+            columns = torch.cat([previous_best.videos, columns], dim=1)
         top = scores.topk(min(count, scores.shape[1]), dim=1)
         best[texts.start] = TopK(top.values, columns.gather(1, top.indices))
     return TopK(
-        torch.cat([part.scores for part in best.values()]),
-        torch.cat([part.videos for part in best.values()]),
+        torch.cat([each.scores for each in best.values()]),
+        torch.cat([each.videos for each in best.values()]),
     )
 
 
 def _spans(total: int, size: int) -> Iterator[slice]:
-    """Cut ``range(total)`` into slices of at most ``size``."""
+    """Yield slices of at most ``size`` that cover ``range(total)``."""
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))

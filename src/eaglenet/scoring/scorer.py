@@ -1,4 +1,4 @@
-"""Scorers of tiles, and the reference scorer: the method's own score."""
+"""Scorers of tiles, and the choice of a scorer for a method."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Precision = Literal["fp32", "bf16"]
 
 
 class Scorer(ABC):
-    """Scores tiles: ``prepare`` a block of videos once, then ``score`` texts against it.
+    """Scorer of tiles: ``prepare`` a block of videos once, then ``score`` texts with it.
 
-    A score does not depend on the caller's autocast or precision of float32 products.
+    Scores do not depend on autocast or the float32 matmul precision of the caller.
     """
 
     tile_texts: int
@@ -30,11 +30,11 @@ class Scorer(ABC):
     precision: Precision
 
     def calibrate(self, text: TextFeatures, video: VideoFeatures) -> None:
-        """Adapt to all features before any are scored; scores change only by rounding."""
+        """Adapt to all features before scoring; scores change only by rounding."""
         return
 
     def prepare(self, video: VideoFeatures) -> Any:
-        """Compute what does not depend on the text; rows can be cut and stored per video."""
+        """Compute everything that depends on the videos only; row i belongs to video i."""
         with fixed_precision(video.frames.device, self.precision):
             return self._prepare(video)
 
@@ -44,7 +44,7 @@ class Scorer(ABC):
             return self._score(text, prepared_videos)
 
     def allow_shortcuts(self) -> None:
-        """Use shortcuts that are exact to 1e-5, if there are any."""
+        """Allow approximations that are exact to 1e-5, if there are any."""
         return
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Scorer(ABC):
 
 @contextmanager
 def fixed_precision(device: torch.device, precision: Precision) -> Iterator[None]:
-    """Compute products in ``precision``, regardless of the caller's settings."""
+    """Compute products in ``precision``, regardless of the settings of the caller."""
     previous = torch.get_float32_matmul_precision()
     if precision == "fp32":
         torch.set_float32_matmul_precision("highest")
@@ -68,7 +68,7 @@ def fixed_precision(device: torch.device, precision: Precision) -> Iterator[None
 
 
 class ReferenceScorer(Scorer):
-    """The method's own ``score``; any method."""
+    """Scorer that calls ``score`` of the method; works for any method."""
 
     def __init__(self, method: Method, precision: Precision) -> None:
         self.method = method
@@ -86,12 +86,12 @@ class ReferenceScorer(Scorer):
 
 
 class PairNoiseScorer(Scorer):
-    """The method's own ``score`` with separate noise for each pair instead of shared noise.
+    """Scorer that calls ``score`` of the method with separate noise per pair.
 
-    Slow: the noise of every pair is drawn.
+    Slow, because it draws the noise of every pair.
     """
 
-    # Noise of 1,024 pairs with 20 candidates of 512 numbers: 42 MB, and 84 MB while it is made.
+    # The noise of 1,024 pairs with 20 candidates of 512 numbers takes 42 MB, or 84 MB at the peak.
     tile_texts, tile_videos = 32, 32
     precision: Precision = "fp32"
 
@@ -110,14 +110,14 @@ class PairNoiseScorer(Scorer):
 
 
 class FastForm(Protocol):
-    """A model's weights, rearranged once for fast scoring; as exact as its own ``score``."""
+    """Weights of a model rearranged for fast scoring; as exact as ``score`` of the method."""
 
     def factorised(self, precision: Precision) -> Scorer:
         """Return the scorer in plain PyTorch, for any device."""
         ...
 
     def kernel(self, precision: Precision) -> Scorer:
-        """Return the scorer with its own kernels, if :meth:`why_no_kernel` returns None."""
+        """Return the scorer with GPU kernels; :meth:`why_no_kernel` must return None."""
         ...
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:
@@ -132,7 +132,7 @@ FAST_FORMS: Registry[Callable[[Any, torch.device], FastForm | None]] = Registry(
         "wordframe": "eaglenet.scoring.wordframe",
     },
 )
-"""Method -> function that rearranges a model for a device; None if the model has no fast form."""
+"""Functions by name of the method that rearrange a model for a device; None: no fast form."""
 
 
 Backend = Literal["auto", "reference", "factorised", "kernel"]
@@ -141,11 +141,15 @@ logger = logging.getLogger(__name__)
 
 
 def check_choice(backend: str, precision: str) -> None:
-    """Raise an error for unknown names, before a long computation starts."""
+    """Raise ``UsageError`` for an unknown back end or precision."""
     if backend not in get_args(Backend):
-        raise UsageError(f"back end {backend!r}; choose one of {', '.join(get_args(Backend))}")
+        raise UsageError(
+            f"unknown back end {backend!r}; choose one of {', '.join(get_args(Backend))}"
+        )
     if precision not in get_args(Precision):
-        raise UsageError(f"precision {precision!r}; choose one of {', '.join(get_args(Precision))}")
+        raise UsageError(
+            f"unknown precision {precision!r}; choose one of {', '.join(get_args(Precision))}"
+        )
 
 
 def choose(
@@ -156,23 +160,22 @@ def choose(
     precision: str = "fp32",
     pair_noise: int | None = None,
 ) -> Scorer:
-    """Return the scorer for a method on its videos' device. ``--verbose`` shows which and why."""
+    """Return the scorer for a method on the device of the videos, and log which and why."""
     check_choice(backend, precision)
     if pair_noise is not None:
         return _with_pair_noise(method, backend, precision, pair_noise)
     exact: Precision = "bf16" if precision == "bf16" else "fp32"
-    # Weights are folded once, always in full precision.
+    # Weights are always folded in full precision.
     with fixed_precision(video.frames.device, "fp32"):
         return _build_scorer(method, video, backend, exact)
 
 
 def _with_pair_noise(method: Method, backend: str, precision: str, seed: int) -> Scorer:
     if not hasattr(method, "pair_noise"):
-        raise UsageError(f"{method.name} has no evaluation noise; leave out --pair-noise")
+        raise UsageError(f"{method.name} has no evaluation noise; remove --pair-noise")
     if backend not in ("auto", "reference") or precision != "fp32":
         raise UsageError(
-            "--pair-noise is scored by the reference back end in fp32; leave out "
-            "--backend and --precision"
+            "--pair-noise needs the reference back end in fp32; remove --backend and --precision"
         )
     return PairNoiseScorer(method, seed)
 

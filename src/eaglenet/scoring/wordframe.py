@@ -15,13 +15,13 @@ from eaglenet.methods.wordframe import WordFrame
 from eaglenet.scoring.scorer import FAST_FORMS, Precision, Scorer
 
 PreparedVideos = dict[str, Tensor]
-"""Per video: unit ``tokens`` [videos, frames, dim] after self-attention, their ``mask``, the unit
-``mean`` frame, the hubness offset (``offset``), and the ``weights`` of the tokens if frames are
-matched to words too."""
+"""Tensors per video: unit ``tokens`` [videos, frames, dim] after self-attention, their ``mask``,
+the unit ``mean`` frame, the hubness ``offset``, and ``weights`` of the tokens if frames are matched
+to words too."""
 
 
 class WordFrameScorer(Scorer):
-    """One matrix product of all real words with all frames of a tile, then a maximum."""
+    """Scorer with one matrix product of all real words with all frames of a tile."""
 
     def __init__(self, method: WordFrame, device: torch.device, precision: Precision) -> None:
         self.method = method
@@ -46,11 +46,11 @@ class WordFrameScorer(Scorer):
 
     def _score(self, text: TextFeatures, prepared_videos: PreparedVideos) -> Tensor:
         config = self.method.config
-        rest = -prepared_videos["offset"][None, :]
+        scores = -prepared_videos["offset"][None, :]
         if config.coarse:
-            rest = F.normalize(text.sentence.float(), dim=-1) @ prepared_videos["mean"].T + rest
+            scores = F.normalize(text.sentence.float(), dim=-1) @ prepared_videos["mean"].T + scores
         if not config.interaction:
-            return rest
+            return scores
         words, mask = words_or_sentence(text.to(text.sentence.device, torch.float32))
         num_words = max(int(mask.any(dim=0).sum()), 1)
         words, mask = words[:, :num_words], mask[:, :num_words]
@@ -59,7 +59,7 @@ class WordFrameScorer(Scorer):
         videos, frames, dim = prepared_videos["tokens"].shape
         cosines = unit.reshape(-1, dim) @ prepared_videos["tokens"].reshape(-1, dim).T
         cosines = cosines.float().view(len(words), num_words, videos, frames)
-        # Padded frames of a video are never its best; a padded word is never a frame's best.
+        # Padded frames and padded words are left out of the maxima.
         best_frame = masked_max(cosines, prepared_videos["mask"][None, None], dim=-1)
         interaction = torch.einsum("twv,tw->tv", best_frame, weights)
         if config.both_ways:
@@ -68,12 +68,12 @@ class WordFrameScorer(Scorer):
                 interaction + torch.einsum("tvf,vf->tv", best_word, prepared_videos["weights"])
             ) / 2
         weight = self.method.interaction_weight()
-        return rest + (interaction if weight is None else weight * interaction)
+        return scores + (interaction if weight is None else weight * interaction)
 
 
 @dataclass(frozen=True)
 class WordFrameForm:
-    """See :class:`eaglenet.scoring.scorer.FastForm`."""
+    """Implementation of :class:`eaglenet.scoring.scorer.FastForm` for WordFrame."""
 
     method: WordFrame
     device: torch.device
@@ -85,7 +85,7 @@ class WordFrameForm:
         return self.factorised(precision)
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:
-        return "wordframe has no kernel; it is one matrix product and a maximum"
+        return "wordframe has no kernel; its score is one matrix product and a maximum"
 
 
 def arrange(method: WordFrame, device: torch.device) -> WordFrameForm:

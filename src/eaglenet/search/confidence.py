@@ -1,16 +1,16 @@
-r"""Confidence: calibrated probability that a hit shows what was asked for.
+r"""Confidence: calibrated probability that a hit shows what the query describes.
 
-Scores rank, but their values mean nothing to people: a good match of one query has the score of a
-bad match of another. The evidence for a hit is how its score stands out among all clips:
+Scores of different queries cannot be compared: a good match of one query may have the score of a
+bad match of another. The evidence for a hit is how far its score stands out among all clips:
 
 .. math::
     \mathrm{logit}\, p_i = b + w_1 \log \frac{e^{\beta c_i}}{\sum_j e^{\beta c_j}}
         + w_2 (c_i - \max_{j \ne i} c_j) + w_3 c_i + w_4 \bar c + w_5 \log N
 
-c are cosines minus hubness offsets (each clip's level over unrelated texts), the sum is over the
-best clip of each file of the shortlist, c-bar is the mean over a sample of all clips, and N is
-the number of clips searched. The weights are fitted per model on videos that it was not trained on
-and are stored with it as ``confidence.json``. A model without that file has no confidences.
+c are cosines minus hubness offsets, the sum is over the best clip of each file of the shortlist,
+c-bar is the mean over a sample of all clips, and N is the number of clips searched. The weights are
+fitted per model on videos that it was not trained on, and are stored with it as
+``confidence.json``. A model without that file has no confidences.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from eaglenet.core.hits import Hit
 
 FILE = "confidence.json"
 MAX_RIVALS = 100
-"""Files of the shortlist that a hit is compared with, as in the measurement."""
+"""Files of the shortlist that a hit is compared with, as when the weights were fitted."""
 MIN_CLIPS = 10
-"""Clips that a search compares, below which it gives no confidence. A choice, not a measurement:
-the smallest gallery measured has 100 clips, and a single unrelated clip would seem likely."""
+"""Fewest clips to compare for hits to have a confidence. A choice, not a measurement: the smallest
+gallery measured has 100 clips, and a single unrelated clip would seem likely."""
 SAMPLE_SIZE = 1024
-"""Clips from which the mean score of a query is estimated; its error is a thousandth."""
-NOTHING = 0.1
-"""If the best hit has less, nothing fits."""
+"""Clips from which the mean score of a query is estimated; the error is about 0.001."""
+MIN_LIKELY = 0.1
+"""If the best hit has less confidence, no hit is likely to be right."""
 MIN_CONFIDENCE = 1e-6
-"""Least confidence of a step, so that its odds are finite."""
+"""Lower bound on the confidence of a step, so that its odds are finite."""
 FEATURES = ("bias", "share", "lead", "score", "mean", "size")
 
 
@@ -49,10 +49,10 @@ class Calibration:
     """Weights of the evidence, for one model.
 
     identity: hash of the model that they were fitted for.
-    hubness: the bank of its hubness offsets, in words.
+    hubness: description of the hubness bank that its offsets were computed with.
     scale: factor on scores in the softmax.
     weights: one per name of ``FEATURES``.
-    measured: how and how well, for people: data, date, AUC, calibration error.
+    measured: how the weights were fitted, for people: data, date, AUC, calibration error.
     """
 
     identity: str
@@ -63,12 +63,15 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if set(self.weights) != set(FEATURES):
-            raise ValueError(f"weights of {sorted(self.weights)}, expected {sorted(FEATURES)}")
+            raise ValueError(f"weights for {sorted(self.weights)}, expected {sorted(FEATURES)}")
         numbers = (self.scale, *self.weights.values())
         if not all(isinstance(number, int | float) for number in numbers):
             raise ValueError("weights are not numbers")
         if not all(map(math.isfinite, numbers)) or self.scale <= 0:
-            raise ValueError(f"scale {self.scale} and weights {dict(self.weights)}")
+            raise ValueError(
+                "expected a positive scale and finite weights, not "
+                f"{self.scale} and {dict(self.weights)}"
+            )
 
     def confidences(
         self,
@@ -78,12 +81,12 @@ class Calibration:
         num_clips: int,
         files: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     ) -> NDArray[np.float64]:
-        """Probability per clip of a shortlist that it is right.
+        """Return the probability of each clip of a shortlist to be right.
 
         scores: cosines minus hubness offsets of the whole shortlist, in any order.
         mean: mean of such scores over a sample of the clips that were searched.
-        num_clips: how many were searched.
-        files: number of the file of each clip; clips of one file are not rivals. None: all differ.
+        num_clips: number of clips that were searched.
+        files: id of the file of each clip; clips of one file are not rivals. None: all differ.
         """
         evidence = make_evidence(scores, self.scale, mean=mean, num_clips=num_clips, files=files)
         weights = np.array([self.weights[name] for name in FEATURES])
@@ -113,7 +116,7 @@ def make_evidence(
     num_clips: int,
     files: Sequence[int] | NDArray[np.integer[Any]] | None = None,
 ) -> NDArray[np.float64]:
-    """Evidence per clip of a shortlist, ``[clips, FEATURES]``; see the module."""
+    """Return the evidence ``[clips, FEATURES]`` for the clips of a shortlist; see the module."""
     values = np.asarray(scores, np.float64)
     if not len(values):
         return np.zeros((0, len(FEATURES)))
@@ -122,16 +125,16 @@ def make_evidence(
     best = np.full(groups.max() + 1, -np.inf)
     np.maximum.at(best, groups, values)
     rivals = np.sort(best)[::-1][:MAX_RIVALS]
-    # A clip that is not the best of its file, or beyond the rivals, stands in for its file.
-    others = _log_sum(scale * rivals)
+    # Each clip is compared with the other files: its own file is taken out of the sum.
+    log_all = _log_sum(scale * rivals)
     is_rival = best[groups] >= rivals[-1]
-    without = _log_difference(others, np.where(is_rival, scale * best[groups], -np.inf))
-    shares = scale * values - np.logaddexp(without, scale * values)
+    log_others = _log_difference(log_all, np.where(is_rival, scale * best[groups], -np.inf))
+    log_shares = scale * values - np.logaddexp(log_others, scale * values)
     is_best = (best[groups] >= rivals[0]) & (len(rivals) > 1)
     strongest = np.where(is_best, rivals[min(1, len(rivals) - 1)], rivals[0])
     columns = (
         np.ones(len(values)),
-        shares,
+        log_shares,
         values - strongest if len(rivals) > 1 else np.zeros(len(values)),
         values,
         np.full(len(values), mean),
@@ -140,28 +143,28 @@ def make_evidence(
     return np.stack(columns, axis=1)
 
 
-def joint(confidences: Sequence[float | None], *, num_files: int) -> float | None:
-    r"""Confidence of a sequence in one of ``num_files`` files; None if a step has none.
+def joint_confidence(confidences: Sequence[float | None], *, num_files: int) -> float | None:
+    r"""Return the confidence of a sequence in one of ``num_files`` files; None if a step has none.
 
-    The steps are independent evidence for the same file, so their odds are multiplied, over the
-    odds :math:`1 / (N - 1)` of any file. Steps are often alike and then count twice, so a sequence
+    The steps count as independent evidence for the same file: their odds are multiplied, relative
+    to the prior odds :math:`1 / (N - 1)` of a file. Similar steps would count twice, so a sequence
     is never more likely than its likeliest step. Not calibrated: see docs/reference/queries.md.
     """
     values = [value for value in confidences if value is not None]
     if not values or len(values) < len(confidences):
         return None
-    likely = np.clip(values, MIN_CONFIDENCE, 1 - MIN_CONFIDENCE)
-    logit = np.log(likely / (1 - likely)).sum() + (len(values) - 1) * math.log(
+    probabilities = np.clip(values, MIN_CONFIDENCE, 1 - MIN_CONFIDENCE)
+    logit = np.log(probabilities / (1 - probabilities)).sum() + (len(values) - 1) * math.log(
         max(num_files - 1, 1)
     )
     return min(float(_sigmoid(logit)), max(values))
 
 
 def match_text(hit: Hit) -> str:
-    """How well a hit matches, for people: its confidence, where its words are, or else its score.
+    """Describe how well a hit matches: confidence, modality of the matching line, or score.
 
-    Empty for a score below 0, and for that of a sequence, a mean of corrected cosines: neither says
-    anything to people.
+    Empty for a negative score and for a sequence, whose score is a mean of corrected cosines:
+    neither number helps people.
     """
     if hit.confidence is not None:
         return f"{hit.match} {hit.confidence:.0%}"
@@ -171,12 +174,12 @@ def match_text(hit: Hit) -> str:
 
 
 def fits_nothing(confidences: Sequence[float | None]) -> bool:
-    """Return whether no hit is likely to be right; False if a hit has no confidence.
+    """Return whether no hit is likely to be right; False if any hit has no confidence.
 
-    Such a hit was found in a transcript, by its words, or confidence was not measured.
+    Hits in transcripts, and hits of models without a calibration, have none.
     """
     values = [value for value in confidences if value is not None]
-    return bool(values) and len(values) == len(confidences) and max(values) < NOTHING
+    return bool(values) and len(values) == len(confidences) and max(values) < MIN_LIKELY
 
 
 def _log_sum(values: NDArray[np.float64]) -> float:
@@ -185,11 +188,11 @@ def _log_sum(values: NDArray[np.float64]) -> float:
 
 
 def _log_difference(total: float, part: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log(exp(total) - exp(part)), -inf where the part is all of it."""
+    """Return log(exp(total) - exp(part)), and -inf where the two are equal."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        rest: NDArray[np.float64] = total + np.log1p(-np.exp(np.minimum(part - total, 0.0)))
-    # Rounding of a sum of 100 numbers: less than this share is nothing.
-    return np.where(part - total > -1e-12, -np.inf, rest)
+        difference: NDArray[np.float64] = total + np.log1p(-np.exp(np.minimum(part - total, 0.0)))
+    # 1e-12: rounding error of a sum of 100 numbers.
+    return np.where(part - total > -1e-12, -np.inf, difference)
 
 
 def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,14 +1,14 @@
-"""Dates inside a text: ``beach, July 2023`` searches for ``beach`` among recordings of that month.
+"""Dates in the text of a query: ``beach, July 2023`` finds beaches recorded in that month.
 
-English only. A date is understood where few texts mean anything else::
+English only. These forms are understood, because they rarely mean anything else::
 
     July 2023   14 July 2023   July 14, 2023   2023-07-14   2023-07   summer of 2022
     in 2021   since 2019   before 2020   from 2018 to 2020   in the 1990s   beach, 2021
     in July   last summer   this year   last week   yesterday   3 days ago   in the last 2 weeks
 
-Dates with a year may stand anywhere; the last two rows count only at the beginning or the end of a
-text. Days begin at midnight in the time zone of this machine. Seasons are those of the north:
-summer is June to August, winter December to February of the next year.
+Dates with a year may stand anywhere; the forms of the last two rows only at the beginning or the
+end of a text. Days begin at midnight in the local time zone. Seasons are those of the northern
+hemisphere: summer is June to August, winter is December to February of the next year.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from functools import cache
 from itertools import chain
 
 FIRST_YEAR = 1971
-"""Recording times before it are clocks that were never set."""
+"""Earlier recording times come from clocks that were never set."""
 MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september"),
     *("october", "november", "december"),
 )
 SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
-"""First month of each."""
+"""First month of each season."""
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-WORDS_THAT_ARE_MONTHS = ("march", "may", "august")
-"""Without a year they must be written with a capital letter: ``in May``."""
+AMBIGUOUS_MONTHS = ("march", "may", "august")
+"""Words with another meaning: without a year they need a capital letter, as in ``in May``."""
 
 _HINT = r"\d|ago|last|this|past|today|yesterday|" + "|".join(MONTHS)
-"""Only texts with this are compared with all patterns."""
+"""Cheap first test: texts without a match contain no date."""
 
 Days = tuple[date, date]
-"""First day, and the one after the last."""
+"""First day, and the day after the last."""
 Bounds = tuple[date | None, date | None]
-"""The same, where None is no limit."""
-Read = Callable[[re.Match[str], date], Bounds | None]
+"""The same; None: no limit."""
+DateReader = Callable[[re.Match[str], date], Bounds | None]
 
 
 @dataclass(frozen=True)
 class DateRange:
-    """Times that a text asks for: seconds since 1970, and the words that say so.
+    """Recording times that a text asks for.
 
-    ``after`` is inclusive; None: no limit.
+    phrase: the date as written. after, before: seconds since 1970; ``after`` is inclusive, and
+    None means no limit.
     """
 
     phrase: str
@@ -55,7 +56,7 @@ class DateRange:
 
     @property
     def notice(self) -> str:
-        """Sentence that tells a user which dates were understood."""
+        """Sentence that tells a user how the date was understood."""
         first = "" if self.after is None else f"from {_day(self.after)}"
         last = "" if self.before is None else f"to {_day(self.before - 1)}"
         return f"{self.phrase!r} was read as a date: only recordings {first} {last}".replace(
@@ -64,7 +65,7 @@ class DateRange:
 
 
 def take_dates(text: str, today: date | None = None) -> tuple[str, DateRange | None]:
-    """Take a date off a text; what is in quotation marks stays.
+    """Split a text into the text without its date, and the date; quoted text is left alone.
 
     >>> text, dates = take_dates("a beach, July 2023")
     >>> text, dates.phrase
@@ -73,24 +74,24 @@ def take_dates(text: str, today: date | None = None) -> tuple[str, DateRange | N
     if not re.search(_HINT, text.lower()):
         return text, None
     today = today or date.today()
-    # Quoted words keep their length, so that positions stay.
+    # Quoted text is replaced by as many other characters, so that positions stay the same.
     visible = re.sub(r'"[^"]*"', lambda match: "\x00" * len(match[0]), text)
     for pattern, read in _patterns():
         for match in pattern.finditer(visible):
             try:
                 days = read(match, today) if _is_past(match, today) else None
-            except ValueError:  # A day that no month has.
+            except ValueError:  # For example 31 June.
                 continue
             if days is None:
                 continue
             first, end = days
-            rest = _without(text, match.start(), match.end())
+            remaining_text = _remove(text, match.start(), match.end())
             phrase = match["phrase"].strip(" ,")
-            return rest or phrase, DateRange(phrase, _seconds(first), _seconds(end))
+            return remaining_text or phrase, DateRange(phrase, _seconds(first), _seconds(end))
     return text, None
 
 
-def _without(text: str, start: int, end: int) -> str:
+def _remove(text: str, start: int, end: int) -> str:
     before, after = text[:start].rstrip(" ,;:"), text[end:].lstrip(" ,;:")
     return f"{before} {after}".strip()
 
@@ -104,7 +105,7 @@ def _day(seconds: float) -> str:
 
 
 def _month(year: int, month: int) -> Days:
-    """A month; months beyond December and before January are of other years."""
+    """Return the days of a month; months 0 and 13 belong to the years before and after."""
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
     return date(year, month, 1), date(year + month // 12, month % 12 + 1, 1)
 
@@ -119,17 +120,17 @@ def _year(year: int) -> Days:
 
 
 def _month_number(name: str) -> int:
-    """Number of a month from its name or its digits; raises ``ValueError``."""
+    """Return the number of a month from its name or digits; raises ``ValueError``."""
     if not name.isdecimal():
         return [month[:3] for month in MONTHS].index(name[:3].lower()) + 1
     return date(FIRST_YEAR, int(name), 1).month
 
 
 def _is_past(match: re.Match[str], today: date) -> bool:
-    """Return whether recordings can be of the years that a match names."""
+    """Return whether recordings can exist from the years in a match."""
     groups = match.groupdict()
     years = [int(groups[name]) for name in ("year", "first", "last") if groups.get(name)]
-    if groups.get("decade"):  # It counts if any of its years does.
+    if groups.get("decade"):  # One valid year of the decade is enough.
         years.append(max(int(groups["decade"]), min(int(groups["decade"]) + 9, FIRST_YEAR)))
     return all(FIRST_YEAR <= year <= today.year for year in years)
 
@@ -169,9 +170,9 @@ def _read_bound(match: re.Match[str], today: date) -> Bounds:
 
 
 def _read_recent_month(match: re.Match[str], today: date) -> Days | None:
-    """``in July`` is the latest July that has begun, ``last July`` the latest that is over."""
+    """Read ``in July``, the latest that has begun, or ``last July``, the latest that is over."""
     name = match["month"]
-    if name.lower() in WORDS_THAT_ARE_MONTHS and not name[0].isupper():
+    if name.lower() in AMBIGUOUS_MONTHS and not name[0].isupper():
         return None
     return _latest(lambda year: _month(year, _month_number(name)), match["word"], today)
 
@@ -220,7 +221,7 @@ def _count(text: str) -> int:
 
 
 def _unit(unit: str, shift: int, today: date) -> Days | None:
-    """The day, week, weekend, month or year that is ``shift`` after this one."""
+    """Return the day, week, weekend, month or year ``shift`` units after the current one."""
     monday = today - timedelta(days=today.weekday()) + timedelta(weeks=shift)
     if unit == "day":
         day = today + timedelta(days=shift)
@@ -235,7 +236,7 @@ def _unit(unit: str, shift: int, today: date) -> Days | None:
 
 
 @cache
-def _patterns() -> list[tuple[re.Pattern[str], Read]]:
+def _patterns() -> list[tuple[re.Pattern[str], DateReader]]:
     names = "|".join(chain(MONTHS, (f"{month[:3]}\\.?" for month in MONTHS), ("sept\\.?",)))
     month = f"(?P<month>{names})"
     season = f"(?P<season>{'|'.join(SEASONS)})"
@@ -243,11 +244,11 @@ def _patterns() -> list[tuple[re.Pattern[str], Read]]:
     count = f"(?P<count>\\d{{1,2}}|{'|'.join(NUMBERS)})"
     lead = r"(?:\b(?:in|from|during|of|on|at)\s+(?:the\s+)?)?"
     end = r"(?=\s*[,.!?]*\s*$|\s*,)"
-    # At the beginning; "today show host" is none.
+    # What may follow a date at the beginning: "today show host" contains no date.
     following = r"(?=\s+(?:an?|the|at|in|on|with|by|my|our|his|her|we|i)\b)"
-    # "his last fall" and "the last week of school" are no dates.
+    # "his last fall" and "the last week of school" contain no date.
     free = r"(?<!\bthe )(?<!\bhis )(?<!\bher )(?<!\btheir )(?<!\bmy )(?<!\bour )(?<!'s )(?<!\ba )"
-    anywhere: list[tuple[str, Read]] = [
+    anywhere: list[tuple[str, DateReader]] = [
         (rf"{lead}(?P<phrase>\b{day}(?:\s+of)?\s+{month},?\s+{year})", _read_day),
         (rf"{lead}(?P<phrase>\b{month}\s+{day},?\s+{year})", _read_day),
         (
@@ -264,7 +265,7 @@ def _patterns() -> list[tuple[re.Pattern[str], Read]]:
         ),
         (r"\b(?P<phrase>(?:in|from|during)\s+the\s+(?P<decade>(?:19|20)\d0)s\b)", _read_decade),
     ]
-    at_ends: list[tuple[str, Read]] = [
+    at_ends: list[tuple[str, DateReader]] = [
         (rf"\b(?P<phrase>(?P<word>since|after|before|until)\s+{year})", _read_bound),
         (rf"\b(?P<phrase>(?:in|from|during)\s+{year})", _read_year),
         (
@@ -287,7 +288,7 @@ def _patterns() -> list[tuple[re.Pattern[str], Read]]:
         ),
     ]
     after_comma = rf",\s*(?P<phrase>{year})"
-    expressions: list[tuple[str, Read]] = [
+    expressions: list[tuple[str, DateReader]] = [
         *anywhere,
         *((expression + end, read) for expression, read in at_ends),
         *((rf"^\s*{expression}{following}", read) for expression, read in at_ends),

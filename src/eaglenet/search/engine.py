@@ -1,4 +1,4 @@
-"""The search engine: opens a store and its model, and searches them."""
+"""The search engine: opens a store and its model, and answers queries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Result = TypeVar("Result")
 
 
 class Engine:
-    """Searches one store. Thread-safe; each search sees the newest version of the store.
+    """Search engine of one store. Thread-safe; each search reads the newest version of the store.
 
     Close it, or use it in a ``with`` statement, to release the model and the files of the store.
     """
@@ -68,12 +68,15 @@ class Engine:
         scan: Scan | None = None,
         decoder: QueryDecoder | None = None,
     ) -> None:
-        """``scan`` makes the shortlists on other machines; ``decoder`` may be starting already."""
+        """Search an open store; :meth:`open` takes its location.
+
+        ``scan`` makes the shortlists on other machines. ``decoder`` is a decoder to share.
+        """
         self._scan = scan
-        self._model = model
+        self._model_source = model
         self._device = device
         self._lock = threading.RLock()
-        self._loaded: tuple[str, SearchModel] | None = None
+        self._model: tuple[str, SearchModel] | None = None
         self._calibration: tuple[str, Calibration | None] | None = None
         self._encoder: MeaningEncoder | None = None
         self._decoder = decoder
@@ -94,8 +97,9 @@ class Engine:
         ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
         uses a GPU if there is one; a :class:`Method` stays on its device.
         """
-        opened = open_store(store or default_store())
-        return cls(opened, model=model, device=device, decoder=decoder)
+        return cls(
+            open_store(store or default_store()), model=model, device=device, decoder=decoder
+        )
 
     def __repr__(self) -> str:
         state = "closed, of" if self._closed_location else "of"
@@ -111,7 +115,7 @@ class Engine:
         """Release the model and the store; using the engine afterwards is an error."""
         with self._lock:
             self._closed_location = self.location
-            self._loaded = self._encoder = None
+            self._model = self._encoder = None
             self._open_view = None
             if self._decoder is not None:
                 self._decoder.close()
@@ -130,7 +134,7 @@ class Engine:
 
     @property
     def manifest(self) -> Manifest:
-        """Settings that the store was made with."""
+        """Settings that the store was created with."""
         return self._current_view().manifest
 
     @property
@@ -140,12 +144,12 @@ class Engine:
 
     @property
     def model(self) -> SearchModel:
-        """The model, loaded on first use and checked to be the one that made the store."""
+        """The model, loaded on first use and checked to be the one that the store was made with."""
         return self._load_model(self._current_view())
 
     @property
     def decoder(self) -> QueryDecoder:
-        """Confined decoder of files to search with, and of frames to show."""
+        """Sandboxed decoder for query files and for frames of hits."""
         from eaglenet.video.query_decoder import QueryDecoder
 
         with self._lock:
@@ -154,9 +158,9 @@ class Engine:
             return self._decoder
 
     @property
-    def missing(self) -> tuple[str, ...]:
+    def missing_shards(self) -> tuple[str, ...]:
         """Names of the shards of the store that cannot be reached now."""
-        return self._scan.missing if self._scan is not None else ()
+        return self._scan.missing_shards if self._scan is not None else ()
 
     def _current_view(self) -> StoreView:
         """Read the store again if it has changed or was replaced."""
@@ -166,11 +170,11 @@ class Engine:
                     if self._view.store.stamp() != self._view.snapshot.stamp:
                         self._open_view = StoreView.open(self._view.store)
         except OSError:
-            pass  # The store is gone; what is open can still be searched.
+            pass  # The store was deleted; the open version can still be searched.
         return self._view
 
     def read(self, work: Callable[[StoreView], Result]) -> Result:
-        """Call ``work`` with the newest version; again if a writer removes clips meanwhile."""
+        """Call ``work`` with the newest version, and retry if a writer removes clips meanwhile."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return work(self._current_view())
@@ -179,12 +183,12 @@ class Engine:
         return work(self._current_view())
 
     def _load_model(self, view: StoreView) -> SearchModel:
-        """Load the model of a store, again if the store was replaced."""
+        """Return the model of a store; reload it if the store was replaced."""
         identity = view.manifest.identity
         with self._lock:
-            if self._loaded is None or self._loaded[0] != identity:
-                self._loaded = identity, open_model(view.store, self._model, self._device)
-            return self._loaded[1]
+            if self._model is None or self._model[0] != identity:
+                self._model = identity, open_model(view.store, self._model_source, self._device)
+            return self._model[1]
 
     def _retriever(self, view: StoreView) -> Retriever:
         return Retriever(
@@ -197,29 +201,30 @@ class Engine:
         )
 
     def _load_encoder(self, view: StoreView) -> MeaningEncoder:
-        """Load the encoder of transcripts; a store of the same model shares its weights."""
+        """Return the encoder of transcripts; it shares its weights with an equal search model."""
         with self._lock:
             if self._encoder is None:
                 light = LightModel.open(MEANING_MODEL)
-                current = None if self._loaded is None else self._loaded[1]
+                current = None if self._model is None else self._model[1]
                 if isinstance(current, NumpyModel) and current.model.identity == light.identity:
                     light = current.model
-                elif current is None and self._is_same(view, light):
-                    self._loaded = light.identity, NumpyModel(light)
+                elif current is None and self._is_search_model(view, light):
+                    self._model = light.identity, NumpyModel(light)
                 self._encoder = MeaningEncoder(light)
             return self._encoder
 
-    def _is_same(self, view: StoreView, light: LightModel) -> bool:
-        """Return whether a compact model is what :meth:`_load_model` would load."""
-        is_own = self._model is None and view.manifest.identity == light.identity
-        return is_own and runs_through_numpy(view.manifest.model, self._device)
+    def _is_search_model(self, view: StoreView, light: LightModel) -> bool:
+        """Return whether :meth:`_load_model` would load this compact model."""
+        if self._model_source is not None or view.manifest.identity != light.identity:
+            return False
+        return runs_through_numpy(view.manifest.model, self._device)
 
     def _load_calibration(self, view: StoreView) -> Calibration | None:
-        """Calibration of the store's model; None if it was not measured."""
+        """Return the calibration of the model of a store; None if it has none."""
         identity = view.manifest.identity
         with self._lock:
             if self._calibration is None or self._calibration[0] != identity:
-                source = self._model
+                source = self._model_source
                 folder = model_folder(
                     source if isinstance(source, str | Path) else view.manifest.model
                 )
@@ -231,7 +236,7 @@ class Engine:
 
     @property
     def has_confidence(self) -> bool:
-        """True if hits of this store's model carry a confidence."""
+        """True if the model of this store has a calibration, so that hits have a confidence."""
         return self._load_calibration(self._current_view()) is not None
 
     def warm_up(self) -> None:
@@ -252,11 +257,12 @@ class Engine:
         """Return the k best moments for a query, best first.
 
         A string is a text, or a composed or temporal query (:func:`eaglenet.search.grammar.parse`);
-        dates in a text filter (:mod:`eaglenet.search.dates`), and ``notice`` of the result says so.
-        It also says if a text is in a language that the model does not know.
-        A :class:`Query` is taken as it is; see there for images, videos and clips. ``changes`` are
-        options by name, including those of filters: ``shortlist=50, path="*.mp4"``; see
-        :class:`SearchOptions` and :class:`Filters`. ``judge`` orders the first hits: a
+        dates in a text filter (:mod:`eaglenet.search.dates`). ``notice`` of the result reports such
+        a date, or a language that the model does not know. Pass a :class:`Query` to search with an
+        image, a video or a clip.
+
+        ``changes`` are options and filters by name: ``shortlist=50, path="*.mp4"``; see
+        :class:`SearchOptions` and :class:`Filters`. ``judge`` reorders the first hits: a
         :class:`Judge`, or the address of its server.
         """
         return self.search_many([query], k, options=options, judge=judge, **changes)[0]
@@ -270,7 +276,7 @@ class Engine:
         judge: Judge | str | None = None,
         **changes: Unpack[SearchChanges],
     ) -> list[HitList]:
-        """:meth:`search` for several queries, which is faster than one after the other."""
+        """Search for several queries at once, which is faster; see :meth:`search`."""
         options = (options or SearchOptions()).replace(changes)
         k = check_count(k)
         if isinstance(queries, str | bytes | AnyQuery) or not isinstance(queries, Iterable):
@@ -311,9 +317,9 @@ class Engine:
         return results
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
-        """Rank captions for the video, the image or the clip of a query."""
+        """Rank captions for the video, image or clip of a query; return the k best."""
         if not captions:
-            raise UsageError("no captions; give at least one")
+            raise UsageError("captions is empty; pass at least one caption")
         k = check_count(k)
 
         def rank(view: StoreView) -> list[CaptionHit]:
@@ -324,17 +330,17 @@ class Engine:
         return self.read(rank)
 
     def explain(self, query: str | Query, clip_id: str) -> Explanation:
-        """Return the scores of one clip for a text, frame by frame."""
+        """Return the score of a clip for a text, as a whole and frame by frame."""
         query = query if isinstance(query, Query) else Query(clean_text(query))
         if query.text is None:
-            raise UsageError("only the scores of a text can be explained")
+            raise UsageError("explain works with a text only, not with an image, a video or a clip")
         texts = [query.text, *query.negatives]
 
         def explain(view: StoreView) -> Explanation:
             retriever = self._retriever(view)
-            encoded = EncodedText(retriever.model, retriever.model.encode_texts(texts))
+            encoded_text = EncodedText(retriever.model, retriever.model.encode_texts(texts))
             row = view.snapshot.row(clip_id)
-            return explain_clip(view.snapshot, encoded, row, retriever.load(np.array([row])))
+            return explain_clip(view.snapshot, encoded_text, row, retriever.load(np.array([row])))
 
         return self.read(explain)
 
@@ -342,13 +348,13 @@ class Engine:
         return clip_id in self.snapshot
 
     def thumbnail(self, clip_id: str) -> bytes:
-        """Small JPEG of the middle of a clip."""
+        """Return a small JPEG of the middle of a clip."""
         return self.read(lambda view: view.snapshot.thumbnail(view.snapshot.row(clip_id)))
 
     def frame(self, clip_id: str, seconds: float, size: int = 240) -> bytes:
-        """JPEG of the frame at a time, its shorter side ``size``.
+        """Return a JPEG of the frame at a time; its shorter side has ``size`` pixels.
 
-        The thumbnail, if the file does not exist or cannot be decoded.
+        Returns the thumbnail if the file does not exist or cannot be decoded.
         """
         from eaglenet.video.images import pixels_to_jpeg
 
@@ -358,15 +364,15 @@ class Engine:
             return self.thumbnail(clip_id)
 
     def short_id(self, clip_id: str) -> str:
-        """Shortest beginning of a clip id that no clip of another file has."""
+        """Return the shortest prefix of a clip id that no clip of another file has."""
         return self.snapshot.short_id(clip_id)
 
     def full_id(self, text: str) -> str:
-        """Clip id that a short one stands for."""
+        """Return the clip id with this prefix."""
         return self.snapshot.full_id(text)
 
     def clip(self, clip_id: str) -> tuple[Clip, FileTable]:
-        """A clip, and its file as a table of one row."""
+        """Return a clip, and its file as a table with one row."""
 
         def find(view: StoreView) -> tuple[Clip, FileTable]:
             (clip,) = view.snapshot.clips([view.snapshot.row(clip_id)])
@@ -375,11 +381,11 @@ class Engine:
         return self.read(find)
 
     def file_of(self, clip_id: str) -> Path:
-        """File of a clip; of several with the same content, the first that exists."""
+        """Return the file of a clip; of several copies, the first that exists."""
         return Path(first_existing(self.clip(clip_id)[1].paths[0]))
 
     def span_of(self, clip_id: str) -> tuple[float, float]:
-        """First and last second of a clip in its file."""
+        """Return the start and end of a clip in its file, in seconds."""
         clip, _ = self.clip(clip_id)
         return clip.start, clip.end
 
@@ -388,11 +394,11 @@ class Engine:
         return self.read(lambda view: view.info())
 
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
-        """Say that a query is in a language that the model does not know; empty if not."""
+        """Return a hint if a query is in a language that the model does not know, else ``""``."""
         return language_hint(query, self._view.manifest.model, options)
 
     def why_empty(self, options: SearchOptions, query: AnyQuery | None = None) -> str:
-        """Say why there are no hits: a filter that no file meets, or a text that no line has."""
+        """Return the reason for no hits: a filter that no file meets, or a text in no line."""
 
         def explain(view: StoreView) -> str:
             filters = options.within_dates(query.dates if query else None).filters
@@ -407,11 +413,11 @@ class Engine:
 
 
 def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
-    """Load the model of a store, and check that it is the one that made the store.
+    """Load the model of a store, and check that it is the one that the store was made with.
 
-    ``model`` is its new location, or the model itself, which stays on its device. A compact model
-    runs through numpy, unless ``device`` names a GPU. Others run through torch; ``device`` ``auto``
-    uses a GPU if there is one.
+    ``model``: its new location, or a loaded model, which stays on its device. Compact models run
+    through numpy unless ``device`` names a GPU, all others through torch. ``device`` ``auto`` uses
+    a GPU if there is one.
     """
     source = model if model is not None else store.manifest.model
     if isinstance(source, str | Path) and runs_through_numpy(source, device):

@@ -1,4 +1,4 @@
-"""Search results and transcripts as files: contact sheet, web page, reel, subtitles."""
+"""Export of results and transcripts: contact sheet, web page, reel, subtitles."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
 CLIP = re.compile(r"[0-9a-f]{1,16}(-[0-9]{1,9})?")
-TILE = 96  # side of one frame, pixels
+TILE = 96  # Side of one frame; all sizes are in pixels.
 FRAMES_PER_HIT = 4
 GAP, BORDER, LINE = 12, 4, 20
-FRAME_GAP = 2  # pixels between frames
+FRAME_GAP = 2
 STRIP = (TILE + FRAME_GAP) * FRAMES_PER_HIT - FRAME_GAP + 2 * BORDER
 BACKGROUND, INK, FAINT = (250, 250, 248), (28, 28, 30), (120, 120, 124)
 RIGHT, WRONG, PLAIN = (32, 148, 74), (200, 60, 52), (190, 190, 190)
@@ -54,25 +54,25 @@ def write_contact_sheet(
     path: Path,
     engine: Engine,
     results: Sequence[SearchResult],
-    expected: Mapping[int, str] | None = None,
+    right_names: Mapping[int, str] | None = None,
 ) -> None:
     """Draw one row of hits per query: frames of the clip, file name and score.
 
-    ``expected`` has the right file name for some queries, by position: that file gets a green
-    border, all others a red one.
+    ``right_names`` maps positions of queries to the right file name: that file gets a green border,
+    all others a red one.
     """
     from PIL import Image
 
     if not any(result.hits for result in results):
         raise UsageError("no results to draw; search for something that is in the store")
     columns = max(len(result.hits) for result in results)
-    row = LINE + 6 + TILE + 2 * BORDER + LINE + GAP
-    size = GAP + columns * (STRIP + GAP), GAP + len(results) * row
+    row_height = LINE + 6 + TILE + 2 * BORDER + LINE + GAP
+    size = GAP + columns * (STRIP + GAP), GAP + len(results) * row_height
     sheet = Image.new("RGB", size, BACKGROUND)
     for number, result in enumerate(results):
-        top = GAP + number * row
-        _write(sheet, (GAP, top), result.query.title, INK, 15)
-        name = (expected or {}).get(number)
+        top = GAP + number * row_height
+        _draw_text(sheet, (GAP, top), result.query.title, INK, 15)
+        name = (right_names or {}).get(number)
         for column, hit in enumerate(result.hits):
             is_right = None if name is None else Path(hit.path).name == name
             left = GAP + column * (STRIP + GAP)
@@ -98,11 +98,11 @@ def _draw_hit(
     facts = (Path(hit.path).name, match_text(hit), f"best {hit.moment.best:.1f} s")
     text = f"{hit.rank}. {mark}{'  '.join(filter(None, facts))}"
     text_colour = FAINT if is_right is None else colour
-    _write(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
+    _draw_text(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
 
 
 def _frames(engine: Engine, hit: Hit) -> list[Image]:
-    """Decode frames spread over the clip; the thumbnail alone if the file cannot be decoded."""
+    """Decode evenly spaced frames of the clip; use the thumbnail if that fails."""
     from PIL import Image
 
     spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
@@ -117,7 +117,7 @@ def _frames(engine: Engine, hit: Hit) -> list[Image]:
     return [Image.fromarray(frame.transpose(1, 2, 0)) for frame in clips.frames[0]]
 
 
-def _write(
+def _draw_text(
     sheet: Image, corner: tuple[int, int], text: str, colour: tuple[int, int, int], size: int
 ) -> None:
     from PIL import ImageDraw, ImageFont
@@ -127,7 +127,7 @@ def _write(
 
 
 def write_reel(path: Path, hits: Sequence[Hit], padding: float) -> None:
-    """Write the moments of hits one after the other as an MP4, with some seconds around each."""
+    """Write the moments of hits as one MP4, with ``padding`` seconds on both sides of each."""
     segments = [
         Segment(
             hit.path,
@@ -155,7 +155,7 @@ class Transcript:
 
 
 def read_transcripts(engine: Engine, file: str) -> list[Transcript]:
-    """Transcripts of an indexed file, which is named by path or by the id of a clip."""
+    """Return the transcripts of an indexed file, given its path or the id of one of its clips."""
 
     def read(view: StoreView) -> list[Transcript]:
         path = os.path.abspath(os.path.expanduser(file))
@@ -196,10 +196,10 @@ def write_transcript(path: Path, transcript: Transcript) -> None:
 
 
 def write_page(path: Path, engine: Engine, results: Sequence[SearchResult]) -> None:
-    """Write a web page of results; thumbnails are part of the file."""
+    """Write results as a web page with embedded thumbnails."""
     sections = []
     for result in results:
-        items = "".join(_item(engine, hit) for hit in result.hits)
+        items = "".join(_format_hit(engine, hit) for hit in result.hits)
         sections.append(f"<h1>{escape(result.query.title)}</h1>\n<ol>\n{items}</ol>\n")
     title = ", ".join(result.query.title for result in results)[:100]
     page = (
@@ -211,7 +211,7 @@ def write_page(path: Path, engine: Engine, results: Sequence[SearchResult]) -> N
     save_text(path, page)
 
 
-def _item(engine: Engine, hit: Hit) -> str:
+def _format_hit(engine: Engine, hit: Hit) -> str:
     image = base64.b64encode(engine.thumbnail(hit.clip_id)).decode()
     link = escape(f"{file_url(hit.path)}#t={hit.moment.start:.1f}", quote=True)
     span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s" if hit.duration else "image"

@@ -1,4 +1,4 @@
-"""Grammar of queries: several texts, images, videos and clips combined, steps in time, and dates.
+"""Grammar of queries: combinations of texts, images, videos and clips, steps in time, and dates.
 
 ::
 
@@ -6,10 +6,10 @@
     step     = operand { ("+" | "-") operand }
     operand  = [ WEIGHT ":" ] ( "quoted text" | FILE | "clip:" ID )
 
-``+``, ``-`` and ``then`` stand between spaces, and mean something only beside an operand that is
-marked: a text in quotation marks, an image or video file, or a clip id. So no plain sentence
-changes its meaning: ``first a dog - then a cat`` is a text. An operand of plain words is allowed
-beside a marked one. The same query as JSON is what ``to_json`` returns.
+``+``, ``-`` and ``then`` are operators only between spaces and beside a marked operand: a text in
+quotation marks, an image or video file, or a clip id. So a plain sentence keeps its meaning:
+``first a dog - then a cat`` is a text. An operand without marks is allowed beside a marked one.
+``to_json`` returns the same query as JSON.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ MAX_WEIGHT = 100.0
 MAX_WITHIN = 7 * 86400.0
 DEFAULT_WEIGHT = 1.0
 SUBTRACTED_WEIGHT = 0.5
-"""Weight of an operand after ``-`` that has none: as much as ``--not`` subtracts."""
+"""Default weight of an operand after ``-``, equal to that of ``--not``."""
 _WEIGHT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*:(?!\d)\s*(\S.*)", re.DOTALL)
-"""``2: a dog`` and ``2:a dog``; 10:30 is a time of day."""
+"""Matches ``2: a dog`` and ``2:a dog``, but not the time of day 10:30."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|seconds?|m|min|minutes?|h|hours?)?", re.I)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TOKEN = re.compile(r'"([^"]*)"|([^\s"]+)')
@@ -50,13 +50,13 @@ class Part:
     def __post_init__(self) -> None:
         if not isinstance(self.weight, int | float) or not 0 < abs(self.weight) <= MAX_WEIGHT:
             raise UsageError(
-                f"weight {self.weight!r:.40} of {self.query.title!r:.60}; use a number that is "
-                f"not 0, up to {MAX_WEIGHT:g}"
+                f"{self.query.title!r:.60} has the weight {self.weight!r:.40}; use a number other "
+                f"than 0, up to {MAX_WEIGHT:g}"
             )
 
 
 class _FrameQuery:
-    """A query that compares frames alone: no transcripts, and dates only in plain texts."""
+    """Query that searches frames only, without transcripts and dates."""
 
     transcript: ClassVar[None] = None
     dates: ClassVar[None] = None
@@ -64,26 +64,26 @@ class _FrameQuery:
 
 @dataclass(frozen=True)
 class ComposedQuery(_FrameQuery):
-    """Texts, images, videos and clips with weights, all about one moment.
+    """Weighted sum of texts, images, videos and clips, all about one moment.
 
-    See :class:`eaglenet.search.reranking.EncodedComposition` for how parts are added.
+    See :class:`eaglenet.search.reranking.EncodedComposition` for the score.
     """
 
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= MAX_PARTS:
-            raise UsageError(f"{len(self.parts)} parts; combine 1 to {MAX_PARTS}")
+            raise UsageError(f"{len(self.parts)} parts; a query combines 1 to {MAX_PARTS}")
         if not any(part.weight > 0 for part in self.parts):
-            raise UsageError("everything is subtracted; add at least one part to look for")
+            raise UsageError("every part is subtracted; add at least one part to search for")
 
     @property
     def title(self) -> str:
-        """The query as it can be typed."""
+        """The query as a user can type it."""
         titles = []
         for number, part in enumerate(self.parts):
             sign = "- " if part.weight < 0 else "+ " if number else ""
-            titles.append(f"{sign}{_operand(part)}")
+            titles.append(f"{sign}{_format_operand(part)}")
         return " ".join(titles)
 
 
@@ -91,7 +91,7 @@ class ComposedQuery(_FrameQuery):
 class TemporalQuery(_FrameQuery):
     """Steps that follow each other in one file.
 
-    within: longest time in seconds from a step to the next; None: any.
+    within: longest time from a step to the next, in seconds; None: any.
     """
 
     steps: tuple[ComposedQuery, ...]
@@ -105,7 +105,7 @@ class TemporalQuery(_FrameQuery):
 
     @property
     def title(self) -> str:
-        """The query as it can be typed."""
+        """The query as a user can type it."""
         steps = " then ".join(step.title for step in self.steps)
         if self.within is None:
             return steps
@@ -125,11 +125,11 @@ def parse(
     negatives: Sequence[str] = (),
     is_literal: bool = False,
 ) -> AnyQuery:
-    """Read a query. Text without a marked operand and an operator is a plain :class:`Query`.
+    """Parse a query. A text without an operator beside a marked operand is a plain :class:`Query`.
 
-    ``folder``: where relative names of files are looked for; None refuses files, as a service must,
-    whose clients may not read its disk. ``negatives`` make every text a plain one. ``is_literal``:
-    nothing of the text is read as an operator, a file or a date.
+    ``folder``: base of relative file names. None refuses files: the clients of a service must not
+    read its disk. With ``negatives``, every text is plain. ``is_literal``: ignore operators, files
+    and dates in the text.
 
     >>> query = parse('"2: a retriever" - "fruit"')
     >>> [(part.weight, part.query.text) for part in query.parts]
@@ -140,13 +140,13 @@ def parse(
     'first a red ball - then a blue one'
     """
     if is_literal or not isinstance(text, str) or len(text) > MAX_CHARACTERS:
-        return Query(text, tuple(negatives))  # Says what is wrong with it.
-    tokens = _tokens(normalise_quotes(text), folder)
+        return Query(text, tuple(negatives))  # Raises an error for an invalid text.
+    tokens = _tokenize(normalise_quotes(text), folder)
     if not negatives:
         _require_operands(tokens)
     if negatives or not _is_composed(tokens):
-        rest, dates = take_dates(normalise_quotes(text))
-        return Query(rest if dates else text, tuple(negatives), dates=dates)
+        remaining_text, dates = take_dates(normalise_quotes(text))
+        return Query(remaining_text if dates else text, tuple(negatives), dates=dates)
     steps, within = _split_steps(tokens)
     composed = tuple(_parse_step(step, folder) for step in steps)
     if len(composed) > 1:
@@ -159,7 +159,7 @@ class _Token:
     text: str
     is_quoted: bool = False
     is_reference: bool = False
-    """A file or ``clip:ID``."""
+    """True for a file or ``clip:ID``."""
 
     @property
     def is_marked(self) -> bool:
@@ -169,9 +169,9 @@ class _Token:
         return not self.is_marked and self.text.lower() in words
 
 
-def _tokens(text: str, folder: Path | None) -> list[_Token]:
+def _tokenize(text: str, folder: Path | None) -> list[_Token]:
     if text.count('"') % 2:
-        return [_Token(text)]  # An unclosed quotation mark is plain text, as in `Query`.
+        return [_Token(text)]  # As in `Query`, an unclosed quotation mark is plain text.
     tokens = []
     for match in _TOKEN.finditer(text):
         quoted, word = match.groups()
@@ -203,7 +203,7 @@ def _is_composed(tokens: Sequence[_Token]) -> bool:
 
 
 def _require_operands(tokens: Sequence[_Token]) -> None:
-    """Refuse an operator after a marked operand that nothing follows, or an unmarked step."""
+    """Refuse a trailing operator, and an unmarked step after ``then``."""
     if len(tokens) > 1 and tokens[-1].is_word("+", "-", "then") and tokens[-2].is_marked:
         word = tokens[-1].text.lower()
         raise UsageError(
@@ -215,7 +215,7 @@ def _require_operands(tokens: Sequence[_Token]) -> None:
         rest = " ".join(token.text for token in tokens[2:])
         raise UsageError(
             "put what follows 'then' in quotation marks: "
-            f'"{tokens[0].text:.40}" then "{rest:.40}"; or search for the text as it is: --literal'
+            f'"{tokens[0].text:.40}" then "{rest:.40}"; or ignore operators: --literal'
         )
 
 
@@ -260,7 +260,7 @@ def _take_within(tokens: list[_Token]) -> tuple[list[_Token], float | None]:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of ``30``, ``30s``, ``2 min``, ``1.5h``.
+    """Return the seconds of ``30``, ``30s``, ``2 min`` or ``1.5h``.
 
     >>> parse_duration("2min")
     120.0
@@ -299,17 +299,17 @@ def _parse_operand(tokens: Sequence[_Token], sign: int, folder: Path | None) -> 
     if not tokens[0].is_quoted and re.fullmatch(r"\d+(\.\d+)?:", tokens[0].text):
         weight = float(tokens.pop(0).text[:-1])
         if not tokens:
-            raise UsageError(f"a weight of {weight:g} for nothing; write a text after it")
+            raise UsageError(f"nothing follows the weight {weight:g}:; write a text after it")
     if len(tokens) == 1:
         text = tokens[0].text
         match = _WEIGHT.fullmatch(text)
         if match is not None and weight is None:
             weight, text = float(match.group(1)), match.group(2)
-        query = _reference(text, folder) if tokens[0].is_reference else Query(text)
+        query = _parse_reference(text, folder) if tokens[0].is_reference else Query(text)
     else:
         if any(token.is_word("then", "within") for token in tokens):
             raise UsageError('put every step in quotation marks: "a" then "b" within 30s')
-        # Words around a phrase: quotation marks keep their meaning, an exact phrase.
+        # Plain words around a phrase: its quotation marks stay, so it must match exactly.
         query = Query(
             " ".join(f'"{each.text}"' if each.is_quoted else each.text for each in tokens)
         )
@@ -318,7 +318,7 @@ def _parse_operand(tokens: Sequence[_Token], sign: int, folder: Path | None) -> 
     return Part(query, sign * weight)
 
 
-def _reference(name: str, folder: Path | None) -> Query:
+def _parse_reference(name: str, folder: Path | None) -> Query:
     if name.lower().startswith("clip:"):
         return Query(clip_id=name[len("clip:") :])
     if folder is None:
@@ -332,12 +332,12 @@ def _reference(name: str, folder: Path | None) -> Query:
     return Query(video=path) if is_video else Query(image=path)
 
 
-def _operand(part: Part) -> str:
+def _format_operand(part: Part) -> str:
     text = part.query.text
-    usual = SUBTRACTED_WEIGHT if part.weight < 0 else DEFAULT_WEIGHT
+    default = SUBTRACTED_WEIGHT if part.weight < 0 else DEFAULT_WEIGHT
     # A text that begins like a weight needs its own weight before it.
-    is_usual = abs(part.weight) == usual and not (text and _WEIGHT.fullmatch(text))
-    weight = "" if is_usual else f"{abs(part.weight):g}: "
+    is_default = abs(part.weight) == default and not (text and _WEIGHT.fullmatch(text))
+    weight = "" if is_default else f"{abs(part.weight):g}: "
     if text is not None:
         return f"{weight}{text}" if '"' in text else f'"{weight}{text}"'
     if part.query.clip_id is not None:
@@ -346,7 +346,7 @@ def _operand(part: Part) -> str:
 
 
 def to_json(query: AnyQuery) -> dict[str, Any]:
-    """The query as JSON; :func:`from_json` reads it.
+    """Return a query as JSON; :func:`from_json` reads it.
 
     >>> to_json(parse('"a dog" then "a cat" within 5s'))
     {'steps': [{'parts': [{'text': 'a dog', 'weight': 1.0}]}, {'parts': [{'text': 'a cat', \
@@ -361,22 +361,22 @@ def to_json(query: AnyQuery) -> dict[str, Any]:
         return {"text": query.title}
     if query.clip_id is not None:
         return {"clip_id": query.clip_id}
-    raise UsageError(f"{query.title}: files are not part of JSON; upload them")
+    raise UsageError(f"{query.title}: a query in JSON cannot contain files; upload them")
 
 
 def from_json(value: Any) -> AnyQuery:
     """Read a query from JSON: ``{"text"}``, ``{"clip_id"}``, ``{"parts"}`` or ``{"steps"}``."""
-    record = _record(value, {"text", "clip_id", "parts", "steps", "within"})
+    record = _check_object(value, {"text", "clip_id", "parts", "steps", "within"})
     names = [name for name in ("text", "clip_id", "parts", "steps") if name in record]
     if len(names) != 1:
         raise UsageError("a query has exactly one of text, clip_id, parts and steps")
     if "within" in record and names != ["steps"]:
-        raise UsageError("within belongs to steps")
+        raise UsageError("within is allowed together with steps only")
     if names == ["steps"]:
         within = record.get("within")
         if within is not None and (isinstance(within, bool) or not isinstance(within, int | float)):
             raise UsageError(f"within must be a number of seconds, not {within!r:.40}")
-        steps = [from_json(step) for step in _list(record["steps"], "steps")]
+        steps = [from_json(step) for step in _check_list(record["steps"], "steps")]
         if any(isinstance(step, TemporalQuery) for step in steps):
             raise UsageError("steps cannot contain steps")
         composed = [
@@ -386,12 +386,14 @@ def from_json(value: Any) -> AnyQuery:
         ]
         return TemporalQuery(tuple(composed), None if within is None else float(within))
     if names == ["parts"]:
-        return ComposedQuery(tuple(_read_part(part) for part in _list(record["parts"], "parts")))
+        return ComposedQuery(
+            tuple(_read_part(part) for part in _check_list(record["parts"], "parts"))
+        )
     return _read_source(record)
 
 
 def _read_part(value: Any) -> Part:
-    record = _record(value, {"text", "clip_id", "weight"})
+    record = _check_object(value, {"text", "clip_id", "weight"})
     weight = record.pop("weight", DEFAULT_WEIGHT)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
         raise UsageError(f"a weight must be a number, not {weight!r:.40}")
@@ -407,7 +409,7 @@ def _read_source(record: Mapping[str, Any]) -> Query:
     return Query(text=value) if name == "text" else Query(clip_id=value)
 
 
-def _record(value: Any, names: set[str]) -> dict[str, Any]:
+def _check_object(value: Any, names: set[str]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UsageError(f"expected an object, not {value!r:.40}")
     unknown = sorted(set(map(str, value)) - names)
@@ -416,7 +418,7 @@ def _record(value: Any, names: set[str]) -> dict[str, Any]:
     return dict(value)
 
 
-def _list(value: Any, name: str) -> list[Any]:
+def _check_list(value: Any, name: str) -> list[Any]:
     limit = MAX_STEPS if name == "steps" else MAX_PARTS
     if not isinstance(value, list) or not 1 <= len(value) <= limit:
         raise UsageError(f"{name} must be a list of 1 to {limit} objects")

@@ -1,15 +1,14 @@
-r"""Highlights: moments unlike what a store usually shows.
+r"""Highlights: the most unusual moments of a store.
 
-The unusualness of a clip is its distance from the clips that are nearest to it elsewhere:
+The unusualness of a clip is its mean distance from its nearest neighbours elsewhere:
 
 .. math::
     u_i = 1 - \frac{1}{n} \sum_{j \in \mathrm{nearest}(i, n)} \cos(v_i, v_j)
 
 v are coarse vectors, n is 10, and j runs over up to 2,048 clips, evenly spaced in the store,
-without those right beside i in the same file. What happens often has near neighbours somewhere;
-what happened once has none. Clips of one plain colour (black leader, a covered lens) are left out.
-Every file first gives its most unusual moment, then its next, so that one odd file does not fill
-the list.
+without those right beside i in the same file. Frequent scenes have near neighbours, unique ones
+have none. Clips of one plain colour (black leader, a covered lens) are left out. Every file first
+contributes its most unusual moment, then its second, so that one odd file does not fill the list.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from eaglenet.store.snapshot import Snapshot
 NEIGHBOURS = 10
 MAX_REFERENCES = 2048
 MAX_CLIPS = 200_000
-"""Clips that are compared; of more, evenly spaced ones."""
-BESIDE = 4
+"""Clips that are compared; larger stores are sampled evenly."""
+NUM_BESIDE = 4
 """Rows before and after a clip of the same file that overlap with it and are not compared."""
-APART = 30.0
-"""Least seconds between two highlights of one file."""
+MIN_SECONDS_APART = 30.0
+"""Minimum time between two highlights of one file."""
 BLOCK = 4096
-PLAIN = 6.0
-"""Standard deviation of the brightness of a thumbnail, 0 to 255, up to which it shows nothing."""
+MAX_PLAIN_DEVIATION = 6.0
+"""Largest standard deviation of brightness, 0 to 255, of a thumbnail of one plain colour."""
 
 
 def find_highlights(engine: Engine, k: int = 10, filters: Filters | None = None) -> HitList:
-    """Return the k most unusual moments, the most unusual first; their score is the unusualness.
+    """Return the k most unusual moments, the most unusual first; the score is the unusualness.
 
-    ``filters`` choose the files that highlights may be in; they are compared with the whole store.
+    ``filters`` limit the files of highlights, which are still compared with the whole store.
     """
     k = check_count(k)
     find = partial(_find, k=k, filters=filters or Filters())
@@ -60,8 +59,8 @@ def _find(view: StoreView, k: int, filters: Filters) -> list[Hit]:
     rows = snapshot.visible_rows()
     references = rows[spaced_indices(len(rows), MAX_REFERENCES)]
     if filters:
-        allowed = view.files.ids[filters.allowed(view.files)]
-        rows = rows[snapshot.rows_of_contents(allowed)[rows]]
+        content_ids = view.files.ids[filters.matches(view.files)]
+        rows = rows[snapshot.rows_of_contents(content_ids)[rows]]
     rows = rows[spaced_indices(len(rows), MAX_CLIPS)]
     if not len(rows):
         return []
@@ -69,20 +68,17 @@ def _find(view: StoreView, k: int, filters: Filters) -> list[Hit]:
     best = sorted(_choose(snapshot, rows, scores, k), key=lambda pair: -pair[1])
     details = ClipDetails(snapshot, [clip for clip, _ in best])
     options = SearchOptions(filters=filters)
-    return [
-        make_hit(details, clip.row, options, rank, score, _whole(clip), ())
-        for rank, (clip, score) in enumerate(best, 1)
-    ]
-
-
-def _whole(clip: Clip) -> Moment:
-    return Moment(clip.start, clip.end, (clip.start + clip.end) / 2)
+    hits = []
+    for rank, (clip, score) in enumerate(best, 1):
+        moment = Moment(clip.start, clip.end, (clip.start + clip.end) / 2)
+        hits.append(make_hit(details, clip.row, options, rank, score, moment, ()))
+    return hits
 
 
 def measure_unusualness(
     snapshot: Snapshot, rows: NDArray[np.int64], references: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Unusualness of the clips in ``rows`` against ``references``; 0 if there is no other clip."""
+    """Return the unusualness of the clips in ``rows``; 0 if ``references`` has no other clip."""
     reference_vectors = snapshot.vectors_at(references)
     contents = snapshot.content_ids
     scores = np.zeros(len(rows), np.float32)
@@ -90,16 +86,16 @@ def measure_unusualness(
         block = rows[start : start + BLOCK]
         cosines = snapshot.vectors_at(block) @ reference_vectors.T
         is_beside = (contents[block][:, None] == contents[references][None]) & (
-            np.abs(block[:, None] - references[None]) <= BESIDE
+            np.abs(block[:, None] - references[None]) <= NUM_BESIDE
         )
         cosines[is_beside] = -np.inf
         count = min(NEIGHBOURS, len(references))
         nearest = -np.partition(-cosines, count - 1, axis=1)[:, :count]
-        is_known = np.isfinite(nearest)
-        total = np.where(is_known, nearest, 0).sum(axis=1)
-        num_known = is_known.sum(axis=1)
-        unusual = 1 - total / np.maximum(num_known, 1)
-        scores[start : start + BLOCK] = np.where(num_known > 0, unusual, 0)
+        is_other = np.isfinite(nearest)
+        total = np.where(is_other, nearest, 0).sum(axis=1)
+        num_others = is_other.sum(axis=1)
+        unusualness = 1 - total / np.maximum(num_others, 1)
+        scores[start : start + BLOCK] = np.where(num_others > 0, unusualness, 0)
     return scores
 
 
@@ -109,8 +105,10 @@ def _choose(
     """Choose k clips: the best of each file first, then the next of each, some time apart."""
     clips: list[tuple[Clip, float]] = []
     times: dict[int, list[float]] = defaultdict(list)
-    for clip, score in _by_turns(snapshot, rows, scores):
-        is_near = any(abs(clip.start - other) < APART for other in times[clip.content_id])
+    for clip, score in _alternate_files(snapshot, rows, scores):
+        is_near = any(
+            abs(clip.start - other) < MIN_SECONDS_APART for other in times[clip.content_id]
+        )
         if is_near or _is_plain(snapshot.thumbnail(clip.row)):
             continue
         times[clip.content_id].append(clip.start)
@@ -120,18 +118,18 @@ def _choose(
     return clips
 
 
-def _by_turns(
+def _alternate_files(
     snapshot: Snapshot, rows: NDArray[np.int64], scores: NDArray[np.float32]
 ) -> Iterator[tuple[Clip, float]]:
-    """The most unusual clip of each file, by unusualness, then the second of each, and so on."""
+    """Yield the most unusual clip of each file, by unusualness, then the second, and so on."""
     contents = snapshot.content_ids[rows].astype(np.int64)
     order = np.lexsort((-scores, contents))
     starts = np.flatnonzero(np.diff(contents[order], prepend=-1))
-    turns = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
-    order = order[np.lexsort((-scores[order], turns))]
+    ranks_in_file = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
+    order = order[np.lexsort((-scores[order], ranks_in_file))]
     for start in range(0, len(order), 256):
-        part = order[start : start + 256]
-        for clip, number in zip(snapshot.clips(rows[part]), part.tolist(), strict=True):
+        batch = order[start : start + 256]
+        for clip, number in zip(snapshot.clips(rows[batch]), batch.tolist(), strict=True):
             yield clip, float(scores[number])
 
 
@@ -141,6 +139,6 @@ def _is_plain(thumbnail: bytes) -> bool:
 
     try:
         with Image.open(io.BytesIO(thumbnail), formats=("JPEG",)) as image:
-            return float(np.asarray(image.convert("L")).std()) <= PLAIN
+            return float(np.asarray(image.convert("L")).std()) <= MAX_PLAIN_DEVIATION
     except OSError:
         return False

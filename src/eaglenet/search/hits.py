@@ -1,4 +1,4 @@
-"""From scores to results: lists of hits, ranked captions and explanations."""
+"""Results of searches: lists of hits, ranked captions and explanations."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def make_hits(
 ) -> list[Hit]:
     """Rank candidates and return the k best as hits.
 
-    With transcripts, :func:`fuse_scores` ranks. ``matched_in`` of a hit then has ``visual`` if its
-    frames alone would have ranked it among the k best.
+    With transcripts, :func:`fuse_scores` ranks, and ``matched_in`` of a hit contains ``visual`` if
+    its frames alone would rank it among the k best.
     """
     snapshot, shortlist = candidates.snapshot, candidates.shortlist
     if not len(shortlist.rows):
@@ -87,10 +87,10 @@ def make_hits(
         scores = exact_scores(snapshot, query, shortlist.rows, candidates.features)
     if not np.isfinite(scores).all():
         raise StoreError(
-            f"features of {snapshot.location} are damaged: scores are not numbers; rebuild them "
-            f"with: eaglenet store repair --store {shell_quote(snapshot.location)}"
+            f"the features in {snapshot.location} are damaged (scores are not finite); rebuild "
+            f"them: eaglenet store repair --store {shell_quote(snapshot.location)}"
         )
-    # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
+    # Stable, so that equal scores keep the order of the shortlist.
     order = np.argsort(-scores, kind="stable").tolist()
     visual_rows = {int(shortlist.rows[number]) for number in order[:k]}
     rank_scores = scores.tolist()
@@ -100,29 +100,21 @@ def make_hits(
         rank_scores = [fused_scores[int(row)] for row in shortlist.rows]
         order.sort(key=lambda number: -rank_scores[number])
     hits = []
-    for rank, selected in enumerate(select(candidates, query, order, k, options), 1):
-        number = selected.number
+    for rank, selection in enumerate(select(candidates, query, order, k, options), 1):
+        number = selection.number
         row = int(shortlist.rows[number])
         more, copies = (
-            shortlist.rows[others].tolist() for others in (selected.more, selected.copies)
+            shortlist.rows[others].tolist() for others in (selection.more, selection.copies)
         )
-        hit = make_hit(
-            candidates.details,
-            row,
-            options,
-            rank,
-            rank_scores[number],
-            selected.moment,
-            more,
-            copies,
-        )
+        score, moment = rank_scores[number], selection.moment
+        hit = make_hit(candidates.details, row, options, rank, score, moment, more, copies)
         hit = replace(hit, coarse_score=float(shortlist.cosines[number]))
+        if candidates.transcripts:
+            metadata = {**hit.metadata, "visual_score": float(scores[number])}
+            hit = replace(hit, metadata=metadata)
         if row not in candidates.transcripts:
             hit = replace(hit, confidence=candidates.confidences.get(row))
-        if candidates.transcripts:
-            visual_score = {"visual_score": float(scores[number])}
-            hit = replace(hit, metadata={**hit.metadata, **visual_score})
-        if row in candidates.transcripts:
+        else:
             hit = _add_transcript(hit, candidates.transcripts[row], is_visual=row in visual_rows)
         hits.append(hit)
     return hits
@@ -131,7 +123,7 @@ def make_hits(
 def exact_scores(
     snapshot: Snapshot, query: EncodedQuery, rows: NDArray[np.int64], clips: ClipFeatures
 ) -> NDArray[np.float32]:
-    """Exact scores of the clips in these rows, minus their hubness offsets."""
+    """Return the exact scores of clips minus their hubness offsets."""
     scores = query.score(clips)
     offsets = hubness_offsets(snapshot, rows, query.exact_hubness_weight)
     return scores if offsets is None else (scores - offsets).astype(np.float32)
@@ -140,12 +132,12 @@ def exact_scores(
 def make_transcript_hits(
     snapshot: Snapshot, clips: Sequence[ClipTranscript], k: int, options: SearchOptions
 ) -> list[Hit]:
-    """Return the k best clips by their transcripts alone; ``coarse_score`` is 0."""
+    """Return the k best clips by transcripts alone as hits; ``coarse_score`` is 0."""
     hits = []
     details = ClipDetails(snapshot, [each.clip for each in clips])
-    for rank, selected in enumerate(select_transcripts(details, clips, k, options), 1):
-        clip, more = clips[selected.number], [clips[number].row for number in selected.more]
-        hit = make_hit(details, clip.row, options, rank, clip.strength, selected.moment, more)
+    for rank, selection in enumerate(select_transcripts(details, clips, k, options), 1):
+        clip, more = clips[selection.number], [clips[number].row for number in selection.more]
+        hit = make_hit(details, clip.row, options, rank, clip.strength, selection.moment, more)
         hits.append(_add_transcript(hit, clip, is_visual=False))
     return hits
 
@@ -160,7 +152,7 @@ def make_hit(
     more: Sequence[int],
     copies: Sequence[int] = (),
 ) -> Hit:
-    """``more`` and ``copies`` are rows of clips that the hit represents."""
+    """Make a hit from the clip in ``row``; ``more`` and ``copies`` are clips it stands for."""
     paths = details.files.paths[details.file(row)]
     matches = path_matcher(options.filters.path)
     path = first_existing([path for path in paths if matches(path)] or paths)
@@ -186,7 +178,7 @@ def _add_transcript(hit: Hit, clip: ClipTranscript, *, is_visual: bool) -> Hit:
 
 
 def first_existing(paths: Sequence[str]) -> str:
-    """Return the first path that exists, or else the first one."""
+    """Return the first path that exists, or else the first path."""
     if len(paths) == 1:
         return paths[0]
     return next((path for path in paths if os.path.exists(path)), paths[0])
@@ -219,7 +211,7 @@ def _metadata(
 
 
 def recording_of(files: FileTable, number: int) -> dict[str, Any]:
-    """When, where and with what a file was recorded, and its damage; None and empty: unknown."""
+    """Return time, place and camera of a recording, and its damage; None or empty if unknown."""
     values = (files.recorded[number], files.latitudes[number], files.longitudes[number])
     recorded, latitude, longitude = (
         None if math.isnan(value) else float(value) for value in values
@@ -240,13 +232,13 @@ def rank_captions(
     captions: Sequence[str],
     k: int,
 ) -> list[CaptionHit]:
-    """Return the k captions with the highest exact score for one video."""
+    """Return the k captions with the highest exact scores for one video."""
     texts = clean_texts(captions)
     scores, frame_scores = [], []
     for start in range(0, len(texts), CAPTION_BATCH):
-        encoded = model.encode_texts(texts[start : start + CAPTION_BATCH])
-        scores.append(model.score(encoded, video)[:, 0])
-        frame_scores.append(model.frame_scores(encoded, video)[:, 0])
+        encoded_texts = model.encode_texts(texts[start : start + CAPTION_BATCH])
+        scores.append(model.score(encoded_texts, video)[:, 0])
+        frame_scores.append(model.frame_scores(encoded_texts, video)[:, 0])
     values, frames = np.concatenate(scores), np.concatenate(frame_scores)
     order = np.argsort(-values, kind="stable")[:k].tolist()
     return [
@@ -263,7 +255,7 @@ def rank_captions(
 def explain_clip(
     snapshot: Snapshot, query: EncodedQuery, row: int, features: ClipFeatures
 ) -> Explanation:
-    """Explain the score of the clip in ``row``, whose features are given."""
+    """Explain the score of the clip in ``row``; ``features`` are those of the clip."""
     (clip,), rows = snapshot.clips([row]), np.array([row])
     frames, seconds = query.frame_scores(features)[0], features.seconds[0]
     offsets = hubness_offsets(snapshot, rows, query.hubness_weight)
@@ -279,23 +271,23 @@ def explain_clip(
 
 
 Thumbnails = Callable[[str], bytes]
+"""Returns the JPEG of a clip id."""
 
 
 class HitList(list[Hit]):
-    """The hits of one query, best first: a list with tables and a picture for notebooks."""
+    """Hits of one query, best first: a list that converts to tables and renders in notebooks."""
 
     def __init__(
         self, hits: Iterable[Hit] = (), thumbnails: Thumbnails | None = None, notice: str = ""
     ) -> None:
-        """``thumbnails`` gives the JPEG of a clip id, for notebooks."""
         super().__init__(hits)
         self._thumbnails = thumbnails
         self.notice = notice
-        """Interpretation of the text, if it is not literal; that the model does not know its
-        language; why a judge did not rate all hits."""
+        """Remarks for the user: a date read from the text, a language that the model does not know,
+        missing confidences, or hits that a judge did not rate."""
 
     def __repr__(self) -> str:
-        """One line per hit, for people; the fields of a hit are in its own ``repr``."""
+        """Show one line per hit; the ``repr`` of a hit shows its fields."""
         lines = (
             "  ".join(filter(None, (f"{hit.rank}.", _span(hit), match_text(hit), hit.path)))
             for hit in self
@@ -304,7 +296,7 @@ class HitList(list[Hit]):
         return "\n".join(filter(None, ("\n".join(lines) or "no hits", note)))
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One flat dictionary per hit; ``steps`` are those of a query such as ``"a" then "b"``."""
+        """Return one flat dictionary per hit; ``steps`` is empty but for temporal queries."""
         rows: list[dict[str, Any]] = [
             {
                 "rank": hit.rank,
@@ -327,7 +319,7 @@ class HitList(list[Hit]):
         return [round_times(row) for row in rows]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A data frame with the columns of :meth:`to_rows`."""
+        """Return a data frame with the columns of :meth:`to_rows`."""
         try:
             import pandas
         except ModuleNotFoundError as error:
@@ -335,7 +327,7 @@ class HitList(list[Hit]):
         return pandas.DataFrame(self.to_rows(), columns=COLUMNS)
 
     def to_arrow(self) -> pyarrow.Table:
-        """An Arrow table with the columns of :meth:`to_rows`."""
+        """Return an Arrow table with the columns of :meth:`to_rows`."""
         try:
             import pyarrow
         except ModuleNotFoundError as error:
@@ -344,9 +336,9 @@ class HitList(list[Hit]):
         return pyarrow.table({name: [row[name] for row in rows] for name in COLUMNS})
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: thumbnail, time and path of each moment.
+        """Show thumbnail, time and path of each moment in a notebook.
 
-        No links: a page of Jupyter may not open local files.
+        Without links, because browsers do not open local files from a notebook.
         """
         notice = f"<p>{html.escape(self.notice)}</p>" if self.notice else ""
         if not self:
@@ -354,7 +346,7 @@ class HitList(list[Hit]):
         cards = "".join(map(self._card, self))
         note = ""
         if self._thumbnails is not None and "<img" not in cards:
-            note = "<p>No thumbnails: the engine is closed, or the clips are gone.</p>"
+            note = "<p>No thumbnails: the engine is closed, or the clips were removed.</p>"
         return f'{notice}<div style="display:flex;flex-wrap:wrap;gap:12px">{cards}</div>{note}'
 
     def _card(self, hit: Hit) -> str:
@@ -372,26 +364,14 @@ class HitList(list[Hit]):
         try:
             data = base64.b64encode(self._thumbnails(hit.clip_id)).decode()
         except (EagleNetError, OSError):
-            return ""  # The clip is gone meanwhile; the rest of the table still helps.
+            return ""  # The clip was removed meanwhile; show the others.
         return f'<img alt="" style="width:180px" src="data:image/jpeg;base64,{data}">'
 
 
 RECORDING = ("recorded", "latitude", "longitude", "camera")
 COLUMNS = [
-    *(
-        "rank",
-        "score",
-        "confidence",
-        "match",
-        "path",
-        "start",
-        "end",
-        "best",
-        "duration",
-        "clip_id",
-    ),
-    *("matched_in", "text", "steps"),
-    *RECORDING,
+    *("rank", "score", "confidence", "match", "path", "start", "end", "best", "duration"),
+    *("clip_id", "matched_in", "text", "steps", *RECORDING),
 ]
 
 
@@ -402,12 +382,12 @@ def _span(hit: Hit) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds, with tenths, because moments may be short.
+    """Format a time as hours, minutes, seconds and tenths.
 
     >>> _clock(3725.42), _clock(0.96)
     ('1:02:05.4', '0:01.0')
     """
     minutes, tenths = divmod(round(seconds * 10), 600)
     hours, minutes = divmod(minutes, 60)
-    rest = f"{tenths // 10:02}.{tenths % 10}"
-    return f"{hours}:{minutes:02}:{rest}" if hours else f"{minutes}:{rest}"
+    seconds_text = f"{tenths // 10:02}.{tenths % 10}"
+    return f"{hours}:{minutes:02}:{seconds_text}" if hours else f"{minutes}:{seconds_text}"

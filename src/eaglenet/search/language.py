@@ -1,4 +1,4 @@
-"""Language of a query: tells people when their model was trained on another one."""
+"""Language detection: warns if a query is in a language that the model does not know."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query
 
 ENGLISH = "the a an of with and are his her their at from by while into its"
-"""Words of English that none of the other languages has as often."""
-OWN_WORDS = {
+"""Words that are much more frequent in English than in the other languages."""
+DISTINCTIVE_WORDS = {
     "German": "der das dem und mit auf ein eine einen einem einer eines ist nicht von zu zum zur "
     "im beim vom aus bei nach vor hinter neben unter zwei spielt spielen l\u00e4uft f\u00e4hrt "
     "hund katze mann frau m\u00e4dchen junge kinder leute wasser schnee strand wald",
@@ -26,7 +26,7 @@ OWN_WORDS = {
     "c\u00e3o carro praia neve jogando correndo n\u00e3o",
     "Dutch": "het een naar zijn wordt twee vrouw jongen meisje kinderen hond kat speelt loopt",
 }
-"""Words that English does not have: one is enough in a text without English words."""
+"""Words that do not exist in English: one is enough in a text without English words."""
 SHARED_WORDS = {
     "German": "die den des am sie",
     "French": "le la un de du des et en au il elle",
@@ -35,24 +35,24 @@ SHARED_WORDS = {
     "Portuguese": "os um de do da dos das em no na que com",
     "Dutch": "de en met op van aan bij uit door",
 }
-"""Words of names and of English as well: they count beside another word of their language."""
+"""Words that also occur in names or in English: two of them, or one beside a distinctive word."""
 _WORDS = [
-    (name, set(OWN_WORDS[name].split()), set(shared.split()))
+    (name, set(DISTINCTIVE_WORDS[name].split()), set(shared.split()))
     for name, shared in SHARED_WORDS.items()
 ]
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
 def language_hint(query: AnyQuery, model: str, options: SearchOptions) -> str:
-    """Say that a query is in another language than its model, and what to do; empty if not.
+    """Return a hint if a query is in a language that the model does not know, else ``""``.
 
-    ``model``: its name in the store. Only frames are compared by meaning alone; transcripts are
-    found by their words, in any language.
+    ``model``: its name in the store. The hint concerns frames; transcripts match word by word in
+    any language.
     """
     language = language_of(" ".join(_texts(query)))
     if not language or "visual" not in options.modalities:
         return ""
-    # Imported here: most queries need no table of models, and start sooner without.
+    # Imported here because most queries do not need the table of models.
     from eaglenet.encoders.catalogue import CARDS
 
     card = CARDS.get(model)
@@ -60,12 +60,12 @@ def language_hint(query: AnyQuery, model: str, options: SearchOptions) -> str:
         return ""
     return (
         f"this looks like {language}, and {card.name} knows English only: describe the moment in "
-        "English, or index with a model of many languages (eaglenet models)"
+        "English, or index with a multilingual model (list them: eaglenet models)"
     )
 
 
 def language_of(text: str) -> str:
-    """Name the language of a text; empty if it may be English.
+    """Return the language of a text; empty if it may be English.
 
     >>> language_of("Segelboot auf dem See"), language_of("a dog on the beach")
     ('German', '')
@@ -77,15 +77,15 @@ def language_of(text: str) -> str:
     ]
     if len(letters) > 1 and 2 * sum(is_latin) < len(letters):
         return "another language"
-    counts = {name: (len(words & own), len(words & shared)) for name, own, shared in _WORDS}
-    name, (num_own, num_shared) = max(counts.items(), key=lambda each: (sum(each[1]), each[1]))
+    counts = [(len(words & clear), len(words & shared), name) for name, clear, shared in _WORDS]
+    num_clear, num_shared, name = max(counts, key=lambda count: (sum(count[:2]), count[:2]))
     is_english = bool(words.intersection(ENGLISH.split()))
-    is_other = num_own >= 2 or (not is_english and (num_own or num_shared >= 2))
+    is_other = num_clear >= 2 or (not is_english and (num_clear or num_shared >= 2))
     return name if is_other else ""
 
 
 def _texts(query: AnyQuery) -> Iterator[str]:
-    """Texts of a query that frames are compared with."""
+    """Yield the texts of a query that frames are compared with."""
     if isinstance(query, Query):
         is_phrase = query.transcript is not None and query.transcript.has_only_phrases
         if query.text is not None and not is_phrase:

@@ -1,8 +1,8 @@
-"""The model of a store, as searching sees it, and which model a store has.
+"""Interface of the models that search, and the model of a store.
 
-Everything that crosses this border is a numpy array. There are two implementations:
+All arguments and results are numpy arrays. There are two implementations:
 :class:`NumpyModel` for compact models, through numpy and onnxruntime, and
-:mod:`eaglenet.search.torch_model`, which alone imports torch.
+:mod:`eaglenet.search.torch_model`, the only one that imports torch.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from eaglenet.store.kinds import kind_of
 from eaglenet.store.manifest import PREPARED, SECONDS, Layout, Manifest, cannot_mix
 
 DEFAULT_MODEL = "small"
-"""Ships with the package, so it needs no network."""
+"""Part of the package, so it needs no network."""
 LIGHT_DEVICES = ("auto", "cpu")
-"""Devices for which a compact model runs through numpy. One query does not need a GPU, and torch
-takes longer to import than the query takes."""
+"""Devices for which compact models run through numpy: importing torch takes longer than a query."""
 
 
 @dataclass(frozen=True)
 class ClipFeatures:
-    """Features of clips by field, as :meth:`eaglenet.store.manifest.Layout.unpack` gives them.
+    """Features of clips by field, as :meth:`eaglenet.store.manifest.Layout.unpack` returns them.
 
-    keys: what identifies the features of each clip, for caches; None if there is nothing to cache.
+    keys: cache key of each clip; None: do not cache.
     """
 
     arrays: Mapping[str, NDArray[Any]]
@@ -67,7 +66,7 @@ class ClipFeatures:
         return ClipFeatures({name: array[indices] for name, array in self.arrays.items()}, keys)
 
     def without_prepared(self) -> ClipFeatures:
-        """Leave out what only :meth:`SearchModel.score` reads; it is large."""
+        """Return a copy without the large arrays that only :meth:`SearchModel.score` reads."""
         arrays = {
             name: array for name, array in self.arrays.items() if not name.startswith(PREPARED)
         }
@@ -75,7 +74,7 @@ class ClipFeatures:
 
 
 class EncodedTexts(Protocol):
-    """Texts as a model has encoded them."""
+    """Texts encoded by a :class:`SearchModel`."""
 
     @property
     def vectors(self) -> NDArray[np.float32]:
@@ -86,23 +85,23 @@ class EncodedTexts(Protocol):
 
 
 class SearchModel(Protocol):
-    """Encodes queries, and scores clips exactly. Thread-safe."""
+    """Model that encodes queries and computes exact scores of clips. Thread-safe."""
 
     @property
     def has_cosine_scores(self) -> bool:
-        """True if exact scores are cosines, which hubness offsets correct.
+        """True if hubness offsets apply to exact scores.
 
-        False if the model corrects hubness itself, or if it reads text and video together.
+        False if the model corrects hubness itself, or if it is a cross-encoder.
         """
         ...
 
     @property
     def device(self) -> str:
-        """``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
+        """Device of the model: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``."""
         ...
 
     def encode_texts(self, texts: Sequence[str]) -> Any:
-        """Encode texts; returns :class:`EncodedTexts` of this model."""
+        """Return the :class:`EncodedTexts` of this model."""
         ...
 
     def encode_frames(
@@ -116,27 +115,27 @@ class SearchModel(Protocol):
         ...
 
     def vectors(self, clips: ClipFeatures) -> NDArray[np.float32]:
-        """``[clips, dim]``, unit length: the vectors that a store keeps of such clips."""
+        """Return the vectors ``[clips, dim]`` that a store keeps, of unit length."""
         ...
 
     def score(self, texts: Any, clips: ClipFeatures) -> NDArray[np.float32]:
-        """Exact scores ``[texts, clips]``."""
+        """Return the exact scores ``[texts, clips]``."""
         ...
 
     def frame_scores(self, texts: Any, clips: ClipFeatures) -> NDArray[np.float32]:
-        """Scores of single frames ``[texts, clips, frames]``; -inf for padding."""
+        """Return the scores of single frames ``[texts, clips, frames]``; -inf for padding."""
         ...
 
 
 def runs_through_numpy(model: str | Path, device: Any) -> bool:
-    """Return whether searching with this model, on this device, needs no torch."""
+    """Return whether a search with this model on this device needs no torch."""
     return str(device) in LIGHT_DEVICES and LightModel.supports(model)
 
 
 def require_identity(store: Store, name: str, identity: str, *, is_location: bool = True) -> None:
-    """Raise an error if a store was made with another model than this one.
+    """Raise ``StoreError`` if a store was made with another model.
 
-    ``name`` is what ``--model`` takes, or with ``is_location`` False the name of a loaded model.
+    ``name``: value of ``--model``, or the name of a loaded model if ``is_location`` is False.
     """
     manifest = store.manifest
     if identity == manifest.identity:
@@ -149,13 +148,13 @@ def require_identity(store: Store, name: str, identity: str, *, is_location: boo
             f"{shell_quote(store.location)} --model {shell_quote(name)} --swap"
         )
     raise StoreError(
-        f"{store.location} was made with another model than {name!r}, whose vectors cannot be "
+        f"{store.location} was made with another model than {name!r}, and their vectors cannot be "
         f"compared. Use --model {shell_quote(manifest.model)}, or index into a new store"
     )
 
 
 def model_for_store(location: str | Path) -> str:
-    """Name of the model to index with if none is given: the store's own, or else the default."""
+    """Return the default of ``index --model``: the model of the store, or else ``small``."""
     kind = kind_of(location)
     if not kind.exists(str(location)):
         return DEFAULT_MODEL
@@ -165,30 +164,30 @@ def model_for_store(location: str | Path) -> str:
 
 
 def refuse_other_model(location: str | Path, name: str) -> None:
-    """Refuse a model that cannot be the store's, before it is downloaded and loaded.
+    """Refuse a model that cannot be that of the store, before it is downloaded and loaded.
 
-    Names of packaged models are compared; a folder may hold a copy of one.
+    Only names of packaged models are compared; a folder may contain a copy of one.
     """
     kind = kind_of(location)
     if not kind.exists(str(location)):
         return
-    own = kind.open(str(location)).manifest.model
-    if own != name and is_packaged(own) and not Path(name).expanduser().exists():
-        raise cannot_mix(str(location), [f"model {own!r} (now {name!r})"])
+    store_model = kind.open(str(location)).manifest.model
+    if store_model != name and is_packaged(store_model) and not Path(name).expanduser().exists():
+        raise cannot_mix(str(location), [f"model {store_model!r} (now {name!r})"])
 
 
 def require_model(store: Store) -> None:
-    """Raise an error if the model folder of a store no longer exists."""
+    """Raise ``StoreError`` if the model folder of a store no longer exists."""
     name = store.manifest.model
     if os.path.isabs(name) and not os.path.exists(name):
         raise StoreError(
-            f"the model of {store.location} was in {name}, which no longer exists; give its new "
+            f"the model of {store.location} was in {name}, which no longer exists; pass its new "
             "location with --model FOLDER (in Python: model=)"
         )
 
 
 class NumpyTexts:
-    """See :class:`eaglenet.search.model.EncodedTexts`."""
+    """Implementation of :class:`EncodedTexts` in numpy."""
 
     def __init__(self, vectors: NDArray[np.float32]) -> None:
         self.vectors = vectors
@@ -198,7 +197,7 @@ class NumpyTexts:
 
 
 class NumpyModel:
-    """Searches with a :class:`LightModel`; see :class:`eaglenet.search.model.SearchModel`."""
+    """Implementation of :class:`SearchModel` with a :class:`LightModel`."""
 
     device = "cpu"
 
@@ -229,7 +228,7 @@ class NumpyModel:
 
 
 def load_light(name: str) -> LightModel:
-    """Open a compact model to index with, and check it before anything is written."""
+    """Open a compact model for indexing, and check its outputs."""
     model = LightModel.open(name)
     frames = check_frames(model.frame_spec.size)
     mask = np.ones(frames.shape[:2], np.bool_)
@@ -239,13 +238,9 @@ def load_light(name: str) -> LightModel:
 
 
 def make_light_manifest(
-    model: LightModel,
-    name: str,
-    spec: FrameSpec,
-    splitting: Splitting,
-    roots: Sequence[str | Path],
+    model: LightModel, name: str, spec: FrameSpec, splitting: Splitting, roots: Sequence[str | Path]
 ) -> Manifest:
-    """Make the manifest of a store; torch gives the same model the same one."""
+    """Make the manifest of a store; equal to that of the same model in torch."""
     shape = (1, spec.num_frames)
     arrays = {
         "frames": np.zeros((*shape, model.dim), np.float32),

@@ -1,4 +1,4 @@
-"""Search options and filters: the settings that the engine, the command line and HTTP share."""
+"""Search options and filters, shared by the engine, the command line and the HTTP API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODALITIES: tuple[Modality, ...] = ("visual", "speech", "screen-text", "descript
 
 
 def parse_date(text: str) -> float:
-    """Return the seconds since 1970 of an ISO date or date and time; local time without a zone.
+    """Return an ISO date, or date and time, as seconds since 1970; local time without a zone.
 
     >>> parse_date("1970-01-02T00:00:00+00:00")
     86400.0
@@ -47,7 +47,7 @@ def parse_date(text: str) -> float:
 
 
 def expand_path(pattern: str) -> str | None:
-    """Expand ``~`` and ``.`` at the beginning of a pattern that a user typed; None if empty."""
+    """Expand ``~``, ``.`` and ``..`` at the start of a typed pattern; None if it is empty."""
     if pattern.startswith("~"):
         return os.path.expanduser(pattern)
     is_relative = pattern in (".", "..") or pattern.startswith(("./", "../"))
@@ -56,24 +56,24 @@ def expand_path(pattern: str) -> str | None:
 
 @dataclass(frozen=True)
 class Filters:
-    """Conditions on files, all of which must hold. Impossible combinations are refused.
+    """Conditions on files, all of which must hold. Impossible combinations raise ``UsageError``.
 
-    path: shell pattern (``*``, ``?``, ``[...]``; ``*`` matches ``/`` too). With a ``/``, it is
-        compared with the end of the path, from any folder on (``sub/*``), or with the whole path if
-        it begins with ``/``; without, with the file name. Text without ``*``, ``?`` and ``[`` may
-        occur anywhere in the path. Case is ignored, and brackets may also be meant literally.
-    after, before: time of the recording, seconds since 1970; of a file that does not say, its
-        modification time. ``after`` is inclusive.
+    path: shell pattern (``*``, ``?``, ``[...]``; ``*`` matches ``/`` too). A pattern with ``/`` is
+        compared with the end of the path (``sub/*``), or with the whole path if it begins with
+        ``/``; other patterns are compared with the file name. Text without ``*``, ``?`` and ``[``
+        may occur anywhere in the path. Case is ignored, and brackets also match literally.
+    after, before: time of the recording in seconds since 1970; the modification time if a file
+        does not say when it was recorded. ``after`` is inclusive.
     near: degrees north and east, ``"48.1,11.6"``, or a name (:mod:`eaglenet.search.places`); files
-        without a place are left out.
-    within: largest distance from ``near`` in kilometres, or ``"800m"``.
+        without a place do not match.
+    within: largest distance from ``near`` in kilometres, or as ``"800m"``.
     camera: part of the make and model; case is ignored.
     min_duration, max_duration: duration of the file in seconds, inclusive.
     tags: tags that the file must have; case is ignored.
     """
 
     min_clips: ClassVar[int] = MIN_CLIPS
-    """Clips that must be left for hits to have a confidence."""
+    """Fewest clips that must match for hits to have a confidence."""
     path: str | None = option(
         None,
         "Only paths that match: '*.mov', 'holidays/*', or part of a path.",
@@ -125,9 +125,9 @@ class Filters:
     def __post_init__(self) -> None:
         for name in ("path", "camera"):
             if not isinstance(getattr(self, name), str | None):
-                raise UsageError(f"{name} is a text, not {getattr(self, name)!r:.60}")
+                raise UsageError(f"{name} must be a text, not {getattr(self, name)!r:.60}")
         if not all(isinstance(tag, str) for tag in self.tags):
-            raise UsageError(f"tags are texts, not {self.tags!r:.60}")
+            raise UsageError(f"tags must be texts, not {self.tags!r:.60}")
         for name in ("after", "before"):
             object.__setattr__(self, name, _seconds(name, getattr(self, name)))
         object.__setattr__(self, "near", _degrees(self.near))
@@ -150,17 +150,17 @@ class Filters:
     def __bool__(self) -> bool:
         return self != Filters()
 
-    def allowed(self, files: FileTable) -> NDArray[np.bool_]:
-        """Mask of the files that meet all conditions."""
-        allowed = np.ones(len(files.paths), dtype=bool)
+    def matches(self, files: FileTable) -> NDArray[np.bool_]:
+        """Return the mask of the files that meet all conditions."""
+        is_match = np.ones(len(files.paths), dtype=bool)
         for _, mask in self._conditions(files):
-            allowed &= mask
-        return allowed
+            is_match &= mask
+        return is_match
 
     def why_empty(self, files: FileTable) -> str:
-        """Say which condition no file meets; empty if some file meets all."""
+        """Return the conditions that no file meets, as a sentence; empty if a file meets all."""
         conditions = list(self._conditions(files))
-        if not conditions or bool(self.allowed(files).any()):
+        if not conditions or bool(self.matches(files).any()):
             return ""
         unmet = [title for title, mask in conditions if not mask.any()]
         if unmet:
@@ -169,7 +169,7 @@ class Filters:
         return f"none of the {len(files)} files has all of: {', '.join(counts)}"
 
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Title of each condition, and the mask of the files that meet it."""
+        """Yield the title of each condition, and the mask of the files that meet it."""
         if self.after is not None:
             yield f"a date since {_date(self.after)}", files.dates >= self.after
         if self.before is not None:
@@ -198,7 +198,7 @@ class Filters:
 
 
 def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str], bool]:
-    """Return a function that compares paths with ``Filters.path``, without case and accents."""
+    """Return a function that matches paths as ``Filters.path`` does, ignoring case and accents."""
 
     def normalise(path: str) -> str:
         return fold_accents(path).replace(separator, "/")
@@ -208,10 +208,10 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
         return lambda path: lower in normalise(path)
     # "sub/*" is a folder of that name anywhere, not only at the root.
     anywhere = "*/" if "/" in lower and not lower.startswith(("/", "*")) else ""
-    # fnmatch.translate never raises; a broken bracket is taken literally.
+    # fnmatch.translate never raises: it escapes an unclosed bracket.
     expressions = [fnmatch.translate(anywhere + lower)]
     if "[" in lower:
-        # "film [2020].mp4" is a file name more often than a choice of four digits.
+        # "film [2020].mp4" is more often a file name than a set of digits.
         expressions.append(fnmatch.translate(anywhere + lower.replace("[", "[[]")))
     compiled = re.compile("|".join(expressions))
     if "/" in lower:
@@ -224,7 +224,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _seconds(name: str, value: Any) -> float | None:
-    """Seconds since 1970 of a date, a time or what :func:`parse_date` reads."""
+    """Return a date, a time or a text for :func:`parse_date` as seconds since 1970."""
     if isinstance(value, str):
         return parse_date(value)
     if isinstance(value, date):
@@ -237,12 +237,13 @@ def _seconds(name: str, value: Any) -> float | None:
     if value is None or isinstance(value, Real):
         return None if value is None else float(value)
     raise UsageError(
-        f"{name} is a date, a time or seconds since 1970, not {type(value).__name__} {value!r:.60}"
+        f"{name} must be a date, a time or seconds since 1970, not "
+        f"{type(value).__name__} {value!r:.60}"
     )
 
 
 def _degrees(value: Any) -> tuple[float, float] | None:
-    """Degrees north and east of a place, a pair of numbers, or what :func:`find_place` reads."""
+    """Return a place, a pair of numbers or a text for :func:`find_place` as degrees."""
     if value is None:
         return None
     try:
@@ -250,7 +251,7 @@ def _degrees(value: Any) -> tuple[float, float] | None:
         place = place if isinstance(place, Place) else Place(*map(float, place))
     except (TypeError, ValueError):
         raise UsageError(
-            f"near is a place, like '48.1,11.6', or degrees north and east, not {value!r:.60}"
+            f"near must be a place, like '48.1,11.6', or two numbers, not {value!r:.60}"
         ) from None
     return place.latitude, place.longitude
 
@@ -263,51 +264,48 @@ def _kilometres(value: Any) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and 0 < value < math.inf:
         return float(value)
-    raise UsageError(f"within is a distance above 0, like '5km' or 5, not {value!r:.60}")
+    raise UsageError(f"within must be a distance above 0, like '5km' or 5, not {value!r:.60}")
 
 
 def _date(seconds: float) -> str:
-    """Format a time as :func:`parse_date` reads it; a number if it is in no calendar."""
+    """Format a time as :func:`parse_date` reads it; as a number if no calendar has it."""
     try:
         moment = datetime.fromtimestamp(seconds)
     except (ValueError, OverflowError, OSError):
         return f"{seconds:g} s after 1970"
-    return moment.strftime("%Y-%m-%d" if seconds == _midnight(moment) else "%Y-%m-%dT%H:%M")
-
-
-def _midnight(moment: datetime) -> float:
-    return datetime(moment.year, moment.month, moment.day).timestamp()
+    is_midnight = seconds == datetime(moment.year, moment.month, moment.day).timestamp()
+    return moment.strftime("%Y-%m-%d" if is_midnight else "%Y-%m-%dT%H:%M")
 
 
 def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
-    """Read modalities, as a sequence or as text with commas between them.
+    """Parse modalities: a sequence, or names separated by commas.
 
     >>> parse_modalities("screen-text, speech")
     ('speech', 'screen-text')
     """
-    parts = names.split(",") if isinstance(names, str) else names
-    selected = {str(name).strip().lower() for name in parts}
-    if not selected or not selected <= set(MODALITIES):
+    name_list = names.split(",") if isinstance(names, str) else names
+    modalities = {str(name).strip().lower() for name in name_list}
+    if not modalities or not modalities <= set(MODALITIES):
         raise UsageError(
             f"cannot search in {names!r:.60}; use one or more of: {', '.join(MODALITIES)}"
         )
-    return tuple(modality for modality in MODALITIES if modality in selected)
+    return tuple(modality for modality in MODALITIES if modality in modalities)
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of a search. Queries with equal options can be searched together.
+    """Options of a search.
 
-    filters: clips that may be hits.
+    filters: files that may contain hits.
     group_files: return one hit per file; its other clips are in ``metadata["more"]``.
-    shortlist: clips that are ranked with the exact score; raised to the number of hits if needed.
+    shortlist: number of clips to rank with the exact score; at least the number of hits.
     rerank: if False, rank by the cosines of the shortlist alone.
-    modalities: what of a video to search; see :func:`parse_modalities`.
-    keep_duplicates: if False, a moment in two overlapping clips is returned once, and so is a file
-        of which there are near copies; the paths of the others are in ``metadata["copies"]``.
-    min_confidence: leave out hits that are right with a lower probability.
-    literal: take texts as they are; without it, operators (:mod:`eaglenet.search.grammar`) and
-        dates (:mod:`eaglenet.search.dates`) in them are read.
+    modalities: parts of a video to search; see :func:`parse_modalities`.
+    keep_duplicates: if False, a moment in two overlapping clips is returned once, and so are near
+        copies of a file; the paths of the copies are in ``metadata["copies"]``.
+    min_confidence: leave out hits with a lower probability of being right.
+    literal: ignore operators (:mod:`eaglenet.search.grammar`) and dates
+        (:mod:`eaglenet.search.dates`) in texts.
     """
 
     filters: Filters = field(default_factory=Filters)
@@ -338,7 +336,7 @@ class SearchOptions:
     )
 
     literal: bool = option(
-        False, "Search for the text as it is; do not read dates or + - then in it.", group="Queries"
+        False, "Ignore dates and operators (+ - then) in the text.", group="Queries"
     )
 
     def __post_init__(self) -> None:
@@ -348,36 +346,38 @@ class SearchOptions:
             )
         for name in ("group_files", "rerank", "keep_duplicates", "literal"):
             if not isinstance(getattr(self, name), bool | np.bool_):
-                raise UsageError(f"{name} is True or False, not {getattr(self, name)!r:.60}")
+                raise UsageError(f"{name} must be True or False, not {getattr(self, name)!r:.60}")
         object.__setattr__(self, "filters", self.filters or Filters())
         object.__setattr__(self, "modalities", parse_modalities(self.modalities))
         if not isinstance(self.shortlist, SupportsIndex) or self.shortlist.__index__() < 1:
             raise UsageError(f"shortlist must be 1 clip or more, not {self.shortlist}")
 
     def replace(self, changes: Mapping[str, Any]) -> SearchOptions:
-        """Return a copy with other values, by name; filters by their own names.
+        """Return a copy with changed options and filters, by name.
 
         >>> SearchOptions().replace({"shortlist": 5, "path": "*.mov"}).filters.path
         '*.mov'
         """
         if not changes:
             return self
-        own = {spec.name for spec in dataclasses.fields(SearchOptions)}
-        names = {spec.name for spec in dataclasses.fields(Filters)}
-        unknown = sorted(set(changes) - own - names)
+        option_names = {spec.name for spec in dataclasses.fields(SearchOptions)}
+        filter_names = {spec.name for spec in dataclasses.fields(Filters)}
+        unknown = sorted(set(changes) - option_names - filter_names)
         if unknown:
             raise UsageError(
                 f"unknown search option {', '.join(unknown)}; known: k, judge, options, "
-                f"{', '.join(sorted(own | names))}"
+                f"{', '.join(sorted(option_names | filter_names))}"
             )
         options = dataclasses.replace(
-            self, **{name: value for name, value in changes.items() if name in own}
+            self, **{name: value for name, value in changes.items() if name in option_names}
         )
-        filters = {name: _filter_value(name, changes[name]) for name in changes if name in names}
+        filters = {
+            name: _filter_value(name, changes[name]) for name in changes if name in filter_names
+        }
         return dataclasses.replace(options, filters=dataclasses.replace(options.filters, **filters))
 
     def within_dates(self, dates: DateRange | None) -> SearchOptions:
-        """Return a copy for recordings of these times only."""
+        """Return a copy that is limited to recordings of these dates."""
         if dates is None:
             return self
         filters = self.filters
@@ -389,8 +389,8 @@ class SearchOptions:
         )
         if after is not None and before is not None and after >= before:
             raise UsageError(
-                f"no time is in {dates.phrase!r}, after --after and before --before; take the text "
-                "as it is with --literal"
+                f"{dates.phrase!r} in the text is outside --after and --before; remove one of "
+                "them, or do not read dates in the text: --literal"
             )
         return dataclasses.replace(
             self, filters=dataclasses.replace(filters, after=after, before=before)
@@ -402,13 +402,13 @@ class SearchOptions:
         return self.modalities != ("visual",)
 
     def shortlist_size(self, k: int) -> int:
-        """Number of clips to rank for ``k`` hits."""
+        """Return the number of clips to rank for ``k`` hits."""
         # A clip overlaps with one neighbour at most, so at least half of the clips remain.
         return max(k if self.keep_duplicates else 2 * k, min(self.shortlist, MAX_RESULTS))
 
 
 class SearchChanges(TypedDict, total=False):
-    """Fields of :class:`SearchOptions` and :class:`Filters`, as arguments by name."""
+    """Keyword arguments: the fields of :class:`SearchOptions` and :class:`Filters`."""
 
     filters: Filters
     group_files: bool
@@ -430,16 +430,16 @@ class SearchChanges(TypedDict, total=False):
 
 
 def check_count(k: int) -> int:
-    """Return ``k`` if it is a possible number of results."""
+    """Return ``k``; raise ``UsageError`` if it is not a valid number of results."""
     if not isinstance(k, SupportsIndex) or not 1 <= k.__index__() <= MAX_RESULTS:
         raise UsageError(f"k must be a whole number between 1 and {MAX_RESULTS}, not {k!r:.60}")
     return k
 
 
 def _filter_value(name: str, value: Any) -> Any:
-    """Value of a filter from what people write."""
+    """Convert a keyword argument to the value of a filter."""
     if name == "tags":
         if not isinstance(value, Iterable):
-            raise UsageError(f"tags are texts, not {value!r:.60}")
+            raise UsageError(f"tags must be texts, not {value!r:.60}")
         return (value,) if isinstance(value, str) else tuple(value)
     return value

@@ -1,7 +1,8 @@
-"""Names of places, from a table of GeoNames on this machine.
+"""Geographic places by name, from a local GeoNames table.
 
-``EAGLENET_PLACES`` names a file like ``cities15000.txt`` of download.geonames.org/export/dump: one
-place per line, columns separated by tabs. Nothing is read from a network.
+``EAGLENET_PLACES`` is the path of a table like ``cities15000.txt`` from
+download.geonames.org/export/dump: one place per line, columns separated by tabs. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from eaglenet.video.recording import Place, parse_place
 
 VARIABLE = "EAGLENET_PLACES"
 MAX_BYTES = 2**29
-"""Size of the table; that of all places with 500 people or more takes 40 MB."""
+"""Largest table; that of all places with 500 or more inhabitants has 40 MB."""
 NAMES = slice(1, 4)
-"""Columns with the name, its ASCII form, and others, which are separated by commas."""
+"""Columns with the name, its ASCII form, and other names separated by commas."""
 LATITUDE, LONGITUDE, COUNTRY, REGION, POPULATION = 4, 5, 8, 10, 14
 NUM_COLUMNS = 19
 
 
 def fold_accents(text: str) -> str:
-    """Remove case and accents; macOS stores names decomposed, other systems composed.
+    """Remove case and accents, composed or decomposed, so that texts can be compared.
 
     >>> fold_accents("Été à Genève")
     'ete a geneve'
@@ -37,14 +38,14 @@ def fold_accents(text: str) -> str:
 
 
 def find_place(text: str) -> Place:
-    """Read ``48.1,11.6``, ISO 6709, or the name of a place, like ``Munich`` or ``Paris, US``."""
+    """Parse ``48.1,11.6``, ISO 6709, or the name of a place: ``Munich`` or ``Paris, US``."""
     if not re.search(r"[^\W\d_]{2}", text) or text.lower().endswith("crswgs_84/"):
         return parse_place(text)
     table = os.environ.get(VARIABLE)
     if not table:
         raise UsageError(
-            f"{text!r:.60}: names of places need a table of GeoNames; write degrees north and "
-            f"east, like 48.1,11.6, or set {VARIABLE} to a file like cities15000.txt"
+            f"{text!r:.60}: place names need a GeoNames table; write degrees north and east, "
+            f"like 48.1,11.6, or set {VARIABLE} to a file like cities15000.txt"
         )
     path = Path(table).expanduser()
     try:
@@ -63,13 +64,13 @@ def find_place(text: str) -> Place:
 
 @lru_cache(maxsize=64)
 def _look_up(path: Path, modified_ns: int, text: str) -> Place | None:
-    """Find a name; of several places the one with the most people.
+    """Find a place by name; of several, the one with the most inhabitants.
 
-    After a comma stands the code of a country or region: ``paris, us``, ``paris, tx``.
+    The code of a country or region may follow a comma: ``paris, us``, ``paris, tx``.
     """
     name, _, code = (part.strip() for part in text.partition(","))
     best: tuple[int, Place] | None = None
-    # "replace" keeps a damaged name from hiding all others.
+    # "replace" keeps one damaged name from hiding all others.
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             # The ASCII form is in the line as well; folding all lines would take seconds.
@@ -82,7 +83,7 @@ def _look_up(path: Path, modified_ns: int, text: str) -> Place | None:
             codes = [columns[COUNTRY].lower(), columns[REGION].lower()]
             if name not in names or (code and code not in codes):
                 continue
-            people = int(columns[POPULATION] or 0)
-            if best is None or people > best[0]:
-                best = people, Place(float(columns[LATITUDE]), float(columns[LONGITUDE]))
+            population = int(columns[POPULATION] or 0)
+            if best is None or population > best[0]:
+                best = population, Place(float(columns[LATITUDE]), float(columns[LONGITUDE]))
     return best[1] if best else None

@@ -1,4 +1,4 @@
-"""Queries: one value from the command line or HTTP to the hits."""
+"""Queries: what to search for."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from eaglenet.video.inputs import FrameBatch
 
 MAX_CHARACTERS = 4000
-"""Characters of a text that are read; tokenizers keep some tens of words."""
+"""Characters of a text that are read; longer texts are cut."""
 MAX_TERMS = 64
-"""Terms of a text that are looked for in transcripts."""
+"""Terms of a text that are searched for in transcripts."""
 PREFIX = "*"
-"""At the end of a word: every word that begins with it, in transcripts."""
+"""After a word: matches every word in transcripts that begins with it."""
 _QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\uff02]")
 
 
@@ -39,12 +39,11 @@ class Query:
     text: the text to find. Words in quotation marks must occur as a phrase in speech or on-screen
         text.
     negatives: texts that rank a clip lower; with ``text`` only.
-    image: an image file, the bytes of one, an image of Pillow, or a uint8 array
-        ``[height, width, 3]``.
-    video: a video file; ``window`` is the span of it to use, in seconds.
-    clip_id: an indexed clip, by its id or the beginning of it. The clip itself is not a hit.
-    clips: one decoded video or image.
-    dates: recording times that were taken off the text; see :mod:`eaglenet.search.dates`.
+    image: an image file, its bytes, a Pillow image, or a uint8 array ``[height, width, 3]``.
+    video: a video file; ``window`` is the span to use, in seconds.
+    clip_id: id of an indexed clip, or its beginning. The clip itself is never a hit.
+    clips: a decoded video or image.
+    dates: recording times that the text named; see :mod:`eaglenet.search.dates`.
     """
 
     text: str | None = None
@@ -79,12 +78,12 @@ class Query:
 
     @property
     def image_source(self) -> str | Path | Image | None:
-        """The image as a path or an image of Pillow."""
+        """The image as a path or a Pillow image."""
         return cast("str | Path | Image | None", self.image)
 
     @property
     def title(self) -> str:
-        """Text, path or clip id, to show to people."""
+        """Text, path or clip id, for display."""
         if self.text is not None:
             is_apart = self.dates is not None and self.dates.phrase != self.text
             return f"{self.text}, {self.dates.phrase}" if self.dates and is_apart else self.text
@@ -95,23 +94,23 @@ class Query:
 
     @cached_property
     def transcript(self) -> TranscriptQuery | None:
-        """Terms and phrases to look for in transcripts; None without a text."""
+        """Terms and phrases to search for in transcripts; None without a text."""
         return None if self.text is None else TranscriptQuery.parse(self.text)
 
 
 def _read_image(image: Any) -> Any:
-    """A path or an image of Pillow, from whatever :class:`Query` takes."""
+    """Convert the ``image`` of a :class:`Query` to a path or a Pillow image."""
     if isinstance(image, str | Path):
         return image
     if isinstance(image, bytes | bytearray | memoryview):
         from PIL import Image, UnidentifiedImageError
 
         try:
-            picture = Image.open(io.BytesIO(image))
-            picture.load()
+            pillow_image = Image.open(io.BytesIO(image))
+            pillow_image.load()
         except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
             raise UsageError(f"these {len(image)} bytes are not an image: {error}") from error
-        return picture
+        return pillow_image
     if isinstance(image, np.ndarray):
         from PIL import Image
 
@@ -124,7 +123,7 @@ def _read_image(image: Any) -> Any:
     if type(image).__module__.partition(".")[0] == "PIL":
         return image
     raise UsageError(
-        f"an image is a path, bytes, an array or an image of Pillow, not {type(image).__name__}"
+        f"an image must be a path, bytes, an array or a Pillow image, not {type(image).__name__}"
     )
 
 
@@ -134,11 +133,11 @@ _SOURCES = ("text", "image", "video", "clip_id", "clips")
 
 @dataclass(frozen=True)
 class TranscriptQuery:
-    """The terms and phrases of a text, as transcripts are searched for them.
+    """Terms and phrases of a text, for search in transcripts.
 
-    plain: the text without quotation marks. terms: those outside quotation marks, each with the
-    spellings that count as the same; one that ends in ``*`` is the beginning of words. phrases:
-    terms that must follow each other.
+    plain: the text without quotation marks. terms: the terms outside quotation marks, each with
+    its equivalent spellings; a spelling that ends in ``*`` matches by prefix. phrases: terms that
+    must follow each other.
     """
 
     plain: str
@@ -147,7 +146,7 @@ class TranscriptQuery:
 
     @classmethod
     def parse(cls, text: str) -> TranscriptQuery:
-        """Split a text at quotation marks of any kind; an unclosed one is ignored.
+        """Split a text at quotation marks of any kind; ignore an unclosed one.
 
         >>> TranscriptQuery.parse('signs that say "no entry"').phrases
         (('no', 'entry'),)
@@ -166,7 +165,7 @@ class TranscriptQuery:
 
     @property
     def has_only_phrases(self) -> bool:
-        """True if frames cannot match, because everything is in quotation marks."""
+        """True if the whole text is in quotation marks, so that only transcripts can match."""
         return bool(self.phrases) and not self.terms
 
 
@@ -176,7 +175,7 @@ def normalise_quotes(text: str) -> str:
 
 
 def _terms(text: str) -> list[str]:
-    """Terms of a text; a word of two letters or more before a star keeps it."""
+    """Return the terms of a text; a star after a term of two letters or more stays."""
     return [
         term.text + PREFIX * (len(term.text) > 1 and text[term.end : term.end + 1] == PREFIX)
         for term in analyse(text).terms
@@ -184,14 +183,14 @@ def _terms(text: str) -> list[str]:
 
 
 def clean_text(text: str) -> str:
-    """Return one line of valid text; control characters and lone surrogates become spaces.
+    """Return a text as one line; control characters and lone surrogates become spaces.
 
     >>> clean_text(" a red\\x00 car\\n")
     'a red car'
     """
     if not isinstance(text, str):
         raise UsageError(
-            f"a query is one text, not {_describe(text)}; search_many takes a list of queries"
+            f"a query must be one text, not {_describe(text)}; pass a list to search_many"
         )
     characters = (
         character if character.isprintable() or character in "\u200d\ufe0f" else " "
@@ -204,7 +203,7 @@ def clean_text(text: str) -> str:
 
 
 def clean_texts(texts: Iterable[str]) -> list[str]:
-    """:func:`clean_text` of each; a single text is refused, it would be read as its letters."""
+    """Apply :func:`clean_text` to each text; refuse a single text, which is also iterable."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise UsageError(f"expected a list of texts, not {_describe(texts)}")
     return [clean_text(text) for text in texts]

@@ -18,32 +18,31 @@ MIN_NORM = 1e-12
 
 
 class EncodedQuery(Protocol):
-    """A query as clips are compared with it."""
+    """Query in the form that clips are scored with."""
 
     vector: Vectors
-    """Its dot product with the vectors of clips ranks the shortlist."""
+    """Vector whose dot product with the vectors of clips ranks the shortlist."""
     hubness_weight: float
-    """Multiple of a clip's hubness offset that is subtracted from that product."""
+    """Multiple of the hubness offset of a clip that is subtracted from that product."""
     exact_hubness_weight: float
     """The same for exact scores."""
 
     def score(self, clips: ClipFeatures) -> Vectors:
-        """Exact scores ``[clips]``."""
+        """Return the exact scores ``[clips]``."""
         ...
 
     def frame_scores(self, clips: ClipFeatures) -> Vectors:
-        """Scores of frames ``[clips, frames]``, -inf for padding."""
+        """Return the scores of frames ``[clips, frames]``; -inf for padding."""
         ...
 
 
 class EncodedText:
-    """A text and its negatives.
+    """Encoded text and negatives of a query.
 
-    score(v) = s(text, v) - w * mean_n s(negative_n, v), with w = ``NEGATIVE_WEIGHT``: on cosines
-    for the shortlist and on exact scores for the ranking, so that a negative means the same in
-    both. Every s contains the hubness offset of v once, so its weight is 1 - w with negatives.
-    Exact scores are not corrected if the model corrects them itself, or if it is a network that
-    reads text and video together, whose scores are not cosines.
+    score(v) = s(text, v) - w * mean_n s(negative_n, v), with w = ``NEGATIVE_WEIGHT``, where s is
+    the cosine for the shortlist and the exact score for the ranking. Every s contains the hubness
+    offset of v once, so with negatives its weight is 1 - w. Exact scores are not corrected if the
+    model corrects hubness itself, or if it is a cross-encoder, whose scores are not cosines.
     """
 
     def __init__(self, model: SearchModel, texts: EncodedTexts) -> None:
@@ -65,22 +64,22 @@ class EncodedText:
 
 
 class EncodedFrames:
-    """Frames of an image, a video or a clip.
+    """Encoded frames of an image, a video or a clip.
 
-    score(v) = mean over the query's frames of the best cosine with a frame of v: a clip that shows
-    all of the query scores 1 wherever that happens. Hubness offsets are measured with texts, so
-    they do not apply.
+    score(v) = mean over the frames of the query of the best cosine with a frame of v. A clip that
+    contains all of these frames, in any order, scores 1. Hubness offsets are computed from texts,
+    so they do not apply.
     """
 
     hubness_weight = exact_hubness_weight = 0.0
 
     def __init__(self, model: SearchModel, example: ClipFeatures) -> None:
-        """``example`` is one video."""
+        """``example`` holds the features of one video."""
         self.vector = model.vectors(example)[0]
         self.frames = unit_vectors(example.frames[0][example.mask[0]])
 
     def _cosines(self, clips: ClipFeatures) -> Vectors:
-        """``[query frames, clips, frames]``."""
+        """Return the cosines ``[query frames, clips, frames]``."""
         frames = unit_vectors(clips.frames)
         cosines = self.frames @ frames.reshape(-1, frames.shape[-1]).T
         cosines = cosines.reshape(len(self.frames), *frames.shape[:2])
@@ -96,7 +95,7 @@ class EncodedFrames:
 
 
 def spaced_indices(count: int, limit: int) -> NDArray[np.int64]:
-    """Evenly spaced indices into ``count`` things: all of them, up to ``limit``."""
+    """Return up to ``limit`` evenly spaced indices into ``count`` items."""
     return np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64)
 
 
@@ -108,7 +107,7 @@ def unit_vectors(vectors: Vectors) -> Vectors:
 
 
 def _subtract_negatives(values: Vectors) -> Vectors:
-    """Row 0 minus the weighted mean of the other rows."""
+    """Return row 0 minus the weighted mean of the other rows."""
     result: Vectors = values[0]
     if len(values) > 1:
         result = result - np.float32(NEGATIVE_WEIGHT) * values[1:].mean(axis=0, dtype=np.float32)
@@ -119,17 +118,17 @@ MIN_SPREAD = 1e-6
 
 
 class EncodedComposition:
-    """Parts with weights: s(v) = sum_p w_p s_p(v) / sum_p |w_p|, on cosines and exact scores.
+    """Weighted sum of encoded queries: s(v) = sum_p w_p s_p(v) / sum_p |w_p|.
 
-    The cosines of an image with clips spread several times wider than those of a text, and would
-    outweigh it. So every part is scaled to the spread that the first one has over a sample of the
-    clips; a single part keeps its scores.
+    Applies to cosines and exact scores. The cosines of an image spread several times wider than
+    those of a text and would outweigh it. So every part is scaled to the standard deviation of the
+    first part over a sample of clips; a single part keeps its scores.
     """
 
     def __init__(
         self, parts: Sequence[tuple[float, EncodedQuery]], sample: Vectors | None = None
     ) -> None:
-        """``sample``: vectors of some clips; without them parts are not scaled."""
+        """``sample``: vectors of some clips; None: do not scale the parts."""
         spreads = [1.0] * len(parts)
         if sample is not None and len(sample) > 1 and len(parts) > 1:
             spreads = [max(float((sample @ query.vector).std()), MIN_SPREAD) for _, query in parts]
@@ -148,9 +147,7 @@ class EncodedComposition:
 
     def score(self, clips: ClipFeatures) -> Vectors:
         scores: Vectors = np.sum(
-            [weight * query.score(clips) for weight, query in self.parts],
-            axis=0,
-            dtype=np.float32,
+            [weight * query.score(clips) for weight, query in self.parts], axis=0, dtype=np.float32
         )
         return scores
 

@@ -1,4 +1,4 @@
-"""Retrieval: queries in, hits out, for one version of a store and its model."""
+"""Retrieval: turns queries into hits, for one version of a store and its model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.models.meaning import MeaningEncoder
-from eaglenet.search.confidence import SAMPLE_SIZE, Calibration, joint
+from eaglenet.search.confidence import SAMPLE_SIZE, Calibration, joint_confidence
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
 from eaglenet.search.hits import make_hits, make_transcript_hits
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoreView:
-    """One version of a store. A search uses the view it began with."""
+    """One version of a store; a search uses one view from start to end."""
 
     store: Store
     snapshot: Snapshot
@@ -64,7 +64,7 @@ class StoreView:
 
     @cached_property
     def sample(self) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """Vectors of some clips, evenly spaced, and their hubness offsets."""
+        """Vectors and hubness offsets of some evenly spaced clips."""
         snapshot = self.snapshot
         rows = snapshot.visible_rows()
         rows = rows[spaced_indices(len(rows), SAMPLE_SIZE)]
@@ -72,7 +72,7 @@ class StoreView:
         return snapshot.vectors_at(rows), None if offsets is None else offsets[rows]
 
     def info(self) -> dict[str, Any]:
-        """Describe the store and how it is searched."""
+        """Return facts about the store and how it is searched."""
         snapshot, manifest = self.snapshot, self.manifest
         bank = snapshot.hubness_bank
         return {
@@ -103,7 +103,7 @@ class StoreView:
 
 @dataclass(frozen=True)
 class _Task:
-    """One query on its way to hits."""
+    """Query, and what is known about it before frames are compared."""
 
     query: Query | ComposedQuery
     is_visual: bool
@@ -118,7 +118,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Example:
-    """The features of an image, a video or a clip, and its span in seconds."""
+    """Features of an image, a video or a clip, and its span in seconds."""
 
     features: ClipFeatures
     span: tuple[float, float]
@@ -126,11 +126,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Retriever:
-    """Searches one view of a store.
+    """Search of one view of a store.
 
-    ``load_model`` is called when a query needs the model: one for transcripts alone does not;
-    ``load_decoder`` when it is a file.
-    ``scan`` makes the shortlists on other machines. ``calibration`` gives hits their confidence.
+    load_model: called when a query needs the model, as all but searches in transcripts do.
+    load_decoder: called when a query is a file.
+    scan: makes the shortlists on other machines.
+    calibration: gives hits their confidence.
+    load_encoder: called when a text is compared with transcripts by meaning.
     """
 
     view: StoreView
@@ -139,7 +141,6 @@ class Retriever:
     scan: Scan | None = None
     calibration: Calibration | None = None
     load_encoder: Callable[[], MeaningEncoder] | None = None
-    """Called when a text is compared with the meaning of transcripts."""
 
     @cached_property
     def model(self) -> SearchModel:
@@ -151,9 +152,9 @@ class Retriever:
         """Return the k best hits per query."""
         if options.min_confidence and self.calibration is None:
             raise UsageError(
-                "confidence was not measured for the model of this store; leave out min_confidence"
+                "confidence was not measured for the model of this store; remove min_confidence"
             )
-        # Queries with dates have filters of their own; all others are searched together.
+        # Queries with equal dates have equal filters, and are searched together.
         groups: dict[DateRange | None, dict[int, Query | ComposedQuery]] = {}
         hits: dict[int, list[Hit]] = {}
         for number, query in enumerate(queries):
@@ -170,62 +171,66 @@ class Retriever:
         self, queries: Sequence[Query | ComposedQuery], k: int, options: SearchOptions
     ) -> list[list[Hit]]:
         has_transcripts = options.has_transcripts and self.view.snapshot.num_lines > 0
-        tasks = [self._start(query, options, has_transcripts) for query in queries]
-        visual = iter(self._search_frames([task for task in tasks if task.is_visual], k, options))
+        tasks = [self._make_task(query, options, has_transcripts) for query in queries]
+        visual_hits = iter(
+            self._search_frames([task for task in tasks if task.is_visual], k, options)
+        )
         return [
-            next(visual)
+            next(visual_hits)
             if task.is_visual
             else make_transcript_hits(self.view.snapshot, task.transcripts, k, options)
             for task in tasks
         ]
 
-    def _start(
+    def _make_task(
         self, query: Query | ComposedQuery, options: SearchOptions, has_transcripts: bool
     ) -> _Task:
-        """Rank transcripts, and decide whether frames are compared."""
+        """Rank transcripts for a query, and decide whether to compare frames."""
         snapshot, filters = self.view.snapshot, options.filters
         if isinstance(query, ComposedQuery):
             if "visual" not in options.modalities:
-                raise UsageError("a composed query searches in visual only; use a plain text")
+                raise UsageError(
+                    "a composed query searches frames only; add visual to --in, or use a plain text"
+                )
             clip_ids = [part.query.clip_id for part in query.parts if part.query.clip_id]
             return _Task(query, is_visual=True, excluded_row=self._row(*clip_ids[:1]))
         is_visual = "visual" in options.modalities
         if query.text is None:
             if not is_visual:
                 raise UsageError(
-                    "an image, a video or a clip searches in visual only; speech, screen-text and "
-                    "descriptions need a text"
+                    "an image, a video or a clip searches frames only; add visual to --in, or "
+                    "use a text"
                 )
             return _Task(query, is_visual=True, excluded_row=self._row(query.clip_id))
         if not has_transcripts or query.transcript is None:
             return _Task(query, is_visual, query.text)
-        # A phrase in quotation marks is looked for in transcripts alone.
+        # A phrase in quotation marks is searched for in transcripts only.
         is_visual = is_visual and not query.transcript.has_only_phrases
         content_ids = None
         if filters:
-            content_ids = self.view.files.ids[filters.allowed(self.view.files)].tolist()
+            content_ids = self.view.files.ids[filters.matches(self.view.files)].tolist()
         transcripts = rank_clips(
             snapshot,
             query.transcript,
             options.modalities,
             content_ids=content_ids,
             negatives=[TranscriptQuery.parse(text) for text in query.negatives],
-            # A word that nobody says is often right, and describes what frames show.
+            # With frames, a word that is in no transcript often describes what they show.
             corrects_spelling=not is_visual,
             meaning=self._meaning(query.transcript),
         )
         return _Task(query, is_visual, query.transcript.plain or query.text, transcripts)
 
     def _row(self, clip_id: str | None = None) -> int | None:
-        """Row of the clip with this id, or the beginning of one."""
+        """Return the row of the clip with this id or prefix of an id."""
         snapshot = self.view.snapshot
         return None if clip_id is None else snapshot.row(snapshot.full_id(clip_id))
 
     def _meaning(self, query: TranscriptQuery) -> Meaning | None:
-        """Vector of a query in the space of the transcript windows.
+        """Return the vector of a query for comparison with windows of transcript lines.
 
-        None if the store has no windows of this encoder, a phrase must be found word by word, or
-        the text is in a language that the encoder does not know.
+        None if the store has no windows of this encoder, if the query has a phrase in quotation
+        marks, or if the encoder does not know its language.
         """
         if self.load_encoder is None or query.phrases or not self.view.snapshot.encoders:
             return None
@@ -237,28 +242,33 @@ class Retriever:
     def _search_frames(
         self, tasks: Sequence[_Task], k: int, options: SearchOptions
     ) -> list[list[Hit]]:
-        """Compare frames; the texts of all queries are encoded in one batch."""
+        """Compare frames with all queries; their texts are encoded in one batch."""
         if not tasks:
             return []
-        encoded = self._encode(tasks)
+        encoded_queries = self._encode(tasks)
         size = options.shortlist_size(k)
-        # One more clip, because a clip that is the query itself is removed again.
+        # One more, because a clip that is the query is removed afterwards.
         has_excluded = any(task.excluded_row is not None for task in tasks)
-        shortlists = make_shortlists(
-            self.view.snapshot,
-            np.stack([query.vector for query in encoded]),
-            size + has_excluded,
-            options.filters,
-            self.scan,
-            [query.hubness_weight for query in encoded],
-            self.view.files if options.filters else None,
-        )
+        shortlists = self._make_shortlists(encoded_queries, size + has_excluded, options)
         results = []
-        for task, query, shortlist in zip(tasks, encoded, shortlists, strict=True):
+        for task, query, shortlist in zip(tasks, encoded_queries, shortlists, strict=True):
             if task.excluded_row is not None:
                 shortlist = shortlist.without(task.excluded_row)
             results.append(self._rank(task, query, shortlist.first(size), k, options))
         return results
+
+    def _make_shortlists(
+        self, queries: Sequence[EncodedQuery], size: int, options: SearchOptions
+    ) -> list[Shortlist]:
+        return make_shortlists(
+            self.view.snapshot,
+            np.stack([query.vector for query in queries]),
+            size,
+            options.filters,
+            self.scan,
+            [query.hubness_weight for query in queries],
+            self.view.files if options.filters else None,
+        )
 
     def _encode(self, tasks: Sequence[_Task]) -> list[EncodedQuery]:
         texts = [task.text for task in tasks if task.text]
@@ -267,29 +277,29 @@ class Retriever:
                 texts += [part.query.text for part in task.query.parts if part.query.text]
             else:
                 texts += task.query.negatives
-        rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        encoded_texts = self.model.encode_texts(list(rows)) if rows else None
-        encoded: list[EncodedQuery] = []
+        indices = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+        encoded_texts = self.model.encode_texts(list(indices)) if indices else None
+        encoded_queries: list[EncodedQuery] = []
         for task in tasks:
             if isinstance(task.query, ComposedQuery):
                 parts = [
-                    (part.weight, self._encode_part(part.query, rows, encoded_texts))
+                    (part.weight, self._encode_part(part.query, indices, encoded_texts))
                     for part in task.query.parts
                 ]
-                encoded.append(EncodedComposition(parts, self.view.sample[0]))
+                encoded_queries.append(EncodedComposition(parts, self.view.sample[0]))
             elif encoded_texts is not None and task.text:
-                own = [rows[text] for text in (task.text, *task.query.negatives)]
-                encoded.append(EncodedText(self.model, encoded_texts[own]))
+                numbers = [indices[text] for text in (task.text, *task.query.negatives)]
+                encoded_queries.append(EncodedText(self.model, encoded_texts[numbers]))
             else:
                 example = self.encode_example(task.query)
-                encoded.append(EncodedFrames(self.model, example.features))
-        return encoded
+                encoded_queries.append(EncodedFrames(self.model, example.features))
+        return encoded_queries
 
     def _encode_part(
-        self, query: Query, rows: Mapping[str, int], encoded_texts: Any
+        self, query: Query, indices: Mapping[str, int], encoded_texts: Any
     ) -> EncodedQuery:
         if query.text is not None:
-            return EncodedText(self.model, encoded_texts[[rows[query.text]]])
+            return EncodedText(self.model, encoded_texts[[indices[query.text]]])
         return EncodedFrames(self.model, self.encode_example(query).features)
 
     def encode_example(self, query: Query) -> Example:
@@ -300,14 +310,14 @@ class Retriever:
             (clip,) = snapshot.clips([row])
             return Example(self.load(np.array([row])), (clip.start, clip.end))
         clips = self._decode(query)
-        # Tensors are arrays too: a user may have decoded the clip in torch.
+        # Converts tensors: a user may have decoded the clip with torch.
         frames = np.asarray(clips.frames, np.uint8)
         mask, seconds = np.asarray(clips.mask, bool), np.asarray(clips.seconds, np.float32)
         features = self.model.encode_frames(frames, mask, seconds)
         return Example(features, (0.0, float(seconds[mask].max())))
 
     def _decode(self, query: Query) -> FrameBatch:
-        """Decode the image or video of a query; a file is decoded in a confined process."""
+        """Decode the image or video of a query; files are decoded in a sandboxed process."""
         spec, image = self.view.manifest.frame_spec, query.image_source
         if query.clips is not None:
             return query.clips
@@ -319,28 +329,23 @@ class Retriever:
             return clips_of_image(image, spec)
         decoder = self.load_decoder()
         decoder.start()
-        _ = self.model  # Loads while the process starts.
+        _ = self.model  # Load the model while the process starts.
         if query.video is not None:
             return decoder.decode_video(query.video, spec, query.window)
         assert image is not None
         return decoder.decode_image(image, spec)
 
     def _rank(
-        self,
-        task: _Task,
-        query: EncodedQuery,
-        shortlist: Shortlist,
-        k: int,
-        options: SearchOptions,
+        self, task: _Task, query: EncodedQuery, shortlist: Shortlist, k: int, options: SearchOptions
     ) -> list[Hit]:
-        """Rank a shortlist together with the clips that have the best transcripts."""
+        """Rank a shortlist together with the clips whose transcripts match best."""
         snapshot, size = self.view.snapshot, options.shortlist_size(k)
         confidences = self._confidences(query, shortlist, options)
         background = float((self.view.sample[0] @ query.vector).mean()) if len(snapshot) else None
         if not options.rerank and not options.group_files:
             shortlist = shortlist.first(k if options.keep_duplicates else 2 * k)
         num_windows = snapshot.num_windows
-        matches = [clip for clip in task.transcripts if clip.is_telling(num_windows)][:size]
+        matches = [clip for clip in task.transcripts if clip.is_significant(num_windows)][:size]
         transcripts = {clip.row: clip for clip in matches}
         shortlist = shortlist.with_rows(
             snapshot, query.vector, list(transcripts), query.hubness_weight
@@ -349,17 +354,17 @@ class Retriever:
         candidates = Candidates(
             snapshot, shortlist, features, transcripts, confidences, background, self.load
         )
-        return _confident(make_hits(candidates, query, k, options), options)
+        return _filter_by_confidence(make_hits(candidates, query, k, options), options)
 
     def _confidences(
         self, query: EncodedQuery, shortlist: Shortlist, options: SearchOptions
     ) -> dict[int, float]:
-        """Confidences by row. They are measured for texts without negatives."""
+        """Return confidences by row; only texts without negatives have any."""
         if isinstance(query, EncodedComposition) and len(query.parts) == 1:
             ((_, query),) = query.parts
         sample, offsets = self.view.sample if self.calibration is not None else (None, None)
-        is_measured = isinstance(query, EncodedText) and query.hubness_weight == 1.0
-        if self.calibration is None or sample is None or offsets is None or not is_measured:
+        is_plain_text = isinstance(query, EncodedText) and query.hubness_weight == 1.0
+        if self.calibration is None or sample is None or offsets is None or not is_plain_text:
             return {}
         snapshot = self.view.snapshot
         if str(snapshot.hubness_bank) != self.calibration.hubness:
@@ -376,35 +381,28 @@ class Retriever:
         return dict(zip(shortlist.rows.tolist(), values.tolist(), strict=True))
 
     def _search_steps(self, query: TemporalQuery, k: int, options: SearchOptions) -> list[Hit]:
-        """Find files in which the steps follow each other, and rank the steps together."""
+        """Rank files in which the steps follow each other."""
         snapshot = self.view.snapshot
-        tasks = [self._start(step, options, has_transcripts=False) for step in query.steps]
-        encoded = self._encode(tasks)
-        shortlists = make_shortlists(
-            snapshot,
-            np.stack([step.vector for step in encoded]),
-            max(STEP_SHORTLIST, options.shortlist_size(k)),
-            options.filters,
-            self.scan,
-            [step.hubness_weight for step in encoded],
-            self.view.files if options.filters else None,
-        )
-        hits = find_sequences(snapshot, query, encoded, shortlists, self.load, k, options)
+        tasks = [self._make_task(step, options, has_transcripts=False) for step in query.steps]
+        encoded_steps = self._encode(tasks)
+        size = max(STEP_SHORTLIST, options.shortlist_size(k))
+        shortlists = self._make_shortlists(encoded_steps, size, options)
+        hits = find_sequences(snapshot, query, encoded_steps, shortlists, self.load, k, options)
         confidences = []
-        for number, (step, shortlist) in enumerate(zip(encoded, shortlists, strict=True)):
+        for number, (step, shortlist) in enumerate(zip(encoded_steps, shortlists, strict=True)):
             rows = [snapshot.row(hit.metadata["steps"][number]["clip_id"]) for hit in hits]
             shortlist = shortlist.with_rows(snapshot, step.vector, rows, step.hubness_weight)
             by_row = self._confidences(step, shortlist, options)
             confidences.append([by_row.get(row) for row in rows])
         num_files = self._num_files(options)
         hits = [
-            replace(hit, confidence=joint(steps, num_files=num_files))
+            replace(hit, confidence=joint_confidence(steps, num_files=num_files))
             for hit, steps in zip(hits, zip(*confidences, strict=True), strict=True)
         ]
-        return _confident(hits, options)
+        return _filter_by_confidence(hits, options)
 
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
-        """Say that hits have no confidence because few clips were searched; empty if they have."""
+        """Return a notice if too few clips were searched for a confidence, else ``""``."""
         is_missing = any(hit.confidence is None for hit in hits) or bool(options.min_confidence)
         if self.calibration is None or not is_missing:
             return ""
@@ -414,17 +412,17 @@ class Retriever:
         return f"confidence was not measured for so few clips ({count}; it needs {limit})"
 
     def num_clips(self, options: SearchOptions) -> int:
-        """Number of clips that are searched."""
+        """Return the number of clips that are searched."""
         snapshot, files = self.view.snapshot, self.view.files
         if not options.filters:
             return len(snapshot)
-        allowed = files.ids[options.filters.allowed(files)]
-        return int(snapshot.rows_of_contents(allowed).sum())
+        content_ids = files.ids[options.filters.matches(files)]
+        return int(snapshot.rows_of_contents(content_ids).sum())
 
     def _num_files(self, options: SearchOptions) -> int:
-        """Number of files that are searched."""
+        """Return the number of files that are searched."""
         if options.filters:
-            return int(options.filters.allowed(self.view.files).sum())
+            return int(options.filters.matches(self.view.files).sum())
         return int(np.count_nonzero(np.bincount(self.view.snapshot.content_ids)))
 
     def load(self, rows: NDArray[np.int64]) -> ClipFeatures:
@@ -434,8 +432,8 @@ class Retriever:
         return ClipFeatures(arrays, snapshot.fingerprints(rows))
 
 
-def _confident(hits: list[Hit], options: SearchOptions) -> list[Hit]:
-    """Hits with at least the confidence of the options; those without any are left out."""
+def _filter_by_confidence(hits: list[Hit], options: SearchOptions) -> list[Hit]:
+    """Leave out hits with less than ``min_confidence``, and those without a confidence."""
     if not options.min_confidence:
         return hits
     return [hit for hit in hits if (hit.confidence or 0.0) >= options.min_confidence]

@@ -1,10 +1,10 @@
-"""Selection of hits: the best candidates that show something new.
+"""Selection of hits: the best candidates without duplicates, and their moments.
 
-A moment may be in two overlapping clips, and a video in several files. Both are shown once.
+A moment may be in two overlapping clips, and a video in several files; both are returned once.
 
-A clip ends where its ten seconds end, not where what it shows ends. So the frames of the
-neighbouring clips count too: the moment of a hit is the run of frames around the best frame of the
-clip with the largest sum of scores above a threshold. ``benchmarks/moments.py`` measures it.
+An event does not end where a clip ends. So the moment of a hit may extend into neighbouring clips:
+it is the run of frames around the best frame of the clip with the largest sum of scores above a
+threshold. ``benchmarks/moments.py`` measures it.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ from eaglenet.store.records import Clip, FileTable
 from eaglenet.store.snapshot import Snapshot
 
 NEIGHBOURS = 2
-"""Clips before and after that are looked at."""
+"""Clips before and after into which a moment may extend."""
 THRESHOLD = 0.5
-"""Score from which a frame counts, between the mean over the store (0) and the best frame (1)."""
+"""Score of frames in a moment, between the mean over the store (0) and the best frame (1)."""
 MAX_GAP = 1
-"""Frames below the threshold, after each other, that a moment passes over."""
-FLAT = 1e-6
-"""Frames whose scores differ by less than this are equal: the moment is the whole clip."""
+"""Consecutive frames below the threshold that do not end a moment."""
+MIN_SCORE_RANGE = 1e-6
+"""If the scores of all frames differ by less than this, the moment is the whole clip."""
 SAME_MOMENT_SECONDS = 1.0
 """Best frames of one file that are closer than this show one moment."""
 MAX_TIME_DIFFERENCE = 0.5
-"""Seconds by which near copies of a file, and their clips, may differ in time."""
+"""Seconds by which durations and clip times of near copies may differ."""
 MIN_MEAN_COSINE = 0.65
-"""Mean cosine of the frames of near copies. Clips of MSR-VTT had 0.71 to 0.94 with ``small`` after
-they were reduced to a fifth of their size at x264's quality 34."""
+"""Smallest mean cosine of the frames of near copies. With ``small``, clips of MSR-VTT reduced to a
+fifth of their size at x264 quality 34 had 0.71 to 0.94."""
 MIN_FRAME_COSINE = 0.5
 """Smallest cosine of any frame of near copies."""
 MAX_MOTION_DIFFERENCE = 0.65
-"""Largest difference of near copies in what changes between frames, as a fraction of it. One fixed
+"""Largest relative difference in motion of near copies; see :func:`has_same_motion`. One fixed
 camera on different days had 0.74 and more, compressed clips of MSR-VTT 0.33 and 0.39."""
 STILL_VARIANCE = 0.003
-"""Variance of unit features below which nothing happens in a clip."""
+"""Variance of unit features below which a clip has no motion."""
 MAX_PIXEL_DIFFERENCE = 24.0
-"""Largest difference of the thumbnails of near copies, of 255, at 16 x 16 pixels. Those compressed
-clips had 4 to 14; an object at another position shows as more."""
+"""Largest difference between thumbnails of near copies, 0 to 255, at 16 x 16 pixels. Those
+compressed clips had 4 to 14; an object at another position makes more difference."""
 NUM_THUMBNAILS = 8
 """Thumbnails per file that are compared."""
 MAX_SHAPE_DIFFERENCE = 0.05
-"""Difference of the logarithms of width / height."""
+"""Largest difference of the logarithms of width / height."""
 THUMBNAIL_SIDE = 16
 MAX_COMPARED = 512
 """Candidates that are compared with each other: the first of the shortlist."""
 
 
 def trim_moment(moment: Moment, others: Sequence[Moment]) -> Moment | None:
-    """Trim a moment so that it overlaps no other of its file; None if it repeats one of them.
+    """Trim a moment so that it overlaps no other of its file; None if it is a duplicate.
 
-    It repeats another if its best frame is inside it, or within ``SAME_MOMENT_SECONDS`` of its best
-    frame, or if less than half of the moment would remain.
+    It is a duplicate if its best frame is inside another moment or within ``SAME_MOMENT_SECONDS``
+    of the best frame of one, or if less than half of it would remain.
 
     >>> trim_moment(Moment(8.0, 12.0, 11.5), [Moment(6.0, 9.0, 7.0)])
     Moment(start=9.0, end=12.0, best=11.5)
@@ -89,8 +89,8 @@ def has_same_motion(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
 
         mean_f |(a_f - mean a) - (b_f - mean b)|^2  <=  MAX_MOTION_DIFFERENCE max(var a, var b)
 
-    Compression moves the features of all frames alike, which cancels. A fixed camera shows the same
-    scene on two days, but not the same changes.
+    Compression shifts the features of all frames alike, which cancels out. A fixed camera shows the
+    same scene on two days, but not the same changes.
     """
     changes = [frames - frames.mean(axis=0) for frames in (first, second)]
     variance = max(float(np.square(change).sum(axis=-1).mean()) for change in changes)
@@ -101,35 +101,30 @@ def has_same_motion(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
 
 
 class ClipDetails:
-    """Times, paths and durations of the clips of a search, read from the snapshot at once."""
+    """Times, paths and durations of clips, read from the snapshot in one go."""
 
     def __init__(self, snapshot: Snapshot, clips: Sequence[Clip]) -> None:
         self.snapshot = snapshot
         self._clips = {clip.row: clip for clip in clips}
 
-    @classmethod
-    def of_rows(cls, snapshot: Snapshot, rows: NDArray[np.int64]) -> ClipDetails:
-        return cls(snapshot, snapshot.clips(rows))
-
     @cached_property
     def files(self) -> FileTable:
-        """Files of the clips."""
         return self.snapshot.files({clip.content_id for clip in self._clips.values()})
 
     def clip(self, row: int) -> Clip:
         return self._clips[row]
 
     def file(self, row: int) -> int:
-        """Position of the file of a clip in :attr:`files`."""
+        """Return the index of the file of a clip in :attr:`files`."""
         return self.files.numbers[self._clips[row].content_id]
 
     def duration(self, row: int) -> float:
-        """Duration of the file of a clip."""
+        """Return the duration of the file of a clip."""
         return float(self.files.durations[self.file(row)])
 
 
 class NearCopies:
-    """Finds candidates that show the same as a candidate of another file."""
+    """Detector of near copies: candidates of different files that show the same."""
 
     def __init__(
         self, details: ClipDetails, rows: NDArray[np.int64], features: ClipFeatures
@@ -142,18 +137,18 @@ class NearCopies:
         durations = [details.duration(clip.row) for clip in clips]
         starts, ends = [clip.start for clip in clips], [clip.end for clip in clips]
         times = np.array([durations, starts, ends])
-        close = np.abs(times[:, :, None] - times[:, None, :]) <= MAX_TIME_DIFFERENCE
-        possible = close.all(axis=0) & (self.contents[:, None] != self.contents[None, :])
-        self._possible = {
-            int(number): np.flatnonzero(possible[number]).tolist()
-            for number in np.flatnonzero(possible.any(axis=1))
+        is_close = np.abs(times[:, :, None] - times[:, None, :]) <= MAX_TIME_DIFFERENCE
+        may_match = is_close.all(axis=0) & (self.contents[:, None] != self.contents[None, :])
+        self._may_match = {
+            int(number): np.flatnonzero(may_match[number]).tolist()
+            for number in np.flatnonzero(may_match.any(axis=1))
         }
         self._same: dict[tuple[int, int], bool] = {}
         self._thumbnails: dict[int, tuple[float, NDArray[np.float32]] | None] = {}
 
     def find_copy(self, number: int, others: Container[int]) -> int | None:
         """Return the candidate of ``others`` that is a near copy of candidate ``number``."""
-        for other in self._possible.get(number, ()):
+        for other in self._may_match.get(number, ()):
             if (
                 other in others
                 and self._has_same_frames(number, other)
@@ -186,7 +181,7 @@ class NearCopies:
         )
 
     def _has_same_thumbnails(self, one: int, other: int) -> bool:
-        """Return whether the thumbnails of two candidates' files are alike, clip by clip."""
+        """Return whether the files of two candidates have similar thumbnails, clip by clip."""
         pair = self._pair(one, other)
         if pair not in self._same:
             first, second = (self._sample_rows(content) for content in pair)
@@ -196,7 +191,7 @@ class NearCopies:
         return self._same[pair]
 
     def _sample_rows(self, content_id: int) -> list[int]:
-        """Rows of some clips of a file, evenly spaced."""
+        """Return the rows of some evenly spaced clips of a file."""
         clips = self.details.snapshot.clips_of_contents([content_id])[content_id]
         clips.sort(key=lambda clip: clip.number)
         return [clips[index].row for index in spaced_indices(len(clips), NUM_THUMBNAILS)]
@@ -209,7 +204,7 @@ class NearCopies:
         return bool(is_same_shape and np.abs(first[1] - second[1]).max() <= MAX_PIXEL_DIFFERENCE)
 
     def _thumbnail(self, row: int) -> tuple[float, NDArray[np.float32]] | None:
-        """Width / height and a few pixels of a thumbnail; None if it is not a JPEG."""
+        """Return the aspect ratio and reduced pixels of a thumbnail; None if it is not a JPEG."""
         if row not in self._thumbnails:
             from PIL import Image
 
@@ -228,7 +223,7 @@ class NearCopies:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A shortlist, and the stored features and details of its clips."""
+    """Shortlist, and the stored features and details of its clips."""
 
     snapshot: Snapshot
     shortlist: Shortlist
@@ -245,12 +240,12 @@ class Candidates:
 
     @cached_property
     def details(self) -> ClipDetails:
-        return ClipDetails.of_rows(self.snapshot, self.shortlist.rows)
+        return ClipDetails(self.snapshot, self.snapshot.clips(self.shortlist.rows))
 
 
 @dataclass(frozen=True)
-class Selected:
-    """A candidate to show, and those that it represents, as indices into the candidates."""
+class Selection:
+    """Candidate that becomes a hit, and those it stands for, as indices into the candidates."""
 
     number: int
     moment: Moment
@@ -266,39 +261,43 @@ def select(
     order: Sequence[int],
     k: int,
     options: SearchOptions,
-) -> list[Selected]:
-    """Select the first k candidates of ``order`` that show something new."""
+) -> list[Selection]:
+    """Select the first k candidates of ``order``, without duplicates."""
     details, rows = candidates.details, candidates.shortlist.rows
     files = [details.clip(row).content_id for row in rows.tolist()]
-    near = None if options.keep_duplicates else NearCopies(details, rows, candidates.features)
+    near_copies = (
+        None if options.keep_duplicates else NearCopies(details, rows, candidates.features)
+    )
     moments = _Moments(candidates, query, order, k)
-    selected: dict[int, Selected] = {}
-    by_file: dict[int, list[Selected]] = {}
+    selections: dict[int, Selection] = {}
+    by_file: dict[int, list[Selection]] = {}
     for rank, number in enumerate(order):
         same_file = by_file.setdefault(files[number], [])
         if options.group_files and same_file:
             same_file[0].more.append(number)
             continue
-        original = near.find_copy(number, selected) if near is not None else None
+        original = near_copies.find_copy(number, selections) if near_copies is not None else None
         if original is not None:
-            selected[original].copies.append(number)
+            selections[original].copies.append(number)
             continue
-        if len(selected) == k:
-            if near is None and not options.group_files:
+        if len(selections) == k:
+            if near_copies is None and not options.group_files:
                 break
             continue
         moment: Moment | None = moments.at(rank)
-        if near is not None and moment is not None:
-            copies = [other for other in selected.values() if near.is_copy(number, other.number)]
+        if near_copies is not None and moment is not None:
+            copies = [
+                other for other in selections.values() if near_copies.is_copy(number, other.number)
+            ]
             moment = trim_moment(moment, [other.moment for other in (*same_file, *copies)])
         if moment is not None:
-            selected[number] = Selected(number, moment)
-            same_file.append(selected[number])
-    return list(selected.values())
+            selections[number] = Selection(number, moment)
+            same_file.append(selections[number])
+    return list(selections.values())
 
 
 class _Moments:
-    """Moments of candidates, computed in batches of as many as are likely to be shown."""
+    """Moments of candidates, computed in batches."""
 
     def __init__(
         self, candidates: Candidates, query: EncodedQuery, order: Sequence[int], batch_size: int
@@ -307,12 +306,12 @@ class _Moments:
         self.query = query
         self.order = order
         self.batch_size = batch_size
-        # What the scorer prepared is large, and is not needed for frames.
+        # Prepared arrays are large, and scores of frames do not need them.
         self.features = candidates.features.without_prepared()
         self._moments: dict[int, Moment] = {}
 
     def at(self, rank: int) -> Moment:
-        """Moment of the candidate at a rank: that of its transcript, if it has one."""
+        """Return the moment of the candidate at a rank: that of its transcript, if it has one."""
         details, number = self.candidates.details, self.order[rank]
         row = int(self.candidates.shortlist.rows[number])
         if row in self.candidates.transcripts:
@@ -322,42 +321,42 @@ class _Moments:
         return self._moments[number]
 
     def _find(self, batch: Sequence[int]) -> None:
-        """Find the moments of candidates in the frames of their clips and of those beside them."""
+        """Find the moments of candidates in their clips and the neighbouring clips."""
         candidates, rows = self.candidates, self.candidates.shortlist.rows
         clips = [candidates.details.clip(int(rows[number])) for number in batch]
-        beside = [[clip] for clip in clips]
+        groups = [[clip] for clip in clips]
         if candidates.load is not None:
-            beside = [candidates.snapshot.clips_beside(clip, NEIGHBOURS) for clip in clips]
+            groups = [candidates.snapshot.clips_beside(clip, NEIGHBOURS) for clip in clips]
         frames = dict(
             zip((clip.row for clip in clips), self._frames(self.features[batch]), strict=True)
         )
-        others = sorted({clip.row for near in beside for clip in near} - frames.keys())
+        others = sorted({clip.row for group in groups for clip in group} - frames.keys())
         if others and candidates.load is not None:
             features = candidates.load(np.array(others, np.int64)).without_prepared()
             frames.update(zip(others, self._frames(features), strict=True))
-        for number, clip, near in zip(batch, clips, beside, strict=True):
-            scores, seconds = zip(*(frames[each.row] for each in near), strict=True)
-            span = min(each.start for each in near), max(each.end for each in near)
+        for number, clip, group in zip(batch, clips, groups, strict=True):
+            scores, seconds = zip(*(frames[each.row] for each in group), strict=True)
+            span = min(each.start for each in group), max(each.end for each in group)
             self._moments[number] = find_moment(
-                [score for own in scores for score in own],
-                [second for own in seconds for second in own],
+                [score for clip_scores in scores for score in clip_scores],
+                [second for clip_seconds in seconds for second in clip_seconds],
                 (clip.start, clip.end),
                 span,
                 candidates.background,
             )
 
     def _frames(self, features: ClipFeatures) -> list[tuple[list[float], list[float]]]:
-        """Scores and times of the frames of each clip, as plain numbers."""
+        """Return the scores and times of the frames of each clip."""
         scores = self.query.frame_scores(features)
         return list(zip(scores.tolist(), features.seconds.tolist(), strict=True))
 
 
 def select_transcripts(
     details: ClipDetails, clips: Sequence[ClipTranscript], k: int, options: SearchOptions
-) -> list[Selected]:
-    """Select the first k clips that show something new, by their transcripts alone."""
-    selected: list[Selected] = []
-    by_file: dict[int, list[Selected]] = {}
+) -> list[Selection]:
+    """Select the first k clips by transcripts alone, without duplicates."""
+    selections: list[Selection] = []
+    by_file: dict[int, list[Selection]] = {}
     for number, clip in enumerate(clips):
         same_file = by_file.setdefault(clip.clip.content_id, [])
         if options.group_files and same_file:
@@ -366,10 +365,10 @@ def select_transcripts(
         moment: Moment | None = clip.moment(details.duration(clip.row))
         if not options.keep_duplicates and moment is not None:
             moment = trim_moment(moment, [other.moment for other in same_file])
-        if moment is not None and len(selected) < k:
-            selected.append(Selected(number, moment))
-            same_file.append(selected[-1])
-    return selected
+        if moment is not None and len(selections) < k:
+            selections.append(Selection(number, moment))
+            same_file.append(selections[-1])
+    return selections
 
 
 def find_moment(
@@ -379,17 +378,17 @@ def find_moment(
     span: tuple[float, float] | None = None,
     background: float | None = None,
 ) -> Moment:
-    """Find the run of frames around the best frame of a clip that scores best as a whole.
+    """Return the best-scoring run of frames around the best frame of a clip.
 
     scores, seconds: of the frames of the clip and its neighbours, in any order; a frame that is in
         two clips may be there twice. -inf marks padding.
     clip: first and last second of the clip, which holds the best frame.
     span: first and last second of the clip and its neighbours; None: the clip alone.
-    background: mean score of the query over clips of the store. So all of a video that shows the
-        query throughout is the moment. None, or if no frame is better: the mean of the frames.
+    background: mean score of the query over clips of the store, so that a moment can be a whole
+        video. None, or no frame scores higher: the mean of the frames is used instead.
 
     With t = background + THRESHOLD (best - background), the run maximises sum_f (s_f - t). Unlike
-    a run of frames that all reach t, it passes over one bad frame between good ones. It extends
+    a run of frames that all reach t, it tolerates one bad frame between good ones. It extends
     halfway to the frames beside it, and to the end of the span if there are none.
     """
     start, end = span or clip
@@ -403,7 +402,7 @@ def find_moment(
     peak = max(inside, key=itemgetter(1))
     best_time = min(max(peak[0], clip[0]), clip[1])
     values = [score for _, score in frames]
-    if max(values) - min(values) < FLAT:
+    if max(values) - min(values) < MIN_SCORE_RANGE:
         return Moment(clip[0], clip[1], best_time)
     best = frames.index(peak)
     if background is None or background >= peak[1]:
@@ -418,10 +417,9 @@ def find_moment(
 
 
 def _longest_gain(values: Sequence[float]) -> int:
-    """Index at which the sum from the first value on is largest; of equal ones the first.
+    """Return the index up to which the sum of values is largest; of equal sums, the first.
 
-    More than ``MAX_GAP`` negative values after each other are the end: what comes then is another
-    moment.
+    The search ends after more than ``MAX_GAP`` consecutive negative values.
     """
     total, highest, index, gap = 0.0, -math.inf, 0, 0
     for number, value in enumerate(values):

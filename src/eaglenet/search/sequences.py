@@ -1,4 +1,4 @@
-"""Joint ranking of steps that follow each other in one file."""
+"""Temporal queries: ranking of files in which steps follow each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eaglenet.store.snapshot import Snapshot
 STEP_SHORTLIST = 500
 """Clips per step of a temporal query from which files are chosen."""
 STEP_FILES = 50
-"""Files in which the steps of a temporal query are looked for."""
+"""Files in which the steps of a temporal query are searched for."""
 MAX_STEP_CLIPS = 4000
 """Clips whose frames are compared for a temporal query."""
 
@@ -33,7 +33,7 @@ MAX_STEP_CLIPS = 4000
 def find_sequences(
     snapshot: Snapshot,
     query: TemporalQuery,
-    encoded: Sequence[EncodedQuery],
+    encoded_steps: Sequence[EncodedQuery],
     shortlists: Sequence[Shortlist],
     load: Callable[[NDArray[np.int64]], ClipFeatures],
     k: int,
@@ -41,18 +41,18 @@ def find_sequences(
 ) -> list[Hit]:
     """Find the k best sequences of moments for the steps of a query, one per file.
 
-    ``encoded`` and ``shortlists`` are those of the steps. Of the files with the best clips for all
-    steps, every frame is scored for every step, by itself and with its clip.
+    ``shortlists`` has one shortlist per step. In the files with the best clips for all steps, every
+    frame is scored for every step, alone and with its clip.
     """
     clips = _clips_of_files(snapshot, shortlists, max(STEP_FILES, 2 * k))
     if not clips:
         return []
     rows = np.array([clip.row for clip in clips], np.int64)
     features = load(rows).without_prepared()
-    scores = np.stack([_step_scores(snapshot, step, rows, features) for step in encoded])
+    scores = np.stack([_step_scores(snapshot, step, rows, features) for step in encoded_steps])
     num_frames = features.mask.shape[1]
     sequences = rank_sequences(
-        scores.reshape(len(encoded), -1),
+        scores.reshape(len(encoded_steps), -1),
         features.seconds.reshape(-1),
         np.repeat([clip.content_id for clip in clips], num_frames),
         within=query.within,
@@ -74,7 +74,7 @@ def find_sequences(
 
 
 def _clips_of_files(snapshot: Snapshot, shortlists: Sequence[Shortlist], count: int) -> list[Clip]:
-    """All clips of the ``count`` files whose best clips for all steps score highest."""
+    """Return all clips of the ``count`` files with the best clips for all steps."""
     content_ids = snapshot.content_ids
     totals: dict[int, float] = {}
     for shortlist in shortlists:
@@ -94,11 +94,11 @@ def _clips_of_files(snapshot: Snapshot, shortlists: Sequence[Shortlist], count: 
 def _step_scores(
     snapshot: Snapshot, step: EncodedQuery, rows: NDArray[np.int64], features: ClipFeatures
 ) -> NDArray[np.float32]:
-    """Scores ``[clips, frames]``: mean of the frame's own and its clip's."""
+    """Return scores ``[clips, frames]``: the mean of the scores of a frame and of its clip."""
     cosines = snapshot.vectors_at(rows) @ step.vector
     offsets = hubness_offsets(snapshot, rows, step.hubness_weight)
     if offsets is not None:
-        # Of the clip and of the frame.
+        # Twice: once for the score of the clip, once for that of the frame.
         cosines = (cosines - 2 * offsets).astype(np.float32)
     scores = (step.frame_scores(features) + cosines[:, None]) / np.float32(2)
     return np.asarray(scores, np.float32)
@@ -110,7 +110,7 @@ def _step_moments(
     scores: NDArray[np.float32],
     clips: Sequence[Clip],
 ) -> list[Moment]:
-    """Moment of each step, around its frame; one ends where the next begins, at the latest."""
+    """Return the moment of each step; it ends before the best frame of the next step."""
     moments: list[Moment] = []
     for number, frame in enumerate(sequence.frames):
         index = frame // features.mask.shape[1]
@@ -145,22 +145,22 @@ def rank_sequences(
     """Find the best sequence of each file, and return the k best of all.
 
     scores: ``[steps, frames]``; -inf for padding. seconds: time of each frame in its file.
-    files: number of the file of each frame. within: longest time from a step to the next.
+    files: id of the file of each frame. within: longest time from a step to the next, in seconds.
 
-    A sequence takes one frame per step of one file, each later than the one before; its score is
-    the mean over the steps. Files are independent and each costs steps x frames.
+    A sequence is one frame per step, in one file and each later than the one before; its score is
+    the mean over the steps. The time is O(steps x frames).
     """
     values = np.asarray(scores, np.float64)
     sequences = []
     order = np.lexsort((seconds, files))
     boundaries = np.flatnonzero(np.diff(files[order])) + 1
-    for own in np.split(order, boundaries):
-        if len(own):
-            sequence = _best_sequence(values[:, own], np.asarray(seconds[own], float), within)
+    for group in np.split(order, boundaries):
+        if len(group):
+            sequence = _best_sequence(values[:, group], np.asarray(seconds[group], float), within)
             if sequence is not None:
-                frames = tuple(int(own[frame]) for frame in sequence.frames)
+                frames = tuple(int(group[frame]) for frame in sequence.frames)
                 sequences.append(FrameSequence(sequence.score, frames))
-    # Stable: of equal sequences the one in the first file.
+    # Stable: of equal sequences, the one in the first file comes first.
     sequences.sort(key=lambda sequence: -sequence.score)
     return sequences[:k]
 
@@ -168,7 +168,7 @@ def rank_sequences(
 def _best_sequence(
     scores: NDArray[np.float64], seconds: NDArray[np.float64], within: float | None
 ) -> FrameSequence | None:
-    """Best sequence in one file, whose frames are in the order of time."""
+    """Return the best sequence in one file, whose frames are in the order of time."""
     num_steps = len(scores)
     totals = scores[0]
     origins = []
@@ -188,10 +188,10 @@ def _best_sequence(
 def _best_before(
     totals: NDArray[np.float64], seconds: NDArray[np.float64], within: float | None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Best total at an earlier time per frame, not longer ago than ``within``, and its frame."""
+    """Return, per frame, the best total within the last ``within`` seconds, and its frame."""
     best = np.full(len(totals), -np.inf)
     origin = np.zeros(len(totals), np.int64)
-    # Frames that may still be the best of a window, highest first.
+    # Frames that may still be the best of a later window, highest total first.
     window: deque[int] = deque()
     following = 0
     for frame, time in enumerate(seconds):

@@ -1,7 +1,7 @@
 """Shortlists: the clips whose vectors are nearest to a query.
 
-All vectors are compared while that is fast; in larger stores their codes are (see
-:func:`approximate_shortlists`).
+All vectors are compared while that is fast. Larger stores compare binary codes first; see
+:func:`approximate_shortlists`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from eaglenet.store.snapshot import Snapshot
 Vectors = NDArray[np.float32]
 
 EXACT_BYTES = 1 << 30
-"""Size up to which all vectors are compared: half a million of 512 numbers, about 50 ms on two
+"""Size up to which all vectors are compared: half a million of 512 dimensions, about 50 ms on two
 cores."""
 QUERY_BATCH = 32
-"""Limits the score matrix: 32 queries x 1 million clips take 128 MB."""
+"""Queries per batch: 32 queries x 1 million clips need a score matrix of 128 MB."""
 NARROW_BATCH = 4
 """Queries below which matrix-vector products are faster than one matrix product."""
 ROUNDING = 3e-5
-"""Largest error of a cosine computed in single precision from 512 numbers."""
+"""Largest error of a cosine in single precision with 512 dimensions."""
 MAX_TIES = 10_000
 """Clips within rounding of the last clip of a shortlist that are compared exactly."""
 CHUNK = 4096
@@ -62,13 +62,9 @@ class Shortlist:
         return Shortlist(self.rows[others], self.cosines[others])
 
     def with_rows(
-        self,
-        snapshot: Snapshot,
-        query: Vectors,
-        rows: Sequence[int],
-        hubness_weight: float = 0.0,
+        self, snapshot: Snapshot, query: Vectors, rows: Sequence[int], hubness_weight: float = 0.0
     ) -> Shortlist:
-        """Add rows, sorted in by their cosines."""
+        """Return a shortlist with additional rows, sorted by cosine."""
         present = set(self.rows.tolist())
         more = np.array([row for row in rows if row not in present], np.int64)
         if not len(more):
@@ -86,10 +82,10 @@ EMPTY = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 class Scan(Protocol):
-    """Makes shortlists on other machines."""
+    """Source of shortlists from other machines."""
 
     @property
-    def missing(self) -> tuple[str, ...]:
+    def missing_shards(self) -> tuple[str, ...]:
         """Names of the shards of the store that cannot be reached now."""
         ...
 
@@ -114,29 +110,29 @@ def make_shortlists(
     hubness_weights: Sequence[float] | None = None,
     files: FileTable | None = None,
 ) -> list[Shortlist]:
-    """Find the k nearest clips per query ``[queries, dim]`` that the filters allow.
+    """Find the k nearest clips per query ``[queries, dim]`` that pass the filters.
 
-    ``scan`` does it on other machines. ``hubness_weights``: multiple of the clips' hubness offsets
+    ``scan`` runs it on other machines. ``hubness_weights``: multiple of the clips' hubness offsets
     to subtract, per query. ``files``: all files of the snapshot, if they have been read.
     """
     if snapshot.hubness_offsets is None or not any(hubness_weights or ()):
         hubness_weights = None
     if scan is not None:
         return scan.shortlists(snapshot, queries, k, filters, hubness_weights)
-    allowed = allowed_rows(snapshot, filters, files)
+    row_mask = allowed_rows(snapshot, filters, files)
     if uses_exact_scan(snapshot):
-        return exact_shortlists(snapshot, queries, k, allowed, hubness_weights=hubness_weights)
-    return approximate_shortlists(snapshot, queries, k, allowed, hubness_weights)
+        return exact_shortlists(snapshot, queries, k, row_mask, hubness_weights=hubness_weights)
+    return approximate_shortlists(snapshot, queries, k, row_mask, hubness_weights)
 
 
 def allowed_rows(
     snapshot: Snapshot, filters: Filters | None, files: FileTable | None = None
 ) -> NDArray[np.bool_] | None:
-    """Mask of the rows that the filters allow; None: all."""
+    """Return the mask of the rows that pass the filters; None: all."""
     if not filters:
         return None
     table = snapshot.files() if files is None else files
-    is_allowed = filters.allowed(table)
+    is_allowed = filters.matches(table)
     return None if is_allowed.all() else snapshot.rows_of_contents(table.ids[is_allowed])
 
 
@@ -146,12 +142,12 @@ def uses_exact_scan(snapshot: Snapshot) -> bool:
 
 
 def scan_name(snapshot: Snapshot) -> str:
-    """``exact scan`` or ``codes``, for people."""
+    """Return ``exact scan`` or ``codes``, for display."""
     return "exact scan" if uses_exact_scan(snapshot) else "codes"
 
 
 def fits_exact_scan(num_clips: int, dim: int) -> bool:
-    """Return whether comparing so many vectors is fast enough."""
+    """Return whether this many vectors are few enough to compare all of them."""
     return num_clips * dim * 4 <= EXACT_BYTES
 
 
@@ -159,35 +155,35 @@ def exact_shortlists(
     snapshot: Snapshot,
     queries: Vectors,
     k: int,
-    allowed: NDArray[np.bool_] | None = None,
+    row_mask: NDArray[np.bool_] | None = None,
     shard: tuple[int, int] = (1, 1),
     hubness_weights: Sequence[float] | None = None,
 ) -> list[Shortlist]:
     """Find the k best allowed clips per query by comparing all vectors.
 
-    ``allowed`` is a mask over the rows of the snapshot; hidden clips are never found. ``shard``
-    (number, count) compares one shard of the store only. Cosines, and the order of equal ones, do
-    not depend on the shard: the best of all shards are the best of the store, bit by bit.
+    ``row_mask`` covers the rows of the snapshot; deleted clips are never returned. ``shard``
+    (number, count) compares one shard of the store only. Cosines, and the order of equal cosines,
+    do not depend on the shards: the best of all shards are bit-identical to the best of the store.
     """
     first, end = rows_of_shard(snapshot, shard)
-    mask = _searched(snapshot, first, end, allowed)
+    mask = _searched_rows(snapshot, first, end, row_mask)
     rows = np.arange(first, end) if mask is None else first + np.flatnonzero(mask)
     if not len(rows) or k < 1:
         return [EMPTY] * len(queries)
-    parts = [vectors for _, vectors in snapshot.vector_parts(first, end)]
+    blocks = [vectors for _, vectors in snapshot.vector_parts(first, end)]
     if mask is not None and len(rows) <= SPARSE_FRACTION * (end - first):
-        parts, mask = [_take(parts, rows - first)], None
+        blocks, mask = [_take(blocks, rows - first)], None
         positions = np.arange(len(rows))
     else:
         positions = rows - first
 
     def vectors_at(indices: NDArray[np.int64]) -> Vectors:
-        return _take(parts, positions[indices])
+        return _take(blocks, positions[indices])
 
     results = []
     for start in range(0, len(queries), QUERY_BATCH):
         batch = queries[start : start + QUERY_BATCH]
-        scores = _products(parts, batch)
+        scores = _products(blocks, batch)
         if mask is not None:
             scores = scores[:, mask]
         for number, (query, row_scores) in enumerate(zip(batch, scores, strict=True), start):
@@ -198,54 +194,53 @@ def exact_shortlists(
 
 
 def rows_of_shard(snapshot: Snapshot, shard: tuple[int, int]) -> tuple[int, int]:
-    """First row of shard ``number`` (from 1 on) of ``count`` equal ones, and the row after it."""
+    """Return the first row of shard (number from 1, count), and the row after its last."""
     number, count = shard
     return (number - 1) * snapshot.num_rows // count, number * snapshot.num_rows // count
 
 
-def _searched(
-    snapshot: Snapshot, first: int, end: int, allowed: NDArray[np.bool_] | None
+def _searched_rows(
+    snapshot: Snapshot, first: int, end: int, row_mask: NDArray[np.bool_] | None
 ) -> NDArray[np.bool_] | None:
-    """Mask of the rows between two rows that can be found and are allowed; None: all."""
-    masks = [mask[first:end] for mask in (snapshot.visible, allowed) if mask is not None]
+    """Return the mask of the visible and allowed rows in a range; None: all."""
+    masks = [mask[first:end] for mask in (snapshot.visible, row_mask) if mask is not None]
     mask = masks[0] & masks[-1] if masks else None
     return None if mask is None or mask.all() else mask
 
 
-def _products(parts: Sequence[Vectors], queries: Vectors) -> Vectors:
-    """Dot products ``[queries, rows]`` with all rows of several arrays."""
-    scores = np.empty((len(queries), sum(map(len, parts))), np.float32)
+def _products(blocks: Sequence[Vectors], queries: Vectors) -> Vectors:
+    """Return the dot products ``[queries, rows]`` with all rows of several arrays."""
+    scores = np.empty((len(queries), sum(map(len, blocks))), np.float32)
     start = 0
-    for vectors in parts:
-        part = scores[:, start : start + len(vectors)]
+    for vectors in blocks:
+        block_scores = scores[:, start : start + len(vectors)]
         if len(queries) < NARROW_BATCH:
-            # A matrix-vector product reads the vectors at full memory speed, a narrow matrix does
-            # not.
+            # Matrix-vector products read at full memory speed, narrow matrix products do not.
             for number, query in enumerate(queries):
-                np.matmul(vectors, query, out=part[number])
+                np.matmul(vectors, query, out=block_scores[number])
         else:
-            part[:] = (vectors @ queries.T).T
+            block_scores[:] = (vectors @ queries.T).T
         start += len(vectors)
     return scores
 
 
-def _take(parts: Sequence[Vectors], indices: NDArray[np.int64]) -> Vectors:
-    """Rows of several arrays, counted through all of them."""
-    if len(parts) == 1:
-        return parts[0][indices]
-    edges = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+def _take(blocks: Sequence[Vectors], indices: NDArray[np.int64]) -> Vectors:
+    """Return rows of several arrays, indexed as if they were concatenated."""
+    if len(blocks) == 1:
+        return blocks[0][indices]
+    edges = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
     numbers = np.searchsorted(edges, indices, side="right") - 1
-    rows = np.empty((len(indices), parts[0].shape[1]), np.float32)
+    rows = np.empty((len(indices), blocks[0].shape[1]), np.float32)
     for number in sorted(set(numbers.tolist())):  # np.unique would import numpy.ma.
         is_here = numbers == number
-        rows[is_here] = parts[number][indices[is_here] - edges[number]]
+        rows[is_here] = blocks[number][indices[is_here] - edges[number]]
     return rows
 
 
 def hubness_offsets(
     snapshot: Snapshot, rows: NDArray[np.int64], weight: float
 ) -> NDArray[np.float64] | None:
-    """Weighted hubness offsets to subtract from the scores of rows; None if there are none."""
+    """Return weighted hubness offsets to subtract from the scores of rows; None if none apply."""
     if not weight or snapshot.hubness_offsets is None:
         return None
     offsets: NDArray[np.float64] = weight * snapshot.hubness_offsets[rows].astype(np.float64)
@@ -253,7 +248,7 @@ def hubness_offsets(
 
 
 def merge_shortlists(shortlists: Sequence[Shortlist], k: int) -> Shortlist:
-    """Keep the k best of several shortlists of one snapshot; of equal cosines the first row."""
+    """Return the k best of several shortlists of one snapshot; equal cosines rank by row."""
     rows = np.concatenate([shortlist.rows for shortlist in shortlists])
     cosines = np.concatenate([shortlist.cosines for shortlist in shortlists])
     order = np.lexsort((rows, -cosines))[:k]
@@ -261,7 +256,7 @@ def merge_shortlists(shortlists: Sequence[Shortlist], k: int) -> Shortlist:
 
 
 def _near_best(scores: Vectors, k: int) -> NDArray[np.int64]:
-    """Indices of the k best, and of all that may be among them but for rounding."""
+    """Return the indices of the k best, and of those within rounding of them."""
     if len(scores) <= k:
         return np.arange(len(scores))
     threshold = np.partition(scores, -k)[-k] - np.float32(ROUNDING)
@@ -274,7 +269,7 @@ def _near_best(scores: Vectors, k: int) -> NDArray[np.int64]:
 def _cosines(
     vectors: Vectors, query: Vectors, offsets: NDArray[np.float64] | None = None
 ) -> NDArray[np.float32]:
-    """Dot products minus offsets; unlike a matrix product's, independent of the batch size."""
+    """Return dot products minus offsets; unlike matrix products, independent of the batch."""
     exact = query.astype(np.float64)
     starts = range(0, len(vectors), CHUNK)
     chunks = [(vectors[start : start + CHUNK] * exact).sum(axis=1) for start in starts]
@@ -283,7 +278,7 @@ def _cosines(
 
 
 def num_candidates(snapshot: Snapshot, k: int) -> int:
-    """Number of nearest codes whose vectors are compared to find the k best clips."""
+    """Return the number of nearest codes whose vectors are compared for the k best clips."""
     num_codes = CANDIDATES + snapshot.num_rows // CLIPS_PER_CANDIDATE
     return max(num_codes, CANDIDATES_PER_RESULT * k)
 
@@ -292,15 +287,15 @@ def approximate_shortlists(
     snapshot: Snapshot,
     queries: Vectors,
     k: int,
-    allowed: NDArray[np.bool_] | None = None,
+    row_mask: NDArray[np.bool_] | None = None,
     hubness_weights: Sequence[float] | None = None,
 ) -> list[Shortlist]:
     """Find the k best allowed clips per query among those with the nearest codes.
 
-    Cosines equal those of :func:`exact_shortlists`, bit by bit. Clips whose codes are far although
-    their vectors are near may be missing.
+    Cosines are bit-identical to those of :func:`exact_shortlists`. Clips with near vectors but
+    distant codes may be missing.
     """
-    mask = _searched(snapshot, 0, snapshot.num_rows, allowed)
+    mask = _searched_rows(snapshot, 0, snapshot.num_rows, row_mask)
     count = num_candidates(snapshot, k)
     codes = snapshot.codes()
     results = []
@@ -312,16 +307,9 @@ def approximate_shortlists(
 
 
 def rank_candidates(
-    snapshot: Snapshot,
-    rows: NDArray[np.int64],
-    query: Vectors,
-    k: int,
-    hubness_weight: float = 0.0,
+    snapshot: Snapshot, rows: NDArray[np.int64], query: Vectors, k: int, hubness_weight: float = 0.0
 ) -> Shortlist:
-    """Rank the rows with the nearest codes; cosines equal those of an exact scan.
-
-    Distances of codes are not corrected for hubness.
-    """
+    """Rank the rows with the nearest codes by cosines equal to those of an exact scan."""
     if not len(rows) or k < 1:
         return EMPTY
     vectors = snapshot.vectors_at(rows)
@@ -343,9 +331,9 @@ def _rank(
     k: int,
     offsets: NDArray[np.float64] | None,
 ) -> Shortlist:
-    """Choose the k best rows by their scores, and compute their cosines exactly.
+    """Choose the k best rows by score, and compute their cosines exactly.
 
-    ``vectors_at`` returns the vectors of some indices into ``rows``.
+    ``vectors_at`` returns the vectors at some indices into ``rows``.
     """
     if offsets is not None:
         scores = scores - offsets.astype(np.float32)
@@ -359,17 +347,16 @@ def nearest_in_shard(
     weights: NDArray[np.int16],
     count: int,
     shard: tuple[int, int],
-    allowed: NDArray[np.bool_] | None = None,
+    row_mask: NDArray[np.bool_] | None = None,
 ) -> list[Near]:
     """Find the allowed rows of a shard that may be among the ``count`` best codes of the store.
 
-    ``weights`` ``[queries, bits]`` are those of the queries, ``shard`` as in
-    :func:`exact_shortlists`. ``merge_best`` of all shards gives exactly the candidates of the
-    whole store.
+    ``weights``: query weights ``[queries, bits]``. ``shard``: as in :func:`exact_shortlists`.
+    ``merge_best`` over all shards returns exactly the candidates of the whole store.
     """
     first, end = rows_of_shard(snapshot, shard)
     shard_codes = snapshot.codes(first, end)
-    mask = _searched(snapshot, first, end, allowed)
+    mask = _searched_rows(snapshot, first, end, row_mask)
     return [shard_codes.best_in_part(each, count, mask) for each in weights]
 
 

@@ -1,7 +1,7 @@
-"""Hits as timelines for editors and players: EDL, FCPXML, xmeml, OTIO, CSV, M3U8 and SRT.
+"""Timelines of hits for editors and players: EDL, FCPXML, xmeml, OTIO, CSV, M3U8 and SRT.
 
-All times are whole frames of the source. A timeline has the rate of the most frequent source; a
-source of another rate keeps its own in and out points, and its length is rounded to frames of the
+All times are whole frames of the source. A timeline has the most frequent rate of its sources; the
+in and out points of other sources keep their rate, and their lengths are rounded to frames of the
 timeline.
 """
 
@@ -26,7 +26,7 @@ from eaglenet.core.hits import Hit, file_url
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles
 
-STILL_SECONDS = 5
+IMAGE_SECONDS = 5
 """Duration of an image on a timeline."""
 DEFAULT_RATE = Fraction(25)
 MAX_RATE = 1000
@@ -36,7 +36,7 @@ _TIMECODE = re.compile(r"(\d\d):(\d\d):(\d\d)([:;.])(\d\d+)")
 
 @dataclass(frozen=True)
 class Media:
-    """A source file: exact frame rate, length, and the timecode of its first frame, in frames."""
+    """Source file: exact frame rate, length in frames, and ``start`` timecode in frames."""
 
     path: str
     rate: Fraction = DEFAULT_RATE
@@ -52,7 +52,7 @@ class Media:
         return Path(self.path).name
 
     def timecode(self, frame: int) -> str:
-        """Timecode of a frame, counted from the first one."""
+        """Return the timecode of a frame, counted from the first frame of the file."""
         return format_timecode(self.start + frame, self.rate, drop_frame=self.is_drop_frame)
 
 
@@ -77,9 +77,9 @@ class Cut:
 
 
 def read_media(path: str | Path) -> Media:
-    """Read rate, length and start timecode of a video; nothing is decoded.
+    """Read rate, length and start timecode of a video without decoding it.
 
-    The start timecode is that of a ``tmcd`` track or of the container; 0 without one.
+    The start timecode is that of the container or a ``tmcd`` track; 0 without one.
     """
     from eaglenet.video.containers import open_container, video_stream
 
@@ -93,7 +93,7 @@ def read_media(path: str | Path) -> Media:
                 else Fraction(container.duration or 0, 1_000_000)
             )
             tags = [container.metadata, *(each.metadata for each in container.streams)]
-            text = next((own["timecode"] for own in tags if "timecode" in own), "")
+            text = next((group["timecode"] for group in tags if "timecode" in group), "")
             start, is_drop = _read_start(text, rate)
             return Media(
                 str(path),
@@ -110,7 +110,7 @@ def read_media(path: str | Path) -> Media:
 
 
 class MediaValues(NamedTuple):
-    """The fields of a :class:`Media` as plain numbers, which a confined worker may return."""
+    """Fields of a :class:`Media` as plain numbers, which a sandboxed worker may return."""
 
     rate: tuple[int, int]
     num_frames: int
@@ -125,7 +125,7 @@ class MediaValues(NamedTuple):
 
 
 def read_media_values(path: str) -> MediaValues:
-    """Run :func:`read_media` in a confined worker."""
+    """Run :func:`read_media`, for use in a sandboxed worker."""
     media = read_media(path)
     return MediaValues(
         media.rate.as_integer_ratio(),
@@ -139,7 +139,7 @@ def read_media_values(path: str) -> MediaValues:
 
 
 def check_media_values(_path: str, values: MediaValues) -> None:
-    """Raise ``ValueError`` for numbers that no file has."""
+    """Raise ``ValueError`` for impossible values."""
     numerator, denominator = values.rate
     if not (0 < numerator < 2**31 and 0 < denominator < 2**31):
         raise ValueError("an impossible frame rate")
@@ -149,7 +149,7 @@ def check_media_values(_path: str, values: MediaValues) -> None:
 
 
 def snap_rate(rate: Fraction | float) -> Fraction:
-    """The exact rate that a measured one stands for: 23.976 is 24000/1001.
+    """Return the exact rate for a rounded one: 24000/1001 for 23.976.
 
     >>> snap_rate(Fraction(2997, 100))
     Fraction(30000, 1001)
@@ -172,10 +172,10 @@ def _read_start(text: str, rate: Fraction) -> tuple[int, bool]:
 
 
 def format_timecode(frame: int, rate: Fraction, *, drop_frame: bool = False) -> str:
-    """Timecode of a frame, ``HH:MM:SS:FF``, or ``HH:MM:SS;FF`` with dropped numbers.
+    """Format a frame as ``HH:MM:SS:FF``, or ``HH:MM:SS;FF`` for drop-frame timecode.
 
-    Drop-frame counting leaves out the first numbers of every minute but each tenth, so that an hour
-    of 29.97 frames per second is an hour long: no frame is dropped.
+    Drop-frame timecode skips the first numbers of every minute but each tenth, so that timecode at
+    29.97 frames per second agrees with the clock. No frame is dropped.
 
     >>> format_timecode(1800, Fraction(30000, 1001), drop_frame=True)
     '00:01:00;02'
@@ -184,11 +184,11 @@ def format_timecode(frame: int, rate: Fraction, *, drop_frame: bool = False) -> 
     if drop_frame:
         dropped = _dropped_per_minute(rate)
         minute, ten_minutes = 60 * nominal - dropped, 600 * nominal - 9 * dropped
-        tens, rest = divmod(frame, ten_minutes)
+        tens, remainder = divmod(frame, ten_minutes)
         frame += 9 * dropped * tens
-        # The first minute of ten is whole.
-        if rest >= 60 * nominal:
-            frame += dropped * (1 + (rest - 60 * nominal) // minute)
+        # Nothing is skipped in the first of ten minutes.
+        if remainder >= 60 * nominal:
+            frame += dropped * (1 + (remainder - 60 * nominal) // minute)
     seconds, number = divmod(frame, nominal)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
@@ -198,7 +198,7 @@ def format_timecode(frame: int, rate: Fraction, *, drop_frame: bool = False) -> 
 
 
 def parse_timecode(text: str, rate: Fraction) -> int:
-    """Frame of a timecode; ``;`` or ``.`` before the frames means drop-frame.
+    """Return the frame of a timecode; ``;`` or ``.`` before the frames means drop-frame.
 
     >>> parse_timecode("01:00:00;00", Fraction(30000, 1001))
     107892
@@ -235,20 +235,20 @@ def make_cuts(
     padding: float = 0.0,
     read: Callable[[str], Media] = read_media,
 ) -> list[Cut]:
-    """Whole frames that hold the moment of each hit and ``padding`` seconds on both sides."""
+    """Return cuts of whole frames: the moment of each hit and ``padding`` seconds around it."""
     sources: dict[str, Media] = {}
     cuts = []
     for hit in hits:
         if hit.path not in sources:
             is_image = not hit.duration
             sources[hit.path] = (
-                Media(hit.path, num_frames=round(STILL_SECONDS * DEFAULT_RATE))
+                Media(hit.path, num_frames=round(IMAGE_SECONDS * DEFAULT_RATE))
                 if is_image
                 else read(hit.path)
             )
         media = sources[hit.path]
         if hit.duration:
-            # A hair before the boundary, so that 2.0 s at 25 per second is frame 50, not 49.
+            # Tolerance for rounding errors, so that 2.0 s at 25 per second is frame 50, not 49.
             first = math.floor((hit.moment.start - padding) * media.rate + Fraction(1, 1000))
             last = math.ceil((hit.moment.end + padding) * media.rate - Fraction(1, 1000))
         else:
@@ -267,17 +267,17 @@ class _Timeline:
     cuts: Sequence[Cut]
 
     def lengths(self) -> list[int]:
-        """Length of each cut in frames of the timeline."""
+        """Return the length of each cut in frames of the timeline."""
         return [max(1, round(cut.seconds * self.rate)) for cut in self.cuts]
 
 
 def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None = None) -> None:
-    """Write cuts one after the other; the format is that of the name's ending by default."""
+    """Write a timeline of cuts; ``kind`` defaults to the suffix of the path."""
     save_text(path, format_timeline(cuts, title, kind or path.suffix.lstrip(".").lower()))
 
 
 def format_timeline(cuts: Sequence[Cut], title: str, kind: str) -> str:
-    """Text of a timeline with cuts one after the other; ``kind`` is one of :data:`FORMATS`."""
+    """Return a timeline of cuts as text; ``kind`` is one of :data:`FORMATS`, or ``xml``."""
     kind = "xmeml" if kind == "xml" else kind
     if kind not in FORMATS:
         raise UsageError(f"unknown format {kind!r}; use one of: {', '.join(FORMATS)}")
@@ -289,7 +289,7 @@ def format_timeline(cuts: Sequence[Cut], title: str, kind: str) -> str:
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file. Names of files need not be Unicode; lone surrogates become ``?``."""
+    """Write a UTF-8 file; lone surrogates, as in some file names, become ``?``."""
     try:
         path.write_bytes(text.encode("utf-8", errors="replace"))
     except OSError as error:
@@ -346,7 +346,7 @@ def _fcpxml(timeline: _Timeline) -> str:
     for cut in timeline.cuts:
         media = cut.media
         if media.path not in assets:
-            own_format = format_of(media.rate, media.width, media.height)
+            asset_format = format_of(media.rate, media.width, media.height)
             assets[media.path] = f"r{len(formats) + len(assets) + 1}"
             asset = SubElement(
                 resources,
@@ -357,7 +357,7 @@ def _fcpxml(timeline: _Timeline) -> str:
                 duration=_rational(media.num_frames / media.rate),
                 hasVideo="1",
                 hasAudio="1" if media.has_audio else "0",
-                format=own_format,
+                format=asset_format,
             )
             SubElement(asset, "media-rep", kind="original-media", src=file_url(media.path))
     library = SubElement(root, "library")
@@ -391,7 +391,7 @@ def _fcpxml(timeline: _Timeline) -> str:
 
 
 def _xmeml(timeline: _Timeline) -> str:
-    """Final Cut Pro 7 XML, the way into Premiere."""
+    """Final Cut Pro 7 XML, which Premiere imports."""
     root = Element("xmeml", version="5")
     sequence = SubElement(root, "sequence", id="sequence-1")
     lengths = timeline.lengths()
@@ -399,9 +399,8 @@ def _xmeml(timeline: _Timeline) -> str:
     _add(sequence, "duration", sum(lengths))
     _add_rate(sequence, timeline.rate)
     media_element = SubElement(sequence, "media")
-    tracks = {"video": _xmeml_track(media_element, "video")}
-    if any(cut.media.has_audio for cut in timeline.cuts):
-        tracks["audio"] = _xmeml_track(media_element, "audio")
+    kinds = ["video", "audio"] if any(cut.media.has_audio for cut in timeline.cuts) else ["video"]
+    tracks = {kind: SubElement(SubElement(media_element, kind), "track") for kind in kinds}
     files: dict[str, str] = {}
     record = 0
     for number, (cut, length) in enumerate(zip(timeline.cuts, lengths, strict=True), 1):
@@ -430,12 +429,8 @@ def _xmeml(timeline: _Timeline) -> str:
     return _xml(root, "<!DOCTYPE xmeml>")
 
 
-def _xmeml_track(media: Element, kind: str) -> Element:
-    return SubElement(SubElement(media, kind), "track")
-
-
 def _add_xmeml_file(item: Element, media: Media, files: dict[str, str]) -> None:
-    """Describe a file where it is used first; later uses name its id."""
+    """Describe a file at its first use, and refer to it by id later."""
     if media.path in files:
         SubElement(item, "file", id=files[media.path])
         return
@@ -457,7 +452,7 @@ def _add_xmeml_file(item: Element, media: Media, files: dict[str, str]) -> None:
 
 
 def _otio(timeline: _Timeline) -> str:
-    """OpenTimelineIO's own JSON."""
+    """OpenTimelineIO JSON."""
 
     def time(value: float, rate: Fraction) -> dict[str, Any]:
         return {"OTIO_SCHEMA": "RationalTime.1", "rate": float(rate), "value": float(value)}
@@ -518,13 +513,13 @@ def _csv(timeline: _Timeline) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text in one line that no spreadsheet takes for a formula."""
+    """Return text as one line that no spreadsheet takes for a formula."""
     text = _one_line(text)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 def _m3u8(timeline: _Timeline) -> str:
-    """Playlist for VLC and mpv, which start and stop at the moments."""
+    """Playlist for VLC and mpv, with start and stop times."""
     lines = ["#EXTM3U"]
     for cut in timeline.cuts:
         rate = cut.media.rate
@@ -538,7 +533,7 @@ def _m3u8(timeline: _Timeline) -> str:
 
 
 def _srt(timeline: _Timeline) -> str:
-    """One subtitle per cut, for the cuts one after the other."""
+    """One subtitle per cut, for the cuts played in sequence."""
     lines, start = [], Fraction(0)
     for cut in timeline.cuts:
         end = start + cut.seconds
@@ -565,9 +560,9 @@ def _add(parent: Element, name: str, value: object) -> None:
 
 
 def _add_rate(parent: Element, rate: Fraction) -> None:
-    own = SubElement(parent, "rate")
-    _add(own, "timebase", max(1, round(rate)))
-    _add(own, "ntsc", "TRUE" if rate.denominator == NTSC else "FALSE")
+    element = SubElement(parent, "rate")
+    _add(element, "timebase", max(1, round(rate)))
+    _add(element, "ntsc", "TRUE" if rate.denominator == NTSC else "FALSE")
 
 
 def _xml(root: Element, doctype: str) -> str:
@@ -577,17 +572,12 @@ def _xml(root: Element, doctype: str) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Text without characters that XML cannot hold."""
+    """Replace characters that XML cannot contain."""
     return "".join(c if c.isprintable() and not "\ufdd0" <= c <= "\ufdef" else "?" for c in text)
 
 
 def _rational(seconds: Fraction | int) -> str:
-    value = Fraction(seconds)
-    return (
-        f"{value.numerator}s"
-        if value.denominator == 1
-        else (f"{value.numerator}/{value.denominator}s")
-    )
+    return f"{Fraction(seconds)}s"  # "2s" or "1001/30000s".
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Models in torch: loading and checking them, searching with them, and the stores they make."""
+"""Models in torch: loading, checks, search, and manifests of their stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eaglenet.core.errors import (
-    ModelNotFoundError,
-    UsageError,
-)
+from eaglenet.core.errors import ModelNotFoundError, UsageError
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.hardware import AUTO, require_device
 from eaglenet.core.object_storage import absolute_location
@@ -44,21 +41,21 @@ from eaglenet.store.manifest import Layout, Manifest, feature_arrays, video_feat
 logger = logging.getLogger(__name__)
 
 CACHE_BYTES = 384 * 2**20
-"""Size of the cache of prepared clips: 3,000 clips of EagleNet. Preparing a clip is half the work
-of scoring it, and a few clips are on the shortlists of very many texts."""
+"""Size of the cache of prepared clips: 3,000 clips of EagleNet. Preparing a clip takes half as long
+as scoring it, and some clips are on the shortlists of many texts."""
 
 Rows = Mapping[str, Tensor]
-"""Tensors by name; the first axis of each is the keys."""
+"""Tensors by name; index 0 of each runs over the keys."""
 
 
 def load_model(name: str) -> Method:
-    """Load a model to index with, and check it before anything is written."""
+    """Load a model for indexing, and check its outputs."""
     from eaglenet.models.folder import load
 
     method = load(name)
     if method.tokenizer is None:
         raise ModelNotFoundError(
-            f"{name} has no tokenizer, so it cannot encode queries; save the model with one"
+            f"{name} has no tokenizer, so it cannot encode texts; save the model with a tokenizer"
         )
     check_method(method, name)
     return method
@@ -67,10 +64,10 @@ def load_model(name: str) -> Method:
 def load_for_search(
     store: Store, model: str | Path | Method | None, device: torch.device | str
 ) -> Method:
-    """Load the model of a store, and check that it is the one that made the store.
+    """Load the model of a store, and check that it is the one that the store was made with.
 
-    ``model`` is its new location, or the model itself, which stays on its device. ``device``
-    ``auto`` uses a GPU if there is one.
+    ``model``: its new location, or a loaded model, which stays on its device. ``device`` ``auto``
+    uses a GPU if there is one.
     """
     from eaglenet.models.folder import load_for_texts
 
@@ -84,7 +81,7 @@ def load_for_search(
     name = source.name if isinstance(source, Method) else str(source)
     require_identity(store, name, model_identity(method), is_location=not is_loaded)
     method.eval()
-    # A head beside the model ranks shortlists; the vectors of the store come from its towers.
+    # The head ranks shortlists; the vectors of the store come from the towers alone.
     head = None if isinstance(source, Method) else head_folder(str(source))
     if head is not None:
         method = with_head(method, head)
@@ -97,7 +94,7 @@ def load_for_search(
 
 @torch.no_grad()
 def check_method(method: Method, name: str) -> None:
-    """Refuse a model whose weights did not load; see :func:`.checks.check_vectors`."""
+    """Raise an error if the weights did not load; see :func:`.weights.check_vectors`."""
     frames = torch.from_numpy(check_frames(method.frame_spec.size))
     clips = Clips(frames, torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1))
     texts = None
@@ -110,7 +107,7 @@ def check_method(method: Method, name: str) -> None:
 
 
 def move_to_device(method: Method, device: torch.device | str) -> Method:
-    """Move a model to a device; ``auto`` is a GPU if there is one."""
+    """Move a model to a device; ``auto`` uses a GPU if there is one."""
     target = require_device(device)
     try:
         return method.to(target)
@@ -123,7 +120,7 @@ def move_to_device(method: Method, device: torch.device | str) -> Method:
 
 
 def release_image_tower(method: Method, name: str) -> None:
-    """Free the image tower until a query has an image; most queries are texts."""
+    """Free the image tower; it is loaded again when a query has an image."""
     from eaglenet.models.folder import load
 
     def load_image_tower() -> nn.Module:
@@ -144,9 +141,9 @@ def make_manifest(
     *,
     prepare: bool = False,
 ) -> Manifest:
-    """Make the manifest of a store for a model; encoding a black clip gives the layout.
+    """Make the manifest of a store; the layout is that of an encoded black clip.
 
-    ``prepare`` adds what the exact scorer computes from a clip alone.
+    ``prepare``: also store what the exact scorer computes from a clip alone.
     """
     frames = torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
     mask = torch.ones(1, spec.num_frames, dtype=torch.bool)
@@ -156,7 +153,7 @@ def make_manifest(
         dim = method.coarse_vectors(features).shape[-1]
         prepared = prepare_for_store(method, features) if prepare else None
     path = Path(model).expanduser()
-    # A folder that has the name of a packaged model or a hub id is not a model.
+    # Not any folder that happens to have the name of a packaged model or a hub id.
     is_model = not is_packaged(model) and any(
         (path / file).is_file()
         for file in ("config.json", "model/config.json", "open_clip_config.json")
@@ -176,13 +173,13 @@ def make_manifest(
 
 
 def model_identity(method: Method) -> str:
-    """Hash of the method's name, its configuration and its weights."""
+    """Return the hash of the name, the configuration and the weights of a method."""
 
     def samples() -> Iterator[tuple[str, tuple[int, ...], NDArray[np.float32]]]:
         for name, tensor in sorted(method.state_dict().items()):
             flat = tensor.detach().reshape(-1)
             step = max(1, flat.numel() // SAMPLED_VALUES)
-            # In single precision: the same weights stored in half precision are another model.
+            # In single precision: weights stored in half precision are another model.
             yield name, tuple(tensor.shape), _to_numpy(flat[::step])
 
     return hash_model(method.name, getattr(method, "config", None), samples())
@@ -192,11 +189,11 @@ def model_identity(method: Method) -> str:
 def hubness_layer(
     method: Method, head: Path | None
 ) -> tuple[NDArray[np.float32], float, float] | None:
-    """Vectors, weight and scale of the bank of a model or of the head beside it, if it has one."""
+    """Return vectors, weight and scale of the hubness bank of a model or its head, if any."""
     if head is not None:
-        # On a copy that shares the weights: a head may change the towers, the store may not.
-        shared = (*method.parameters(), *method.buffers(), method.tokenizer)
-        method = with_head(copy.deepcopy(method, {id(each): each for each in shared}), head)
+        # Attach the head to a copy that shares the weights, because a head may change the towers.
+        shared_tensors = (*method.parameters(), *method.buffers(), method.tokenizer)
+        method = with_head(copy.deepcopy(method, {id(each): each for each in shared_tensors}), head)
     if method.hubness_layer is None:
         return None
     bank, scale = method.hubness_layer
@@ -204,7 +201,7 @@ def hubness_layer(
 
 
 class RowCache:
-    """The least recently used cache of rows of tensors, limited in bytes. Thread-safe."""
+    """Least-recently-used cache of rows of tensors, limited in bytes. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -218,24 +215,24 @@ class RowCache:
     def gather(
         self, keys: Sequence[Hashable], compute: Callable[[list[int]], Rows]
     ) -> dict[str, Tensor]:
-        """Return the rows of distinct ``keys``; ``compute`` makes those that are not cached.
+        """Return the rows of distinct ``keys``; call ``compute`` for those that are not cached.
 
-        It receives their positions in ``keys``, and may be called by several threads at once.
+        It receives their positions in ``keys``, and may run in several threads at once.
         """
         with self._lock:
-            missing = [number for number, key in enumerate(keys) if key not in self._indices]
-            if not missing:
+            positions = [number for number, key in enumerate(keys) if key not in self._indices]
+            if not positions:
                 return self._read(keys)
             for key in keys:
                 if key in self._indices:
                     self._indices.move_to_end(key)
-        rows = compute(missing)
+        rows = compute(positions)
         with self._lock:
-            self._write([keys[number] for number in missing], rows)
+            self._write([keys[number] for number in positions], rows)
             if all(key in self._indices for key in keys):
                 return self._read(keys)
-        # More than fits, or another thread evicted some of them.
-        return dict(rows if len(missing) == len(keys) else compute(list(range(len(keys)))))
+        # The cache is too small, or another thread evicted some rows.
+        return dict(rows if len(positions) == len(keys) else compute(list(range(len(keys)))))
 
     def _read(self, keys: Sequence[Hashable]) -> dict[str, Tensor]:
         for key in keys:
@@ -247,28 +244,29 @@ class RowCache:
         if not self._tables:
             self._tables = self._allocate(rows)
         capacity = len(next(iter(self._tables.values()), ()))
-        new = [number for number, key in enumerate(keys) if key not in self._indices][-capacity:]
-        if not capacity or not new:
+        new_keys = [number for number, key in enumerate(keys) if key not in self._indices]
+        new_keys = new_keys[-capacity:]
+        if not capacity or not new_keys:
             return
         indices = []
-        for number in new:
+        for number in new_keys:
             index = len(self._indices)
             if index >= capacity:
                 _, index = self._indices.popitem(last=False)
             self._indices[keys[number]] = index
             indices.append(index)
         for name, table in self._tables.items():
-            table[torch.tensor(indices)] = rows[name][new]
+            table[torch.tensor(indices)] = rows[name][new_keys]
 
     def _allocate(self, rows: Rows) -> dict[str, Tensor]:
-        """Tables for as many rows as fit; the system commits memory as it is written."""
+        """Allocate tables for as many rows as fit; memory is committed when it is written."""
         row_bytes = sum(value[0].numel() * value.element_size() for value in rows.values())
         capacity = self.max_bytes // max(row_bytes, 1)
         return {name: value.new_empty((capacity, *value.shape[1:])) for name, value in rows.items()}
 
 
 class TorchTexts:
-    """See :class:`eaglenet.search.model.EncodedTexts`."""
+    """Implementation of :class:`eaglenet.search.model.EncodedTexts` in torch."""
 
     def __init__(self, features: TextFeatures, vectors: NDArray[np.float32]) -> None:
         self.features = features
@@ -280,11 +278,11 @@ class TorchTexts:
 
 
 class TorchModel:
-    """Searches with a :class:`Method`; see :class:`eaglenet.search.model.SearchModel`.
+    """Implementation of :class:`eaglenet.search.model.SearchModel` with a :class:`Method`.
 
-    Scores equal those of :func:`eaglenet.scoring.score_all`. Choosing a back end reads the model's
-    weights, which takes as long as scoring a few clips, so it happens once. Clips that the store
-    has in prepared form are not prepared again.
+    Scores equal those of :func:`eaglenet.scoring.score_all`. The back end is chosen once, because
+    that takes as long as scoring a few clips. Clips that the store has in prepared form are not
+    prepared again.
     """
 
     def __init__(self, method: Method) -> None:
@@ -330,12 +328,12 @@ class TorchModel:
         tiles = []
         for start in range(0, len(features), scorer.tile_videos):
             tile = slice(start, start + scorer.tile_videos)
-            part = (
+            prepared_tile = (
                 scorer.prepare(features[tile])
                 if rows is None
                 else {name: value[tile] for name, value in rows.items()}
             )
-            tiles.append(scorer.score(texts.features, part))
+            tiles.append(scorer.score(texts.features, prepared_tile))
         return _to_numpy(torch.cat(tiles, dim=1))
 
     @torch.no_grad()
@@ -357,22 +355,17 @@ class TorchModel:
     def _prepare(
         self, scorer: Scorer, features: VideoFeatures, keys: Sequence[Hashable]
     ) -> Rows | None:
-        """Prepare each clip for the scorer, from the cache where possible; None: not cached."""
+        """Prepare clips for the scorer, using the cache; None if the scorer does not use it."""
         if isinstance(scorer, ReferenceScorer):
             return None
 
-        def compute(numbers: list[int]) -> Rows:
-            rows: Rows = scorer.prepare(features[numbers])
-            return rows
-
-        return self._cache.gather(keys, compute)
+        return self._cache.gather(keys, lambda positions: scorer.prepare(features[positions]))
 
 
 @torch.no_grad()
 def prepare_for_store(method: Method, features: VideoFeatures) -> Rows:
-    """Compute what the factorised scorer needs of videos; an error for models without that form."""
-    prepared: Rows = choose(method, features, backend="factorised").prepare(features)
-    return prepared
+    """Prepare videos for the factorised scorer; raise an error if the model has none."""
+    return choose(method, features, backend="factorised").prepare(features)  # type: ignore[no-any-return]
 
 
 def _to_numpy(tensor: Tensor) -> NDArray[np.float32]:

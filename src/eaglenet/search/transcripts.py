@@ -1,6 +1,6 @@
-"""Search in transcripts: rank clips by their matching lines, and fuse this with other rankings.
+"""Search in transcripts: rank clips by matching lines, and fuse this with the ranking by frames.
 
-Lines match by their words, and windows of lines by their meaning.
+Lines match word by word, windows of lines by meaning.
 """
 
 from __future__ import annotations
@@ -43,14 +43,13 @@ MAX_WINDOWS = 100
 MAX_FILTERED_LINES = 20_000
 """The same where a filter, or the exact form of a phrase, excludes most lines."""
 MAX_CONTENTS = 500
-"""Most files in the filter of the index; beyond it, lines are filtered afterwards."""
-SHOWN_LINES = 3
-"""Lines per clip in a hit."""
+"""Most files in a condition of the index; beyond it, lines are filtered afterwards."""
+LINES_PER_HIT = 3
+"""Lines that a hit shows."""
 MIN_SECONDS = 1.0
 """Shortest moment."""
 MIN_COVERAGE = 0.7
-"""Coverage below which a match is ignored in a ranking with other modalities: texts share common
-words by chance."""
+"""Coverage below which a match is ignored beside frames: texts share common words by chance."""
 RANK_OFFSET = 60
 """Constant of reciprocal rank fusion for ranks by frames (Cormack, Clarke and Buettcher 2009)."""
 TRANSCRIPT_WEIGHT = 2.0
@@ -63,11 +62,12 @@ Spellings: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class ClipTranscript:
-    """A clip and its matching lines.
+    """Clip and its matching lines.
 
-    coverage: fraction of the query that they contain, by weight. strength: coverage, reduced if
-    few terms matched, and that by meaning. modalities: that of the best line first. cosine: of the
-    window that is nearest in meaning; 0 if none is near.
+    coverage: fraction of the query that the lines contain, by weight of its terms.
+    strength: coverage, reduced if few terms match, combined with the match by meaning.
+    modalities: modalities of the lines, that of the best line first.
+    cosine: cosine of the window that is nearest in meaning; 0 if none is near.
     """
 
     clip: Clip
@@ -81,12 +81,12 @@ class ClipTranscript:
     def row(self) -> int:
         return self.clip.row
 
-    def is_telling(self, num_windows: int) -> bool:
-        """Return whether the match is too strong for chance, so that it ranks beside frames."""
+    def is_significant(self, num_windows: int) -> bool:
+        """Return whether the match is too strong to be chance, so that it may outrank frames."""
         return self.coverage >= MIN_COVERAGE or self.cosine >= chance_cosine(num_windows)
 
     def moment(self, duration: float) -> Moment:
-        """Span of the best line, within a file of this duration."""
+        """Return the span of the best line in a file of this duration."""
         line = self.lines[0]
         start = min(line.start, max(duration - MIN_SECONDS, 0.0))
         end = max(min(line.end, duration), min(start + MIN_SECONDS, duration))
@@ -105,18 +105,20 @@ def rank_clips(
 ) -> list[ClipTranscript]:
     """Rank the clips with matching lines.
 
-    ``content_ids`` are the files that filters allow. With ``corrects_spelling``, a word that is in
-    no line stands for those that are spelled similarly. With ``meaning``, windows of lines that
-    are near to it match as well; see :func:`eaglenet.transcripts.lines.hybrid_strength`.
+    content_ids: files that pass the filters; None: all.
+    negatives: lines that contain one of them do not match.
+    corrects_spelling: replace words that are in no line by similarly spelled ones.
+    meaning: windows of lines that are near to it match as well; see
+        :func:`eaglenet.transcripts.lines.hybrid_strength`.
 
-    A line belongs to the clip whose middle it is nearest to. Lines of a clip count together,
-    because a sentence may span several. The strength of a clip is
+    A line belongs to the clip whose middle is nearest. Lines of a clip count together, because a
+    sentence may span several. The strength of a clip is
 
         c (1 - 2^-m),   c = sum of w_t over the terms it has / sum over all terms of the query,
 
     with w_t = log(1 + (n - n_t + 1/2) / (n_t + 1/2)) for a term that n_t of the n lines have, and
-    m the first sum in units of the largest w_t: the number of telling terms that match. Clips with
-    a line that has the whole query word by word come first: others may have its words in two lines.
+    m the first sum divided by the largest w_t: the number of rare terms that match. Clips with a
+    line that contains the whole query verbatim come first.
     """
     kinds = tuple(kind for modality in modalities for kind in KINDS.get(modality, ()))
     lines = _find_lines(snapshot, query, kinds, content_ids)
@@ -137,7 +139,7 @@ def rank_clips(
     for line, clip in zip(lines, clips, strict=True):
         if clip is not None:
             by_clip.setdefault(clip, []).append(line)
-    ranked = {clip: _match_clip(clip, lines, query, weights) for clip, lines in by_clip.items()}
+    matches = {clip: _match_clip(clip, lines, query, weights) for clip, lines in by_clip.items()}
     words = [term.text for term in analyse(query.plain).terms]
     verbatim = {
         clip
@@ -148,14 +150,14 @@ def rank_clips(
         for clip, window in _nearest_windows(
             snapshot, meaning, kinds, content_ids, negatives
         ).items():
-            ranked[clip] = _with_window(ranked.get(clip), clip, window)
+            matches[clip] = _with_window(matches.get(clip), clip, window)
     # Stable: clips of equal strength keep the BM25 order of their best lines.
-    return sorted(ranked.values(), key=lambda match: (match.clip not in verbatim, -match.strength))
+    return sorted(matches.values(), key=lambda match: (match.clip not in verbatim, -match.strength))
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """The vector of a query, and the encoder that made it."""
+    """Vector of a query, and the identity of its encoder."""
 
     encoder: str
     vector: NDArray[np.float32]
@@ -168,7 +170,7 @@ def _nearest_windows(
     content_ids: Sequence[int] | None,
     negatives: Sequence[TranscriptQuery],
 ) -> dict[Clip, WindowHit]:
-    """The window of each clip that is nearest in meaning, if it is near; nearest first."""
+    """Return the window of each clip that is nearest in meaning, nearest clip first."""
     hits = snapshot.find_windows(
         meaning.encoder,
         meaning.vector,
@@ -198,10 +200,10 @@ def _text_of(window: WindowHit) -> str:
     return " ".join(line.text for line in window.lines)
 
 
-def _with_window(before: ClipTranscript | None, clip: Clip, window: WindowHit) -> ClipTranscript:
-    """Add the window nearest in meaning to what matches by its words."""
+def _with_window(match: ClipTranscript | None, clip: Clip, window: WindowHit) -> ClipTranscript:
+    """Add the window nearest in meaning to a match by words."""
     strength = meaning_strength(window.cosine)
-    match = TranscriptMatch(
+    window_match = TranscriptMatch(
         text=_text_of(window),
         start=window.lines[0].start,
         end=max(line.end for line in window.lines),
@@ -209,17 +211,18 @@ def _with_window(before: ClipTranscript | None, clip: Clip, window: WindowHit) -
         language=window.lines[0].language,
         by_meaning=True,
     )
-    if before is None:
-        return ClipTranscript(clip, 0.0, strength, (match,), _modalities([match]), window.cosine)
+    if match is None:
+        modalities = _modalities([window_match])
+        return ClipTranscript(clip, 0.0, strength, (window_match,), modalities, window.cosine)
     texts = {line.text for line in window.lines}
-    lines = before.lines
-    # A window of which a line is shown already says nothing new.
+    lines = match.lines
+    # Show the window only if none of its lines is shown already.
     if not any(line.text in texts for line in lines):
-        both = (match, *lines) if strength > before.strength else (*lines, match)
-        lines = both[:SHOWN_LINES]
+        both = (window_match, *lines) if strength > match.strength else (*lines, window_match)
+        lines = both[:LINES_PER_HIT]
     return replace(
-        before,
-        strength=hybrid_strength(before.strength, strength),
+        match,
+        strength=hybrid_strength(match.strength, strength),
         lines=lines,
         modalities=_modalities(lines),
         cosine=window.cosine,
@@ -227,7 +230,7 @@ def _with_window(before: ClipTranscript | None, clip: Clip, window: WindowHit) -
 
 
 def _modalities(lines: Iterable[TranscriptMatch]) -> tuple[Modality, ...]:
-    """Modalities of lines, that of the first line first."""
+    """Return the modalities of lines, that of the first line first."""
     return tuple(
         dict.fromkeys(
             modality for line in lines for modality in KINDS if line.kind in KINDS[modality]
@@ -237,7 +240,7 @@ def _modalities(lines: Iterable[TranscriptMatch]) -> tuple[Modality, ...]:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line, the terms of the query that it has, and the words in it that match them."""
+    """Line, the terms of the query that it contains, and its words that match them."""
 
     hit: LineHit
     analysis: Analysis
@@ -255,19 +258,19 @@ def _find_lines(
     kinds: tuple[TranscriptKind, ...],
     content_ids: Sequence[int] | None,
 ) -> list[_Line]:
-    """Find lines by BM25 that are in allowed files and have all phrases word by word."""
+    """Find lines by BM25 that are in ``content_ids`` and contain all phrases verbatim."""
     terms = tuple(dict.fromkeys(spelling for term in query.terms for spelling in term))
     line_query = LineQuery(terms, query.phrases, kinds=kinds)
     is_few = content_ids is not None and len(content_ids) <= MAX_CONTENTS
-    allowed = None if content_ids is None or is_few else set(content_ids)
+    contents = None if content_ids is None or is_few else set(content_ids)
     limit = MAX_LINES
     while True:
         hits = snapshot.find_lines(line_query, limit, content_ids if is_few else None)
-        # The index stems the words of a phrase: it finds "no entries" for "no entry".
+        # The index stems words: for the phrase "no entry" it also finds "no entries".
         lines = [
             (hit, analysis)
             for hit in hits
-            if allowed is None or hit.content_id in allowed
+            if contents is None or hit.content_id in contents
             for analysis in [analyse(hit.line.text)]
             if all(phrase_spans(analysis.terms, phrase) for phrase in query.phrases)
         ]
@@ -280,14 +283,14 @@ def _find_lines(
     return [
         _Line(hit, analysis, frozenset(terms), tuple(w for each in terms.values() for w in each))
         for (hit, analysis), terms in zip(lines, words, strict=True)
-        if terms or query.phrases  # The index stems the beginnings of words as well.
+        if terms or query.phrases  # The index stems prefixes too.
     ]
 
 
 def _find_words(
     query: TranscriptQuery, lines: Sequence[Analysis]
 ) -> list[dict[Spellings, list[Term]]]:
-    """Words of each line that are terms of the query, by the stems that the index uses."""
+    """Return the words of each line that match terms of the query, by the stems of the index."""
     prefixes = [
         (spelling.removesuffix(PREFIX), term)
         for term in query.terms
@@ -297,7 +300,7 @@ def _find_words(
     whole = [
         (spelling, term) for term in query.terms for spelling in term if spelling[-1] != PREFIX
     ]
-    # Stemming changes the end of a word only.
+    # Stemming changes only the end of a word.
     beginnings = {spelling[:2] for spelling, _ in whole}
     words = {word.text for line in lines for word in _words(line) if word.text[:2] in beginnings}
     stems = stem_words({*words, *(spelling for spelling, _ in whole)})
@@ -322,7 +325,7 @@ def _words(line: Analysis) -> Iterable[Term]:
 def _correct_spelling(
     snapshot: Snapshot, query: TranscriptQuery, lines: Sequence[_Line]
 ) -> TranscriptQuery:
-    """Give terms that no line has the spellings of similar words in the transcripts."""
+    """Add similar words from the transcripts to terms that are in no line."""
     present = frozenset().union(*(line.terms for line in lines))
     terms = [
         term
@@ -341,10 +344,7 @@ def _has_all(analysis: Analysis, query: TranscriptQuery) -> bool:
 
 
 def _match_clip(
-    clip: Clip,
-    lines: Sequence[_Line],
-    query: TranscriptQuery,
-    weights: Mapping[Spellings, float],
+    clip: Clip, lines: Sequence[_Line], query: TranscriptQuery, weights: Mapping[Spellings, float]
 ) -> ClipTranscript:
     largest = max(weights.values(), default=1.0)
     # Every line here contains all phrases of the query.
@@ -355,10 +355,10 @@ def _match_clip(
     strength = coverage * (1 - 2 ** (-total / largest))
     best: dict[str, TranscriptMatch] = {}
     for line in sorted(lines, key=lambda line: -sum(weights[term] for term in line.terms)):
-        if len(best) < SHOWN_LINES:
+        if len(best) < LINES_PER_HIT:
             best.setdefault(line.text.casefold(), _highlight(line, query))
-    lines_shown = tuple(best.values())
-    return ClipTranscript(clip, coverage, strength, lines_shown, _modalities(lines_shown))
+    best_lines = tuple(best.values())
+    return ClipTranscript(clip, coverage, strength, best_lines, _modalities(best_lines))
 
 
 def _highlight(line: _Line, query: TranscriptQuery) -> TranscriptMatch:
@@ -377,13 +377,13 @@ def _highlight(line: _Line, query: TranscriptQuery) -> TranscriptMatch:
 
 def _join_spans(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Join spans that overlap or have only spaces between them."""
-    joined: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
-        if joined and not text[joined[-1][1] : start].strip():
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        if merged and not text[merged[-1][1] : start].strip():
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            joined.append((start, end))
-    return tuple(joined)
+            merged.append((start, end))
+    return tuple(merged)
 
 
 def fuse_scores(visual: Sequence[int], strengths: Mapping[int, float]) -> dict[int, float]:
@@ -391,10 +391,10 @@ def fuse_scores(visual: Sequence[int], strengths: Mapping[int, float]) -> dict[i
 
         s(v) = (61 / (60 + r_visual(v)) + 2 strength(v) / r_transcript(v)) / 3
 
-    Ranks among transcripts lose weight quickly: lines that match about equally well keep
-    their order, which ranks by frames, nearly equal over hundreds of clips, would shuffle.
+    The weight of transcripts falls quickly with their rank, so that ranks by frames, whose weights
+    are nearly equal over hundreds of clips, do not reorder lines that match about equally well.
 
-    ``visual``: rows, best first. ``strengths``: strengths by row, best first.
+    ``visual``: rows by frames, best first. ``strengths``: strengths by row, best first.
     """
     total = 1 + TRANSCRIPT_WEIGHT
     scores = {
@@ -406,7 +406,7 @@ def fuse_scores(visual: Sequence[int], strengths: Mapping[int, float]) -> dict[i
 
 
 def explain_no_match(query: TranscriptQuery, modalities: Sequence[Modality], num_lines: int) -> str:
-    """Say why no line matches, and what to try; empty if frames were searched too."""
+    """Return why no line matches, and what to try; empty if frames were searched too."""
     is_visual = "visual" in modalities
     if is_visual and not query.has_only_phrases:
         return ""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
@@ -58,23 +58,30 @@ from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
 from eaglenet.video.frame_images import spread
 
-ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
+ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="Clip id of a search result")]
 MAX_FOLDERS = 500
-MAX_ON_TIMELINE = 1000
+MAX_TIMELINE_CLIPS = 1000
 COMMON = (400, 401, 403, 404, 421, 422, 429, 431, 500, 503, 504)
+
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+JPEG: dict[str, Any] = {"content": {"image/jpeg": BINARY}}
+VIDEO = {"content": {"video/*": BINARY}}
 
 router = APIRouter(prefix="/api", responses=error_responses(*COMMON))
 
 
 @router.get("/search", tags=["search"], operation_id="search")
 async def search(request: Request, parameters: Annotated[QueryParameters, Query()]) -> SearchBody:
-    """Find the moments that match a query best."""
+    """Return the moments that match a query best."""
     start = time.perf_counter()
     state = state_of(request)
     results, shortlist = await _search(state, [parameters.q], parameters.negative, parameters)
-    missing = list(state.engine.missing)
+    missing = list(state.engine.missing_shards)
     return SearchBody(
-        **dict(results[0]), shortlist=shortlist, missing=missing, milliseconds=since(start)
+        **dict(results[0]),
+        shortlist=shortlist,
+        missing=missing,
+        milliseconds=milliseconds_since(start),
     )
 
 
@@ -86,9 +93,12 @@ async def search_several(request: Request, parameters: SeveralQueries) -> Severa
     start = time.perf_counter()
     state = state_of(request)
     results, shortlist = await _search(state, parameters.queries, parameters.negative, parameters)
-    missing = list(state.engine.missing)
+    missing = list(state.engine.missing_shards)
     return SeveralBody(
-        results=results, shortlist=shortlist, missing=missing, milliseconds=since(start)
+        results=results,
+        shortlist=shortlist,
+        missing=missing,
+        milliseconds=milliseconds_since(start),
     )
 
 
@@ -107,7 +117,7 @@ async def similar(
     return search_body(state, clip_id, hits, options.shortlist_size(parameters.k), start)
 
 
-# Handlers without async run in threads, because they may have to read the store again.
+# Handlers without async run in threads, because they may have to reload the store.
 @router.get("/clips/{clip_id}", tags=["clips"], responses=error_responses(404))
 def clip(request: Request, clip_id: ClipId) -> ClipBody:
     """Describe a clip: its file, span, size and tags."""
@@ -135,10 +145,7 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
     "/clips/{clip_id}/thumbnail",
     tags=["clips"],
     response_class=Response,
-    responses={
-        200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
-        **error_responses(404),
-    },
+    responses={200: JPEG, **error_responses(404)},
 )
 def thumbnail(request: Request, clip_id: ClipId) -> Response:
     """Return a JPEG of the middle of a clip."""
@@ -146,7 +153,7 @@ def thumbnail(request: Request, clip_id: ClipId) -> Response:
         content = state_of(request).engine.thumbnail(clip_id)
     except UsageError as error:
         raise Problem(404, str(error)) from None
-    # An id names content, which never changes.
+    # The content of a clip id never changes.
     headers = {"Cache-Control": "private, max-age=86400"}
     return Response(content, media_type="image/jpeg", headers=headers)
 
@@ -155,10 +162,7 @@ def thumbnail(request: Request, clip_id: ClipId) -> Response:
     "/clips/{clip_id}/frame",
     tags=["clips"],
     response_class=Response,
-    responses={
-        200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
-        **error_responses(404, 409, 410, 415),
-    },
+    responses={200: JPEG, **error_responses(404, 409, 410, 415)},
 )
 async def frame(
     request: Request, clip_id: ClipId, parameters: Annotated[FrameParameters, Query()]
@@ -174,27 +178,24 @@ async def frame(
     return Response(content, media_type="image/jpeg", headers=headers)
 
 
-VIDEO = {"content": {"video/*": {"schema": {"type": "string", "format": "binary"}}}}
-
-
 @router.get(
     "/clips/{clip_id}/video",
     tags=["clips"],
     response_class=Response,
     responses={
         200: {"description": "The whole file", **VIDEO},
-        206: {"description": "The part named by Range", **VIDEO},
-        304: {"description": "The file is the one named by If-None-Match"},
+        206: {"description": "The range requested by Range", **VIDEO},
+        304: {"description": "The file still matches If-None-Match"},
         **error_responses(404, 409, 410, 416),
     },
 )
 @router.head("/clips/{clip_id}/video", include_in_schema=False)
 async def video(request: Request, clip_id: ClipId) -> Response:
-    """Send the file of a clip, whole or in part (``Range``)."""
+    """Send the file of a clip, or a range of it (``Range``)."""
     state = state_of(request)
     await run_in_threadpool(find_clip, state.engine, clip_id)
-    opened_video = await state.videos.open(clip_id)
-    return video_response(opened_video, request.headers, request.method)
+    video_file = await state.videos.open(clip_id)
+    return video_response(video_file, request.headers, request.method)
 
 
 @router.get(
@@ -203,15 +204,15 @@ async def video(request: Request, clip_id: ClipId) -> Response:
     response_class=Response,
     responses={
         200: {
-            "description": "An MP4 without an end, from 'Eaglenet-Start' on",
-            "content": {"video/mp4": {"schema": {"type": "string", "format": "binary"}}},
+            "description": "An MP4 stream that begins at 'Eaglenet-Start'",
+            "content": {"video/mp4": BINARY},
             "headers": {
                 "Eaglenet-Start": {
                     "description": "Second of the file at which the MP4 begins",
                     "schema": {"type": "number"},
                 },
                 "Eaglenet-How": {
-                    "description": "copy: frames are copied; convert: they are encoded again",
+                    "description": "copy: frames are copied; convert: frames are re-encoded",
                     "schema": {"type": "string", "enum": ["copy", "convert"]},
                 },
             },
@@ -223,11 +224,11 @@ async def video(request: Request, clip_id: ClipId) -> Response:
 async def stream(
     request: Request, clip_id: ClipId, parameters: Annotated[StreamParameters, Query()]
 ) -> Response:
-    """Send the file of a clip as an MP4 that every browser plays, converted while it is sent."""
+    """Send the file of a clip as an MP4 that every browser plays, converted on the fly."""
     state = state_of(request)
     await run_in_threadpool(find_clip, state.engine, clip_id)
-    opened_video = await state.videos.open(clip_id)
-    conversion = await state.streams.begin(opened_video, parameters.start)
+    video_file = await state.videos.open(clip_id)
+    conversion = await state.streams.begin(video_file, parameters.start)
     return state.streams.answer(conversion, request.method)
 
 
@@ -253,25 +254,25 @@ def info(request: Request) -> InfoBody:
 async def _search(
     state: State, texts: Sequence[str], negatives: Sequence[str], parameters: SearchParameters
 ) -> tuple[list[HitsBody], int]:
-    """Search for several texts at once; a text without visible characters has no hits."""
-    # In a thread: a table of towns may have to be read.
+    """Search for several texts at once; texts without visible characters have no hits."""
+    # In a thread, because it may read a table of places.
     options = await run_in_threadpool(parameters.options)
     queries = [_parse_query(text, negatives, is_literal=options.literal) for text in texts]
-    valid = [query for query in queries if query is not None]
+    valid_queries = [query for query in queries if query is not None]
     result = BatchResult([], options.shortlist_size(parameters.k))
-    # One text at a time: a judge takes seconds for each.
-    judge = state.judge if len(valid) == 1 else None
-    if valid:
+    # Only for a single text, because a judge takes seconds per text.
+    judge = state.judge if len(valid_queries) == 1 else None
+    if valid_queries:
         k = parameters.k if judge is None else max(parameters.k, judge.judge.count)
-        result = await state.batcher.search(valid, k, options)
+        result = await state.batcher.search(valid_queries, k, options)
     note = ""
     if judge is not None:
-        verdict = await judge.rank(valid[0], result.hits[0])
-        result = BatchResult([verdict.hits[: parameters.k]], result.shortlist)
-        note = verdict.notice
+        judgement = await judge.rank(valid_queries[0], result.hits[0])
+        result = BatchResult([judgement.hits[: parameters.k]], result.shortlist)
+        note = judgement.notice
     lists = iter(result.hits)
     if not any(result.hits):
-        query = valid[0] if len(valid) == 1 else None
+        query = valid_queries[0] if len(valid_queries) == 1 else None
         note = await run_in_threadpool(state.engine.why_empty, options, query)
     results = [
         HitsBody(
@@ -289,14 +290,14 @@ async def _search(
 def _parse_query(
     text: str, negatives: Sequence[str] = (), *, is_literal: bool = False
 ) -> AnyQuery | None:
-    """Query for a text; None if it has no visible characters. Such negatives are ignored.
+    """Parse a text; None if it has no visible characters. Such negatives are ignored.
 
-    A text may be a composed or temporal query; names of files are refused.
+    A text may be a composed or temporal query; file names are refused.
     """
-    visible = [negative for negative in negatives if _is_visible(negative)]
     if not _is_visible(text):
         return None
-    return parse(text, negatives=visible, is_literal=is_literal)
+    negatives = [negative for negative in negatives if _is_visible(negative)]
+    return parse(text, negatives=negatives, is_literal=is_literal)
 
 
 def _is_visible(text: str) -> bool:
@@ -308,7 +309,7 @@ def _is_visible(text: str) -> bool:
 
 
 def find_clip(engine: Engine, clip_id: str) -> tuple[Clip, FileTable]:
-    """Return a clip and its file as a table of one row; 404 if there is none."""
+    """Return a clip and its file as a table with one row; raise 404 if there is none."""
     try:
         return engine.clip(clip_id)
     except UsageError as error:
@@ -318,13 +319,13 @@ def find_clip(engine: Engine, clip_id: str) -> tuple[Clip, FileTable]:
 def search_body(
     state: State, query: str, hits: Sequence[Hit], shortlist: int, start: float
 ) -> SearchBody:
-    """Response with the hits of one query, which began at ``start``."""
+    """Make the response for the hits of one query; ``start`` is the time of the request."""
     return SearchBody(
         query=query,
         hits=[hit_body(state, hit) for hit in hits],
         shortlist=shortlist,
-        missing=list(state.engine.missing),
-        milliseconds=since(start),
+        missing=list(state.engine.missing_shards),
+        milliseconds=milliseconds_since(start),
     )
 
 
@@ -334,7 +335,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         clip_id=hit.clip_id,
         name=Path(hit.path).name,
         path=shown_path(state, hit.path),
-        # JSON has no NaN; a model that returns one must not break the page.
+        # JSON has no NaN.
         score=hit.score if math.isfinite(hit.score) else 0.0,
         coarse_score=hit.coarse_score if math.isfinite(hit.coarse_score) else 0.0,
         judge_score=hit.metadata.get("judge_score"),
@@ -356,13 +357,13 @@ def hit_body(state: State, hit: Hit) -> HitBody:
 
 
 def shown_path(state: State, path: str) -> str:
-    """Return the whole path on this machine; for others, the path below the indexed folder."""
+    """Return the whole path to local clients, and the path below the indexed folder to others."""
     if state.settings.local:
         return path
     return path_below_roots(path, tuple(state.engine.manifest.roots))
 
 
-def since(start: float) -> float:
+def milliseconds_since(start: float) -> float:
     return round((time.perf_counter() - start) * 1000, 3)
 
 
@@ -374,17 +375,17 @@ def files(request: Request, parameters: Annotated[FilesParameters, Query()]) -> 
 
     def read(view: StoreView) -> FilesBody:
         library = state.libraries.of(view)
-        shelf = library.shelf(parameters.folder, parameters.order, parameters.name)
+        listing = library.list_folder(parameters.folder, parameters.order, parameters.name)
         return FilesBody(
             folder=parameters.folder,
             folders=[
                 FolderBody(name=name, folder=prefix + name, files=count)
-                for name, count in shelf.folders[:MAX_FOLDERS]
+                for name, count in listing.folders[:MAX_FOLDERS]
             ],
             files=_file_bodies(
-                state, library, shelf.files[parameters.first : parameters.first + parameters.k]
+                state, library, listing.files[parameters.first : parameters.first + parameters.k]
             ),
-            total=len(shelf.files),
+            total=len(listing.files),
         )
 
     return state.engine.read(read)
@@ -423,13 +424,13 @@ def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[Fil
     },
 )
 async def export(request: Request, parameters: ExportParameters) -> Response:
-    """Write selected moments as a timeline for editors, players or spreadsheets."""
+    """Export selected moments as a timeline for editors, players or spreadsheets."""
     state = state_of(request)
     hits = []
     for rank, moment in enumerate(parameters.moments, 1):
         _, files = await run_in_threadpool(find_clip, state.engine, moment.clip_id)
         path = shown_path(state, files.paths[0][0])
-        # A relative path would become one of the current folder of the service.
+        # Absolute, because a relative path would be resolved in the folder of the service.
         path = path if state.settings.local or "://" in path else f"/{path}"
         span = Moment(moment.start, max(moment.start, moment.end), moment.start)
         hits.append(
@@ -465,6 +466,6 @@ def timeline(request: Request, clip_id: ClipId) -> TimelineBody:
                 end=each.end,
                 thumbnail=f"/api/clips/{each.id}/thumbnail",
             )
-            for each in (clips[index] for index in spaced_indices(len(clips), MAX_ON_TIMELINE))
+            for each in (clips[index] for index in spaced_indices(len(clips), MAX_TIMELINE_CLIPS))
         ],
     )

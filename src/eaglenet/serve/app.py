@@ -1,4 +1,4 @@
-"""The service as one ASGI app, run with uvicorn and shut down in order."""
+"""The service: an ASGI app, run with uvicorn and shut down gracefully."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from eaglenet.version import __version__
 
 
 def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
-    """Create an app that searches ``engine``. It answers searches after its lifespan is entered."""
+    """Create an app that searches ``engine``; searches work once its lifespan is entered."""
     settings = settings or Settings()
     state = State.make(engine, settings)
     agents = None
@@ -75,8 +75,8 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     return app
 
 
-GRACE = 10
-"""Seconds that open responses get to finish when the service stops."""
+GRACE_SECONDS = 10
+"""Time for open responses to finish when the service stops."""
 
 
 def run(
@@ -88,10 +88,10 @@ def run(
     on_ready: Callable[[str], None] | None = None,
     until: threading.Event | None = None,
 ) -> None:
-    """Serve until interrupted or terminated; ``on_ready`` gets the URL.
+    """Serve until interrupted or terminated; call ``on_ready`` with the URL.
 
-    ``until`` ends a service that runs in a thread, which receives no signals. The model and the
-    vectors are loaded before the port opens, so the first query is as fast as the next.
+    ``until``: event that stops a service in a thread, which receives no signals. The model and the
+    vectors are loaded before the port opens, so that the first query is fast too.
     """
 
     def warm_app() -> FastAPI:
@@ -111,7 +111,7 @@ def run_app(
     on_ready: Callable[[str], None] | None = None,
     until: threading.Event | None = None,
 ) -> None:
-    """Run any app like :func:`run`; it is created before the port opens."""
+    """Run any app like :func:`run`; ``make_app`` is called before the port opens."""
     listener = _listen(host, port)
     with listener:
         app = make_app()
@@ -130,7 +130,7 @@ def run_app(
             # A client could claim another address in every request and evade its limits.
             proxy_headers=False,
             ws="none",
-            timeout_graceful_shutdown=GRACE,
+            timeout_graceful_shutdown=GRACE_SECONDS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
         if threading.current_thread() is threading.main_thread():
@@ -141,7 +141,7 @@ def run_app(
 
 
 def reachable_host(host: str) -> str:
-    """Return a name that other devices can open, if ``host`` stands for all addresses.
+    """Return an address that other devices can open; ``host`` unless it means all addresses.
 
     >>> reachable_host("127.0.0.1")
     '127.0.0.1'
@@ -149,7 +149,7 @@ def reachable_host(host: str) -> str:
     if host not in ("0.0.0.0", "::"):
         return host
     try:
-        # Chooses the own address towards the network; a datagram socket sends nothing.
+        # Determines the outgoing address; connecting a datagram socket sends nothing.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
@@ -158,14 +158,14 @@ def reachable_host(host: str) -> str:
 
 
 def _configure_torch() -> None:
-    """Set up torch for serving, if the model has loaded it."""
+    """Configure torch for serving, if it is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
     torch.set_num_threads(num_cores())
     if platform.machine() in ("aarch64", "arm64"):
-        # oneDNN packs the weights again for each small product: a text takes 26 ms instead of 9
-        # (Neoverse N1); a large batch takes the same.
+        # oneDNN repacks the weights for each small product: a text takes 26 ms instead of 9 on a
+        # Neoverse N1. Large batches take the same time.
         torch.backends.mkldnn.set_flags(_enabled=False)
 
 
@@ -179,7 +179,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         return bool(is_over or (self._until is not None and self._until.is_set()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Otherwise shutdown waits for decoding, whose time limit is longer.
+        # Otherwise shutdown would wait for decoding, whose time limit is longer.
         service = getattr(getattr(self.config.app, "state", None), "service", None)
         if isinstance(service, State):
             await service.stop_decoding()
@@ -188,12 +188,12 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         num_open = len(self.server_state.tasks)
         if number == signal.SIGINT and num_open and not self.should_exit:
-            text = f"stopping; waiting up to {GRACE} s for open requests ({num_open}); "
-            # Not through a logger: the signal may have come while one was writing.
+            text = f"stopping; waiting up to {GRACE_SECONDS} s for open requests ({num_open}); "
+            # Not through a logger: the signal may have interrupted one.
             os.write(2, f"{text}Ctrl-C again stops at once\n".encode())
         super().handle_exit(number, frame)
         if self.force_exit:
-            # Interrupted twice: responses are cut off on purpose; no tracebacks.
+            # Interrupted twice: responses are cut off on purpose, so log no tracebacks.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 

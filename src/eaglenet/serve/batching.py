@@ -1,10 +1,10 @@
-"""Batch queries that arrive at the same time.
+"""Batching of queries that arrive at the same time.
 
-Queries wait in a queue while the worker threads are busy; a free worker takes several of them into
-one call of the engine. A single query uses all cores. Several workers get separate cores, because
+Queries wait in a queue while the worker threads are busy; a free worker answers several of them in
+one call of the engine. A single query uses all cores. Several workers use separate cores, because
 matrix products that share cores wait for each other. An idle engine waits a few milliseconds for
-more queries, which costs less than it saves under load. If the queue would take long, shortlists
-are cut: fewer clips are ranked exactly, no request is refused, and the response says how many.
+more queries, which saves more under load than it costs. If the queue grows long, shortlists are
+shortened: fewer clips are ranked exactly, and the response says how many. No request is refused.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from eaglenet.search.options import SearchOptions
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-CUTS = ((1, 0.1), (2, 2.0), (4, 4.0), (8, float("inf")))
-"""Divisors of the shortlist, each with the seconds of queued work up to which it applies."""
+SHORTLIST_DIVISORS = ((1, 0.1), (2, 2.0), (4, 4.0), (8, float("inf")))
+"""Divisor of the shortlist, and the seconds of queued work up to which it applies."""
 SMOOTHING = 0.2
-"""Weight of the newest batch in the mean time of a query."""
+"""Weight of the newest batch in the moving average of the time per query."""
 
 
 class Searcher(Protocol):
-    """The part of an engine that a batcher uses."""
+    """Methods of an engine that a batcher calls."""
 
     def search_many(
         self, queries: Sequence[AnyQuery], k: int = 10, *, options: SearchOptions | None = None
@@ -75,12 +75,12 @@ class Batcher:
         self.max_batch = max_batch
         self.workers = workers
         self.on_batch = on_batch
-        self.waiting: list[_Request] = []
+        self.queue: list[_Request] = []
         self.seconds_per_query: dict[int, float] = {}
-        """Mean per divisor of the shortlist: a cut one says little about a whole one."""
+        """Moving average per divisor of the shortlist."""
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="engine")
         self._cores = num_cores()
-        self._working: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._calls = 0
         self._has_work = asyncio.Event()
         self._is_closed = False
@@ -92,21 +92,21 @@ class Batcher:
         """Search in one batch with other requests that have the same options."""
         if self._is_closed:
             raise RuntimeError("the service is shutting down")
-        # Batched by the size of the shortlist, so each request gets the hits it would get alone.
+        # Requests in a batch have equal shortlists, so that hits do not depend on the batch.
         options = replace(options, shortlist=options.shortlist_size(k))
         answer: asyncio.Future[BatchResult] = asyncio.get_running_loop().create_future()
-        self.waiting.append(_Request(tuple(queries), k, options, answer))
+        self.queue.append(_Request(tuple(queries), k, options, answer))
         self._has_work.set()
         return await answer
 
     async def call(self, function: Callable[[], Result]) -> Result:
-        """Run a computation in a worker thread of the engine."""
+        """Call a function in a worker thread of the engine."""
         self._calls += 1
-        is_alone = max(self._calls, len(self._working)) <= 1 and not self.waiting
+        is_alone = max(self._calls, len(self._tasks)) <= 1 and not self.queue
         cores = self._cores if is_alone else max(1, self._cores // self.workers)
 
         def run() -> Result:
-            # Applies to this thread only; a new thread inherits the last value.
+            # Applies to this thread only; new threads inherit the last value.
             set_threads(cores)
             return function()
 
@@ -116,7 +116,7 @@ class Batcher:
             self._calls -= 1
 
     async def close(self) -> None:
-        """Answer queued requests, then stop."""
+        """Answer the queued requests, then stop."""
         self._is_closed = True
         self._has_work.set()
         with contextlib.suppress(asyncio.CancelledError):
@@ -130,31 +130,31 @@ class Batcher:
                 await asyncio.sleep(self.window)
             while batch := self._take():
                 task = asyncio.create_task(self._answer(batch))
-                self._working.add(task)
-                task.add_done_callback(self._working.discard)
-                if len(self._working) >= self.workers:
-                    await asyncio.wait(self._working, return_when=asyncio.FIRST_COMPLETED)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                if len(self._tasks) >= self.workers:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             if self._is_closed:
-                if self._working:
-                    await asyncio.wait(self._working)
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
                 return
             self._has_work.clear()
 
     def _take(self) -> list[_Request]:
-        """Take the oldest request, and later ones with the same options."""
-        # Requests that were given up (timeout, closed connection) are dropped.
-        self.waiting = [request for request in self.waiting if not request.answer.done()]
+        """Remove the oldest request, and later ones with the same options, from the queue."""
+        # Drop requests that were cancelled (timeout, closed connection).
+        self.queue = [request for request in self.queue if not request.answer.done()]
         batch: list[_Request] = []
         size = 0
-        queries = sum(len(request.queries) for request in self.waiting)
-        fair_size = math.ceil(queries / max(1, self.workers - len(self._working)))
+        queries = sum(len(request.queries) for request in self.queue)
+        fair_size = math.ceil(queries / max(1, self.workers - len(self._tasks)))
         limit = min(self.max_batch, fair_size)
-        for request in self.waiting:
+        for request in self.queue:
             fits = size + len(request.queries) <= limit
             if not batch or (fits and request.options == batch[0].options):
                 batch.append(request)
                 size += len(request.queries)
-        self.waiting = [request for request in self.waiting if request not in batch]
+        self.queue = [request for request in self.queue if request not in batch]
         return batch
 
     async def _answer(self, batch: list[_Request]) -> None:
@@ -164,7 +164,7 @@ class Batcher:
         k = max(request.k for request in batch)
         divisor = self._divisor(size)
         shortlist = max(k, batch[0].options.shortlist // divisor)
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             hits_per_query = await self.call(lambda: self._search(batch, k, shortlist))
         except Exception as error:
@@ -177,7 +177,7 @@ class Batcher:
             for request in batch:
                 await self._answer([request])
             return
-        seconds = (time.perf_counter() - began) / size
+        seconds = (time.perf_counter() - start) / size
         mean = self.seconds_per_query.get(divisor, seconds)
         self.seconds_per_query[divisor] = mean + SMOOTHING * (seconds - mean)
         offset = 0
@@ -187,9 +187,9 @@ class Batcher:
             _settle(request, BatchResult([each[: request.k] for each in hits], shortlist))
 
     def _divisor(self, size: int) -> int:
-        queries = size + sum(len(request.queries) for request in self.waiting)
+        queries = size + sum(len(request.queries) for request in self.queue)
         seconds = 0.0
-        for divisor, limit in CUTS:
+        for divisor, limit in SHORTLIST_DIVISORS:
             seconds = self.seconds_per_query.get(divisor, seconds)
             if queries * seconds / self.workers <= limit:
                 break
@@ -202,7 +202,7 @@ class Batcher:
 
 
 def set_threads(count: int) -> None:
-    """Set the number of threads that torch computes with, if the model has loaded it."""
+    """Set the number of threads of torch, if it is loaded."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)

@@ -1,4 +1,4 @@
-"""Selected moments as a timeline for editors, players and spreadsheets."""
+"""Export of selected moments as timelines for editors, players and spreadsheets."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MEDIA_TYPES = {
     "m3u8": "application/vnd.apple.mpegurl",
     "srt": "application/x-subrip",
 }
-"""Media type by format, which is also the extension of the file."""
+"""Media type by format; the format is also the file extension."""
 
 
 class TimelineExports:
-    """Writes timelines; frame rates and timecodes are read in a confined process, one at a time."""
+    """Writer of timelines; reads frame rates and timecodes in one sandboxed process."""
 
     def __init__(self, videos: VideoFiles, timeout: float) -> None:
         self.videos, self.timeout = videos, timeout
@@ -44,34 +44,34 @@ class TimelineExports:
         self._lock = anyio.Lock()
 
     async def write(self, hits: Sequence[Hit], title: str, kind: str) -> bytes:
-        """Text of a timeline in UTF-8; the paths of ``hits`` appear in it as they are."""
+        """Return a timeline in UTF-8 that refers to files by the paths of ``hits``."""
         sources: dict[str, Media] = {}
         for hit in hits:
             if hit.duration and hit.path not in sources:
                 sources[hit.path] = await self._read(hit)
         cuts = make_cuts(hits, title, read=sources.__getitem__)
-        # Names of files need not be Unicode; lone surrogates become `?`.
+        # Lone surrogates, as in some file names, become "?".
         return format_timeline(cuts, title, kind).encode("utf-8", errors="replace")
 
     async def _read(self, hit: Hit) -> Media:
         async with self._lock:
             video = await self.videos.open(hit.clip_id)
-            shared = SharedFile(f"{hit.clip_id}{Path(hit.path).suffix}", video.descriptor)
+            shared_file = SharedFile(f"{hit.clip_id}{Path(hit.path).suffix}", video.descriptor)
             try:
                 if self._reader is None:
                     self._reader = IsolatedProcess(
                         read_media_values, READER_MEMORY, self.timeout, check_media_values
                     )
-                values = await anyio.to_thread.run_sync(self._reader, shared.path, shared)
+                values = await anyio.to_thread.run_sync(self._reader, shared_file.path, shared_file)
             except UsageError as error:
-                # The reason names the file by its clip id; the client knows no other name.
+                # The message contains the clip id instead of the path.
                 raise Problem(415, str(error), code="unplayable") from None
             finally:
-                shared.close()
+                shared_file.close()
         return values.media(hit.path)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End the process; a later call starts a new one."""
+        """End the process; a later export starts a new one."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

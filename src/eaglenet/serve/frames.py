@@ -1,4 +1,4 @@
-"""Decode frames of indexed files, for larger thumbnails and for assistants."""
+"""Decoding of frames of indexed files, for larger thumbnails and for assistants."""
 
 from __future__ import annotations
 
@@ -16,46 +16,47 @@ from eaglenet.video.input_file import SharedFile
 from eaglenet.video.worker import IsolatedProcess
 
 DECODERS = 2
-"""Calls at once; each takes a core."""
+"""Simultaneous decoders; each uses one core."""
 DECODER_MEMORY = 2 * 2**30
 MAX_WAITING = 32
-"""Thumbnails that may wait for a decoder; others get 503."""
+"""Thumbnails that may wait for a decoder; further requests get 503."""
 CACHE_BYTES = 64 * 2**20
 
 
 class FrameDecoders:
-    """Confined processes that decode frames; started on demand, at most :data:`DECODERS`."""
+    """Sandboxed processes that decode frames; started on demand, at most :data:`DECODERS`."""
 
     def __init__(self, videos: VideoFiles, timeout: float) -> None:
         self.videos, self.timeout = videos, timeout
         self._decoders: list[IsolatedProcess] = []
         self._free = anyio.Semaphore(DECODERS)
-        self._waiting = 0
+        self._num_waiting = 0
         self._cache: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._cached_bytes = 0
 
     async def read(
         self, clip_id: str, suffix: str, seconds: tuple[float, ...], side: int
     ) -> list[bytes]:
-        """Return JPEG frames of the file of a clip, ``side`` their longer side; stops if cancelled.
+        """Return JPEG frames of the file of a clip.
 
-        suffix: file extension, with its dot. seconds: times in the file.
+        suffix: file extension, with its dot. seconds: times in the file. side: longer side of the
+        frames in pixels. Cancelling the call stops the decoder.
         """
         async with self._free:
             video = await self.videos.open(clip_id)
-            shared = SharedFile(f"{clip_id}{suffix}", video.descriptor)
+            shared_file = SharedFile(f"{clip_id}{suffix}", video.descriptor)
             decoder = self._decoders.pop() if self._decoders else self._new_decoder()
-            request = FramesRequest(shared.path, seconds, side)
+            request = FramesRequest(shared_file.path, seconds, side)
             try:
                 frames = await anyio.to_thread.run_sync(
-                    decoder, request, shared, abandon_on_cancel=True
+                    decoder, request, shared_file, abandon_on_cancel=True
                 )
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(decoder.close)
                 raise
             finally:
-                shared.close()
+                shared_file.close()
             self._decoders.append(decoder)
         return [pixels_to_jpeg(frame) for frame in frames]
 
@@ -65,17 +66,17 @@ class FrameDecoders:
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
-        if self._waiting >= MAX_WAITING:
-            message = f"{MAX_WAITING} frames are waiting for the decoder, which is the limit"
+        if self._num_waiting >= MAX_WAITING:
+            message = f"{MAX_WAITING} frames are already waiting for a decoder, which is the limit"
             raise Problem(503, message, headers={"Retry-After": "5"})
-        self._waiting += 1
+        self._num_waiting += 1
         try:
             (frame,) = await self.read(clip_id, suffix, (second,), side)
         except UsageError as error:
-            # The reason names the file by its clip id; the client knows no other name.
+            # The message contains the clip id instead of the path.
             raise Problem(415, str(error), code="unplayable") from None
         finally:
-            self._waiting -= 1
+            self._num_waiting -= 1
         if key not in self._cache:
             self._cache[key] = frame
             self._cached_bytes += len(frame)

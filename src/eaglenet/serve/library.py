@@ -1,4 +1,4 @@
-"""The indexed files as a tree of folders, for browsing."""
+"""Tree of folders of the indexed files, for browsing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Order = Literal["newest", "oldest", "name", "longest"]
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Content of a folder: its subfolders with the number of files below, and its files."""
+class Listing:
+    """Content of a folder: its subfolders, with the number of files in each, and its files."""
 
     folders: list[tuple[str, int]]
     files: list[int]
-    """Positions in the table of files, in this folder and below, in order."""
+    """Indices of the files in this folder and below, in the requested order."""
 
 
 class Library:
@@ -41,30 +41,30 @@ class Library:
         contents, first, counts = np.unique(
             snapshot.content_ids[rows], return_index=True, return_counts=True
         )
-        is_known = np.isin(contents, files.ids)
-        numbers = order[np.searchsorted(files.ids[order], contents[is_known])]
+        has_file = np.isin(contents, files.ids)
+        numbers = order[np.searchsorted(files.ids[order], contents[has_file])]
         self.first_row: NDArray[np.int64] = np.full(len(files), -1, np.int64)
-        self.first_row[numbers] = rows[first[is_known]]
+        self.first_row[numbers] = rows[first[has_file]]
         self.clips = np.zeros(len(files), np.int64)
-        self.clips[numbers] = counts[is_known]
+        self.clips[numbers] = counts[has_file]
 
-    def shelf(self, folder: str, order: Order, name: str = "") -> Shelf:
-        """Return the content of a folder, named as in :func:`path_below_roots`; '' is the top.
+    def list_folder(self, folder: str, order: Order, name: str = "") -> Listing:
+        """List a folder, given as in :func:`path_below_roots`; ``""`` is the top.
 
-        With ``name``, the files of all folders whose path contains all of these words.
+        With ``name``: list the files of all folders whose path contains all words of it.
         """
         if name:
-            return Shelf([], self._find_by_name(name, order))
-        inside = folder.rstrip("/") + "/" if folder else ""
-        below: Counter[str] = Counter()
+            return Listing([], self._find_by_name(name, order))
+        prefix = folder.rstrip("/") + "/" if folder else ""
+        num_files: Counter[str] = Counter()
         files = []
         for number, folder_name in enumerate(self.folders):
-            if not self.clips[number] or not (folder_name + "/").startswith(inside):
+            if not self.clips[number] or not (folder_name + "/").startswith(prefix):
                 continue
             files.append(number)
-            rest = folder_name[len(inside) :]
-            if rest:
-                below[rest.split("/", 1)[0]] += 1
+            remaining_path = folder_name[len(prefix) :]
+            if remaining_path:
+                num_files[remaining_path.split("/", 1)[0]] += 1
         table = self.view.files
         if order == "name":
             files.sort(key=lambda number: (self.folders[number], self.names[number]))
@@ -73,16 +73,16 @@ class Library:
         else:
             sign = -1 if order == "newest" else 1
             files.sort(key=lambda number: sign * float(table.dates[number]))
-        return Shelf(sorted(below.items()), files)
+        return Listing(sorted(num_files.items()), files)
 
-    def _find_by_name(self, words: str, order: Order) -> list[int]:
-        """Return the positions of files whose path below the roots contains all of these words."""
-        terms = fold_accents(words).split()
+    def _find_by_name(self, name: str, order: Order) -> list[int]:
+        """Return the files whose path below the roots contains all words of ``name``."""
+        terms = fold_accents(name).split()
         if not terms:
             return []
         return [
             number
-            for number in self.shelf("", order).files
+            for number in self.list_folder("", order).files
             if all(word in self._folded_paths[number] for word in terms)
         ]
 

@@ -1,9 +1,9 @@
 """Limits per client and in total: rate, concurrency, size, time.
 
-While searches queue, the page, its files, thumbnails and the health check are still answered: they
-have no limit but the number of connections. A request that is refused because too many are in
-progress is answered after a pause, so that clients that try again at once do not keep the service
-busy with refusals.
+The page, its files, thumbnails and the health check are limited by the number of connections only,
+so that they are still answered while searches queue. A request that is refused because too many are
+in progress is answered after a pause, so that clients that retry at once do not keep the service
+busy.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from eaglenet.serve.settings import Settings
 
 Kind = Literal["search", "stream", "page", "other"]
 MAX_CLIENTS = 4096
-"""Clients whose budget is remembered; the least recently active one is forgotten first."""
+"""Clients whose budget is stored; the least recently active ones are removed first."""
 REFUSAL_SECONDS = 1.0
-"""Pause before a refusal; it takes no processor time."""
+"""Pause before a refusal."""
 
 _SEARCH = re.compile(r"/api/(search|similar)(/|$)")
 _STREAM = re.compile(r"/api/clips/[^/]+/(video|stream)$")
@@ -50,29 +50,29 @@ class TokenBuckets:
         self.clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def left(self, client: str) -> float:
-        """Return the requests that a client may send now."""
+    def remaining(self, client: str) -> float:
+        """Return the number of requests that a client may send now."""
         now = self.clock()
-        left, then = self._buckets.get(client, (self.burst, now))
-        return min(self.burst, left + (now - then) * self.rate)
+        budget, then = self._buckets.get(client, (self.burst, now))
+        return min(self.burst, budget + (now - then) * self.rate)
 
     def wait(self, client: str) -> float:
         """Return the seconds until a client may send a request; 0 if it may now."""
-        left = self.left(client)
-        return 0.0 if left >= 1 else (1 - left) / self.rate
+        budget = self.remaining(client)
+        return 0.0 if budget >= 1 else (1 - budget) / self.rate
 
     def take(self, client: str) -> float:
-        """Spend one request. Returns 0, or the seconds to wait if none is left."""
-        now, left, wait = self.clock(), self.left(client), self.wait(client)
+        """Spend one request. Return 0, or the seconds to wait if the budget is used up."""
+        now, budget, wait = self.clock(), self.remaining(client), self.wait(client)
         self._buckets.pop(client, None)
-        self._buckets[client] = (left - 1 if wait == 0 else left, now)
+        self._buckets[client] = (budget - 1 if wait == 0 else budget, now)
         while len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
         return wait
 
 
 def client_of(scope: Scope) -> str:
-    """Client key: IPv4 address, or IPv6 network of 64 bits, since a client has all of one."""
+    """Return the key of a client: its IPv4 address or its /64 IPv6 network."""
     client = scope.get("client")
     if not client:
         return "local"
@@ -88,7 +88,7 @@ def client_of(scope: Scope) -> str:
 
 
 class LimitMiddleware:
-    """Refuses requests above the limits before they do any work."""
+    """Middleware that refuses requests above the limits before they do any work."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: ServiceMetrics) -> None:
         self.app = app
@@ -182,13 +182,13 @@ class LimitMiddleware:
         async def receive_limited() -> Message:
             nonlocal num_bytes, is_whole
             try:
-                # After the body, only the end of the connection can arrive, at any time.
+                # After the body, only a disconnect can arrive, at any time.
                 async with asyncio.timeout(None if is_whole else self.settings.body_timeout):
                     message = await receive()
             except TimeoutError:
                 self.metrics.refused.labels("timeout").inc()
                 headers = {"Connection": "close"}
-                raise Problem(408, "the body did not arrive", headers=headers) from None
+                raise Problem(408, "the body did not arrive in time", headers=headers) from None
             is_whole = not message.get("more_body", False)
             num_bytes += len(message.get("body", b""))
             if num_bytes > limit:
@@ -206,14 +206,12 @@ class LimitMiddleware:
         return send_in_time
 
 
-# Connections: time for the headers of a request, and connections per client.
-
-OTHER_FILES = 256
-"""Descriptors kept for videos, uploads and the store."""
+RESERVED_DESCRIPTORS = 256
+"""File descriptors reserved for videos, uploads and the store."""
 
 
 class Connections:
-    """All open connections, oldest first."""
+    """Registry of the open connections, oldest first."""
 
     def __init__(self, limit: int, limit_per_client: int) -> None:
         self.limit = limit
@@ -222,7 +220,7 @@ class Connections:
         self._of_client: Counter[str] = Counter()
 
     def admit(self, connection: GuardedProtocol, client: str) -> bool:
-        """Admit a connection; if there are too many, an idle one is closed first."""
+        """Admit a connection, after closing an idle one if there are too many; False if refused."""
         if self._of_client[client] >= self.limit_per_client and not self._drop_idle(client):
             return False
         if len(self._open) >= self.limit and not self._drop_idle(None):
@@ -239,7 +237,7 @@ class Connections:
                 del self._of_client[client]
 
     def _drop_idle(self, client: str | None) -> bool:
-        """Close the oldest connection (of a client) without a request in progress."""
+        """Close the oldest idle connection of a client, or of any (None); False if none is idle."""
         for connection, owner in self._open.items():
             if client in (None, owner) and connection.is_idle:
                 self.forget(connection)
@@ -281,7 +279,7 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
         self._watch()
 
     def _watch(self) -> None:
-        """Start the clock while the client has to send headers, or a body that is not read."""
+        """Run the deadline while the client has to send headers, or a body that is not read."""
         is_waiting = self.conn.their_state is h11.IDLE or (
             self.conn.their_state is h11.SEND_BODY and self.is_idle
         )
@@ -297,8 +295,8 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
 
 
 def protocol_for(settings: Settings) -> type[GuardedProtocol]:
-    """Return a protocol class whose connections are counted together."""
-    limit = min(settings.max_connections, raise_descriptor_limit() - OTHER_FILES)
+    """Return a protocol class with a common registry for all its connections."""
+    limit = min(settings.max_connections, raise_descriptor_limit() - RESERVED_DESCRIPTORS)
 
     class Protocol(GuardedProtocol):
         registry = Connections(max(1, limit), settings.max_connections_per_client)

@@ -1,4 +1,4 @@
-"""Open the file of a clip safely, and send the requested range of it."""
+"""Files of clips: open them safely, and send the requested range."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from eaglenet.search.engine import Engine
 from eaglenet.serve.problems import Problem
 
 CHUNK = 256 * 1024
-SAME_TIME = 1e-5
-"""Seconds; the store keeps times as 64-bit floats, which are exact to less than a microsecond."""
-MAX_REMEMBERED = 1024
+MAX_TIME_DIFFERENCE = 1e-5
+"""Seconds by which equal modification times may differ, due to rounding to 64-bit floats."""
+MAX_CACHED_HASHES = 1024
 MAX_COMPARING = 16
 """Files that may wait to be compared with the indexed hash."""
 COMPARE_TIMEOUT = 2.0
-"""Seconds that a request waits for the comparison; then it gets 503."""
-LATER = {"Retry-After": "5"}
+"""Seconds that a request waits for the comparison, before it gets 503."""
+RETRY = {"Retry-After": "5"}
 _Version = tuple[int, int, int, int, int]
 
 TYPES = {
@@ -64,7 +64,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class OpenVideo:
-    """An indexed file, checked and opened. The receiver closes ``descriptor``."""
+    """Indexed file, checked and opened. The receiver must close ``descriptor``."""
 
     descriptor: int
     size: int
@@ -74,26 +74,26 @@ class OpenVideo:
 
 
 @dataclass(frozen=True)
-class _Doubt:
-    """An open file whose modification time differs: its bytes must be compared."""
+class _TouchedVideo:
+    """Open file with another modification time, so that its bytes must be compared."""
 
     video: OpenVideo
     status: os.stat_result
 
 
 class VideoFiles:
-    """Opens the file of a clip, and no other.
+    """Opener of the files of clips.
 
-    Clips are addressed by id, never by path. The stored path is resolved, must lie in the indexed
-    folders, and is opened component by component without following links, so nothing can be
-    swapped in between. The file must be regular and have the indexed size and time, or else the
-    indexed hash.
+    Clips are addressed by id, never by path. The stored path is resolved, must be inside the
+    indexed folders, and is opened component by component without following links, so that no
+    component can be replaced meanwhile. The file must be regular and have the indexed size and
+    modification time, or else the indexed hash.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._hashes: OrderedDict[_Version, Future[str]] = OrderedDict()
-        # A separate thread: comparing a film takes minutes and must not delay anything else.
+        # A separate thread, because comparing a long video may take minutes.
         self._comparing = ThreadPoolExecutor(1, thread_name_prefix="compare")
         self._is_open = True
 
@@ -102,25 +102,25 @@ class VideoFiles:
         self._comparing.shutdown(wait=True, cancel_futures=True)
 
     async def open(self, clip_id: str) -> OpenVideo:
-        """Open the file of a clip, or raise 409 or 410 if it changed or is gone."""
+        """Open the file of a clip; raise 409 if it has changed, 410 if it is missing."""
         candidates = await run_in_threadpool(self._find, clip_id)
         if isinstance(candidates, OpenVideo):
             return candidates
         try:
-            for doubt in candidates:
-                if await self._digest(doubt) == doubt.video.content:
-                    candidates.remove(doubt)
-                    return doubt.video
+            for candidate in candidates:
+                if await self._digest(candidate) == candidate.video.content:
+                    candidates.remove(candidate)
+                    return candidate.video
         finally:
-            for doubt in candidates:
-                os.close(doubt.video.descriptor)
+            for candidate in candidates:
+                os.close(candidate.video.descriptor)
         raise Problem(409, "the file has changed since it was indexed")
 
-    def _find(self, clip_id: str) -> OpenVideo | list[_Doubt]:
+    def _find(self, clip_id: str) -> OpenVideo | list[_TouchedVideo]:
         clip, files = self.engine.clip(clip_id)
         roots = _resolve_roots(self.engine.manifest.roots)
         size, modified = files.sizes[0], float(files.modified[0])
-        doubts: list[_Doubt] = []
+        candidates: list[_TouchedVideo] = []
         has_changed = False
         for path in files.paths[0]:
             descriptor = _open_inside(path, roots)
@@ -132,35 +132,37 @@ class VideoFiles:
             if size != status.st_size:
                 os.close(descriptor)
                 has_changed = True
-            elif abs(status.st_mtime_ns / 1e9 - modified) >= SAME_TIME:
-                doubts.append(_Doubt(video, status))
+            elif abs(status.st_mtime_ns / 1e9 - modified) >= MAX_TIME_DIFFERENCE:
+                candidates.append(_TouchedVideo(video, status))
             else:
-                for doubt in doubts:
-                    os.close(doubt.video.descriptor)
+                for candidate in candidates:
+                    os.close(candidate.video.descriptor)
                 return video
-        if has_changed and not doubts:
+        if has_changed and not candidates:
             raise Problem(409, "the file has changed since it was indexed")
-        if not doubts:
+        if not candidates:
             raise Problem(410, "the file is no longer in the indexed folders")
-        return doubts
+        return candidates
 
-    async def _digest(self, doubt: _Doubt) -> str:
-        """Hash of an open file, remembered while the file stays as it is."""
-        status = doubt.status
+    async def _digest(self, candidate: _TouchedVideo) -> str:
+        """Return the hash of an open file, from the cache if the file has not changed."""
+        status = candidate.status
         key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         if key not in self._hashes:
             if sum(not each.done() for each in self._hashes.values()) >= MAX_COMPARING:
-                raise Problem(503, "too many files are being compared", headers=LATER)
-            copy = os.dup(doubt.video.descriptor)
+                raise Problem(503, "too many files are being compared", headers=RETRY)
+            copy = os.dup(candidate.video.descriptor)
             self._hashes[key] = self._comparing.submit(self._compare, copy)
-            if len(self._hashes) > MAX_REMEMBERED:
+            if len(self._hashes) > MAX_CACHED_HASHES:
                 self._hashes.popitem(last=False)
         digest = asyncio.wrap_future(self._hashes[key])
         try:
             return await asyncio.wait_for(asyncio.shield(digest), COMPARE_TIMEOUT)
         except TimeoutError:
-            message = "the modification time changed since indexing; the content is being compared"
-            raise Problem(503, message, code="comparing", headers=LATER) from None
+            message = (
+                "the modification time has changed since indexing; the content is being compared"
+            )
+            raise Problem(503, message, code="comparing", headers=RETRY) from None
         except OSError as error:
             self._hashes.pop(key, None)
             raise Problem(410, "the file cannot be read") from error
@@ -183,7 +185,7 @@ def content_digest(stream: IO[bytes], is_open: Callable[[], bool]) -> str:
 def _resolve_roots(roots: Sequence[str]) -> list[str]:
     """Return the real paths of the outermost roots.
 
-    Inner roots are reached through outer ones, in which someone might replace them by a link.
+    Inner roots are left out, because a link inside an outer root could replace them.
     """
     outermost = [root for root in roots if not any(is_below(root, other) for other in roots)]
     return [os.path.realpath(root) for root in outermost]
@@ -207,9 +209,9 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,19})\s*-\s*(\d{0,19})\s*", re.IGNORECASE
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """Return the first byte and the one after the last; None for the whole file.
+    """Return the first byte and the byte after the last; None for the whole file.
 
-    Anything but a single byte range is ignored (RFC 9110); one outside the file is refused.
+    Anything but a single byte range is ignored (RFC 9110); a range outside the file raises 416.
 
     >>> parse_range("bytes=2-", 10), parse_range("bytes=-3", 10), parse_range("lines=1-2", 10)
     ((2, 10), (7, 10), None)
@@ -237,7 +239,7 @@ def video_response(video: OpenVideo, headers: Headers, method: str) -> Response:
     """Return the response for an open file; it closes the descriptor."""
     try:
         tag = f'"{video.content}"'
-        fixed = {
+        response_headers = {
             "Accept-Ranges": "bytes",
             "ETag": tag,
             "Cache-Control": "private, no-cache",
@@ -246,18 +248,18 @@ def video_response(video: OpenVideo, headers: Headers, method: str) -> Response:
         tags = headers.get("if-none-match", "").split(",")
         if tag in (name.strip().removeprefix("W/") for name in tags):
             os.close(video.descriptor)
-            return Response(status_code=304, headers=fixed)
+            return Response(status_code=304, headers=response_headers)
         range_header = headers.get("range")
         if "if-range" in headers and headers["if-range"].strip() != tag:
             range_header = None
         span = parse_range(range_header, video.size)
         start, end = span or (0, video.size)
-        fixed["Content-Length"] = str(end - start)
+        response_headers["Content-Length"] = str(end - start)
         if span is not None:
-            fixed["Content-Range"] = f"bytes {start}-{end - 1}/{video.size}"
+            response_headers["Content-Range"] = f"bytes {start}-{end - 1}/{video.size}"
         if method == "HEAD":
             end = start
-        return _FileResponse(video, start, end, 200 if span is None else 206, fixed)
+        return _FileResponse(video, start, end, 200 if span is None else 206, response_headers)
     except Problem:
         os.close(video.descriptor)
         raise
@@ -275,7 +277,7 @@ class _FileResponse(StreamingResponse):
             size = min(CHUNK, end - start)
             chunk = await anyio.to_thread.run_sync(read_at, self.video.descriptor, size, start)
             if not chunk:
-                raise OSError("the file became shorter while it was sent")
+                raise OSError("the file was truncated while it was sent")
             start += len(chunk)
             yield chunk
 

@@ -1,4 +1,4 @@
-"""Routes of the page, its login, health and metrics."""
+"""Routes of the page, the login, the health check and metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES = {
     for path in PAGE.iterdir()
     if (suffix := PurePath(path.name).suffix) in SUFFIXES
 }
-"""The only files under ``/static``, with their types."""
+"""Files under ``/static``, with their media types."""
 
 HTML = "text/html; charset=utf-8"
 WRONG_TOKEN = b'<p class="wrong" role="alert">That is not the token of this service.</p>'
@@ -85,7 +85,7 @@ async def icon(request: Request) -> Response:
 
 @router.get("/health", tags=["service"], responses=error_responses(403, 421, 500))
 async def health() -> HealthBody:
-    """Report that the service is alive."""
+    """Report that the service is running."""
     return HealthBody(status="ok")
 
 
@@ -99,7 +99,7 @@ async def health() -> HealthBody:
     },
 )
 async def metrics(request: Request) -> Response:
-    """Return the metrics in the text format of Prometheus."""
+    """Return metrics in the Prometheus text format."""
     state = state_of(request)
     clips = await run_in_threadpool(lambda: len(state.engine.snapshot))
     state.metrics.clips.set(clips)

@@ -1,4 +1,4 @@
-"""Error responses: one JSON shape for all, with a hint on what to do."""
+"""Error responses in one JSON format, with a hint what to do."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CODES: Mapping[int, tuple[str, str]] = {
 
 
 class Problem(HTTPException):
-    """Error response; without ``code`` or ``hint`` it takes those of the status."""
+    """Exception that becomes an error response; ``code`` and ``hint`` default by status."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ def error_response(
     hint: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    usual_code, usual_hint = CODES.get(status, (f"http_{status}", "see /openapi.json"))
-    content = {"code": code or usual_code, "message": message, "hint": hint or usual_hint}
+    default_code, default_hint = CODES.get(status, (f"http_{status}", "see /openapi.json"))
+    content = {"code": code or default_code, "message": message, "hint": hint or default_hint}
     return JSONResponse({"error": content}, status, headers)
 
 
@@ -97,10 +97,10 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Give every error of ``app`` the shape of :class:`ErrorBody`."""
+    """Return every error of ``app`` as an :class:`ErrorBody`."""
     app.exception_handler(HTTPException)(_http_problem)
     app.exception_handler(RequestValidationError)(_invalid_request)
-    app.exception_handler(EagleNetError)(_own_error)
+    app.exception_handler(EagleNetError)(_eaglenet_error)
     app.exception_handler(ObjectError)(_unreachable)
 
 
@@ -111,7 +111,7 @@ async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
     message = {404: "no such address"}.get(error.status_code, HTTPStatus(error.status_code).phrase)
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        # The router names the methods of the first route only; an address may have several.
+        # The router lists the methods of the first matching route only.
         matching = (
             route
             for route in request.app.state.routes
@@ -122,16 +122,16 @@ async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
 
 
 async def _invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-    """Name the invalid fields; values are not repeated, because they may be anything."""
-    parts = []
+    """List the invalid fields, without their values."""
+    messages = []
     for problem in error.errors()[:5]:
-        field = ".".join(str(part) for part in problem["loc"])[:100]
-        parts.append(f"{field}: {problem['msg']}"[:300])
-    # Names of unknown fields are the client's and may hold what UTF-8 cannot.
-    message = "; ".join(parts).encode("utf-8", "replace").decode("utf-8")
+        field = ".".join(str(name) for name in problem["loc"])[:100]
+        messages.append(f"{field}: {problem['msg']}"[:300])
+    # Names of unknown fields may contain lone surrogates.
+    message = "; ".join(messages).encode("utf-8", "replace").decode("utf-8")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/x-www-form-urlencoded" and error.errors()[0]["loc"] == ("body",):
-        # The default content type of `curl -d`.
+        # The default of `curl -d`.
         hint = "send the body as JSON, with the header Content-Type: application/json"
         return error_response(422, message, hint=hint)
     if any(problem["type"] == "extra_forbidden" for problem in error.errors()):
@@ -141,7 +141,7 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> J
 
 
 def _known_fields(request: Request) -> list[str]:
-    """Names of the parameters of an address, or of the fields of its JSON body."""
+    """Return the names of the parameters of a path, or of the fields of its JSON body."""
     document = request.app.openapi()
     path = getattr(request.scope.get("route"), "path", "")
     operation = document["paths"].get(path, {}).get(request.method.lower(), {})
@@ -152,7 +152,7 @@ def _known_fields(request: Request) -> list[str]:
     return sorted([*fields, *(each["name"] for each in parameters if each["in"] == "query")])
 
 
-async def _own_error(request: Request, error: EagleNetError) -> JSONResponse:
+async def _eaglenet_error(request: Request, error: EagleNetError) -> JSONResponse:
     message = str(error).encode("utf-8", "replace").decode("utf-8")
     if isinstance(error, UsageError | VideoDecodeError):
         return error_response(400, message)
@@ -173,6 +173,6 @@ async def _unreachable(request: Request, error: Exception) -> JSONResponse:
         503,
         "the store cannot be reached: its storage, or every shard, does not answer",
         code="unreachable",
-        hint="try again later; the log of the service names what does not answer",
+        hint="try again later; see the log of the service for what does not answer",
         headers={"Retry-After": "5"},
     )

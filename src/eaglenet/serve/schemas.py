@@ -25,8 +25,8 @@ from eaglenet.serve.settings import (
     SHORTLIST,
 )
 
-# Control characters and spaces, listed because regular expression dialects disagree on what else
-# is a space. Queries of other invisible characters find nothing.
+# At least one character that is neither a control character nor a space. They are listed because
+# dialects of regular expressions differ in what else is a space.
 QueryText = Annotated[
     str,
     StringConstraints(
@@ -43,7 +43,7 @@ Distance = Annotated[
 Score = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
 ExportFormat = Literal["csv", "edl", "fcpxml", "xml", "otio", "m3u8", "srt"]
 MAX_EXPORTED = 200
-"""Moments in one timeline."""
+"""Moments per timeline."""
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -76,21 +76,21 @@ class SearchParameters(BaseModel):
     )
     after: Date | None = Field(
         None,
-        description="Only recordings since; by the modification time of files that do not say when "
-        "they were recorded",
+        description="Only recordings since this date; the modification time counts for files "
+        "without a recording date",
     )
-    before: Date | None = Field(None, description="Only recordings before")
+    before: Date | None = Field(None, description="Only recordings before this date")
     near: FilterText | None = Field(
         None,
-        description="Only recordings near '48.1,11.6', degrees north and east, or near a town if "
-        "the service has a table of towns",
+        description="Only recordings near '48.1,11.6' (degrees north and east), or near a town if "
+        "the service has a table of places",
     )
     within: Distance | None = Field(
         None, description="Distance for 'near': 5km, 800m or 3mi; 10 km by default"
     )
     camera: FilterText | None = Field(None, description="Part of the make and model of the camera")
-    min_duration: Seconds | None = Field(None, description="Seconds, of the file")
-    max_duration: Seconds | None = Field(None, description="Seconds, of the file")
+    min_duration: Seconds | None = Field(None, description="Duration of the file in seconds")
+    max_duration: Seconds | None = Field(None, description="Duration of the file in seconds")
     tag: list[FilterText] = Field(
         default_factory=list, max_length=MAX_TAGS, description="Only files with all these tags"
     )
@@ -100,7 +100,7 @@ class SearchParameters(BaseModel):
     )
 
     def options(self) -> SearchOptions:
-        """Options of the engine; reads the table of towns if ``near`` is a name."""
+        """Return the options of the engine; reads the table of places if ``near`` is a name."""
         try:
             near = None if self.near is None else find_place(self.near)
         except UsageError as error:
@@ -130,9 +130,7 @@ class TextParameters(SearchParameters):
         max_length=len(MODALITIES),
         description="Modalities to search; by default all, in one ranking",
     )
-    literal: bool = Field(
-        False, description="Take texts as they are: read no dates and no operators in them"
-    )
+    literal: bool = Field(False, description="Ignore dates and operators in texts")
     min_confidence: float = Field(
         0.0, ge=0, le=1, description="Only results that are right with at least this probability"
     )
@@ -151,19 +149,25 @@ class QueryParameters(TextParameters):
 
 
 class SeveralQueries(TextParameters):
-    """JSON body; numbers and booleans in strings are refused."""
+    """JSON body with several queries; numbers and booleans in strings are refused."""
 
     queries: list[QueryText] = Field(min_length=1, max_length=MAX_QUERIES)
     k: Annotated[int, BeforeValidator(_json_number)] = Field(
         24, ge=1, le=MAX_RESULTS, description="Number of results"
     )
-    min_duration: Annotated[Seconds, Strict()] | None = Field(None, description="Seconds")
-    max_duration: Annotated[Seconds, Strict()] | None = Field(None, description="Seconds")
+    min_duration: Annotated[Seconds, Strict()] | None = Field(
+        None, description="Duration of the file in seconds"
+    )
+    max_duration: Annotated[Seconds, Strict()] | None = Field(
+        None, description="Duration of the file in seconds"
+    )
     group: Annotated[bool, Strict()] = Field(False, description="One result per file")
     keep_duplicates: Annotated[bool, Strict()] = Field(
         False, description="Also return repeated moments and near copies of files"
     )
-    literal: Annotated[bool, Strict()] = Field(False, description="Take texts as they are")
+    literal: Annotated[bool, Strict()] = Field(
+        False, description="Ignore dates and operators in texts"
+    )
     min_confidence: Annotated[float, Strict()] = Field(
         0.0, ge=0, le=1, description="Only results that are right with at least this probability"
     )
@@ -175,7 +179,7 @@ class FrameParameters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     side: Literal["640", "1600"] = Field(
-        "640", description="Longer side in pixels, if the file has it"
+        "640", description="Longer side in pixels; never larger than in the file"
     )
 
 
@@ -184,7 +188,9 @@ class StreamParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    start: Seconds = Field(0.0, description="Second of the file to begin at, or a little before")
+    start: Seconds = Field(
+        0.0, description="Second of the file to begin at; the stream may begin slightly earlier"
+    )
 
 
 class MomentBody(BaseModel):
@@ -196,19 +202,19 @@ class MomentBody(BaseModel):
 
 
 class TranscriptBody(BaseModel):
-    """A transcript line that matches the query."""
+    """Transcript line that matches the query."""
 
     text: str
     start: float = Field(description="Seconds in the file")
     end: float
-    kind: TranscriptKind = Field(description="Where it comes from")
+    kind: TranscriptKind = Field(description="Source of the line")
     language: str = Field(description="Language tag of its source; may be empty")
     highlights: list[tuple[int, int]] = Field(
         description="Character ranges of the matches in 'text', end not included; "
         "characters are Unicode code points"
     )
     by_meaning: bool = Field(
-        description="True if it means something similar in other words; 'text' may be several lines"
+        description="True if it matches by meaning; 'text' may then be several lines"
     )
 
 
@@ -223,13 +229,15 @@ class StepBody(BaseModel):
 
 
 class RecordingBody(BaseModel):
-    """Recording metadata of a file, and what of the file cannot be read."""
+    """Recording metadata of a file, and its damage."""
 
     recorded: float | None = Field(default=None, description="Seconds since 1970; null if unknown")
     latitude: float | None = Field(default=None, description="Degrees north; null if unknown")
     longitude: float | None = Field(default=None, description="Degrees east; null if unknown")
     camera: str = Field(default="", description="Make and model; empty if unknown")
-    damage: str = Field(default="", description="What cannot be read; empty for a whole file")
+    damage: str = Field(
+        default="", description="Parts that cannot be read; empty if the file is intact"
+    )
 
 
 class HitBody(RecordingBody):
@@ -237,10 +245,10 @@ class HitBody(RecordingBody):
     clip_id: str
     name: str = Field(description="Name of the file")
     path: str
-    score: float = Field(description="Orders the hits of one query; no probability")
+    score: float = Field(description="Orders the hits of one query; not a probability")
     coarse_score: float = Field(description="Cosine that put the clip on the shortlist")
     judge_score: int | None = Field(
-        default=None, description="0 to 10 by the service's judge; null if it did not rate this"
+        default=None, description="Rating of the judge, 0 to 10; null if it did not rate the hit"
     )
     confidence: float | None = Field(
         default=None, description="Probability that the hit is right; null if not measured"
@@ -249,10 +257,10 @@ class HitBody(RecordingBody):
     moment: MomentBody
     duration: float = Field(description="Seconds of the whole file; 0 for an image")
     from_keyframes: bool = Field(
-        default=False, description="Whether the clip was indexed from keyframes only so far"
+        default=False, description="True if the clip was indexed from keyframes only so far"
     )
     tags: list[str]
-    more: list[str] = Field(description="If grouped: ids of the file's other clips")
+    more: list[str] = Field(description="With 'group': ids of the other clips of the file")
     copies: list[str] = Field(description="Paths of near copies that this hit stands for")
     matched_in: list[Modality] = Field(description="Modalities that matched, best first")
     transcript: list[TranscriptBody] = Field(description="Matching transcript lines, best first")
@@ -267,12 +275,9 @@ class HitsBody(BaseModel):
     query: str
     hits: list[HitBody]
     note: str = Field(
-        default="",
-        description="Filters that exclude everything, or why the judge did not rate all results",
+        default="", description="Why there are no hits, or why the judge did not rate all of them"
     )
-    notice: str = Field(
-        default="", description="How the text was understood, if not as it is written: its date"
-    )
+    notice: str = Field(default="", description="Interpretation of a date in the text")
     language_hint: str = Field(
         default="", description="Advice if the text is in a language that the model does not know"
     )
@@ -283,25 +288,22 @@ ExactCount = Annotated[
 ]
 
 
-MissingParts = Annotated[
+MissingShards = Annotated[
     list[str],
-    Field(
-        default_factory=list,
-        description="Shards that did not answer; empty on one machine",
-    ),
+    Field(default_factory=list, description="Shards that did not answer; empty on one machine"),
 ]
 
 
 class SearchBody(HitsBody):
     shortlist: ExactCount
-    missing: MissingParts
+    missing: MissingShards
     milliseconds: float
 
 
 class SeveralBody(BaseModel):
     results: list[HitsBody]
     shortlist: ExactCount
-    missing: MissingParts
+    missing: MissingShards
     milliseconds: float
 
 
@@ -321,7 +323,7 @@ class ClipBody(RecordingBody):
 
 
 class SelectedMoment(BaseModel):
-    """A moment of an earlier response."""
+    """Moment of an earlier response."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -333,7 +335,7 @@ class SelectedMoment(BaseModel):
 
 
 class ExportParameters(BaseModel):
-    """Moments to write as a timeline, in this order."""
+    """Moments to export as a timeline, in this order."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -350,12 +352,12 @@ class InfoBody(BaseModel):
     transcript_lines: int
     model: str
     method: str
-    index: str = Field(description="How shortlists are made: exact scan or codes")
+    index: str = Field(description="Method of making shortlists: exact scan or codes")
     tags: list[str]
     version: str = Field(description="Version of eaglenet")
-    languages: str = Field(description="Languages of the model; empty if not known")
-    confidence_measured: bool = Field(description="Whether hits of texts have a confidence")
-    uploads: bool = Field(description="Uploads of images and videos are allowed")
+    languages: str = Field(description="Languages of the model; empty if unknown")
+    confidence_measured: bool = Field(description="True if hits of texts have a confidence")
+    uploads: bool = Field(description="True if images and videos can be uploaded")
 
 
 class FilesParameters(BaseModel):
@@ -378,7 +380,7 @@ class FilesParameters(BaseModel):
 
 class FolderBody(BaseModel):
     name: str
-    folder: str = Field(description="Value of 'folder' that lists it")
+    folder: str = Field(description="Value of the parameter 'folder' that lists it")
     files: int = Field(description="Number of files in it and below")
 
 
@@ -415,7 +417,7 @@ class TimelineBody(BaseModel):
     name: str
     duration: float
     clips: list[SpanBody] = Field(
-        description="In order of time; an even sample if there are very many"
+        description="In order of time; an even sample if there are more than 1,000"
     )
 
 

@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 COOKIE = "eaglenet_session"
 LOCAL_HOST = re.compile(r"(localhost\.?|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 MAX_HEADERS, MAX_HEADER_BYTES = 100, 32 * 1024
-SINGLE = (b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"origin")
+SINGLE_HEADERS = (
+    *(b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"origin"),
+)
 """Headers that are ambiguous if they occur twice."""
 OPEN_PATHS = frozenset({"/", "/health", "/login", "/favicon.ico"})
 """Paths that need no token; ``/`` shows the login page."""
@@ -50,44 +52,41 @@ HEADERS = {
 
 
 class TokenCheck:
-    """Compares tokens in constant time and slows down guessing.
+    """Check of tokens, in constant time and with a limit on guesses.
 
-    A client without guesses left is refused whatever it sends, so it does not learn which token
-    was right. Browsers get a cookie of random bits instead of the token. It cannot be guessed, so
-    a logged-in client is not slowed down by others behind the same address. Instances behind one
+    A client that exceeds the limit is refused whatever it sends, so that it cannot learn which
+    token is right. Browsers get a cookie of random bits instead of the token. It cannot be guessed,
+    so a logged-in client is not slowed down by others with the same address. Instances behind one
     load balancer share these bits (``session``).
     """
 
     def __init__(
-        self,
-        token: str,
-        session: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, token: str, session: str | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._token = token.encode()
         self.session = session or secrets.token_urlsafe(32)
         self._guesses = TokenBuckets(GUESSES_PER_SECOND, GUESS_BURST, clock)
-        self._latest: OrderedDict[str, bytes] = OrderedDict()
+        self._last_digests: OrderedDict[str, bytes] = OrderedDict()
 
     def seconds_to_wait(self, client: str, token: str, right: str | None = None) -> float | None:
         """Return None if ``token`` is right (or equals ``right``), else the seconds to wait.
 
-        Repeating the same wrong token is not a new guess: a page with an old cookie requests
+        Repeating a wrong token is not a new guess, because a page with an old cookie requests
         hundreds of thumbnails.
         """
-        encoded = token.encode("utf-8", "surrogateescape")
+        token_bytes = token.encode("utf-8", "surrogateescape")
         wait = self._guesses.wait(client)
         if wait:
             return wait
-        if hmac.compare_digest(encoded, self._token if right is None else right.encode()):
+        if hmac.compare_digest(token_bytes, self._token if right is None else right.encode()):
             return None
-        digest = hashlib.sha256(encoded).digest()
-        if self._latest.get(client) != digest:
+        digest = hashlib.sha256(token_bytes).digest()
+        if self._last_digests.get(client) != digest:
             self._guesses.take(client)
-            self._latest[client] = digest
-            self._latest.move_to_end(client)
-            if len(self._latest) > MAX_CLIENTS:
-                self._latest.popitem(last=False)
+            self._last_digests[client] = digest
+            self._last_digests.move_to_end(client)
+            if len(self._last_digests) > MAX_CLIENTS:
+                self._last_digests.popitem(last=False)
         return 0.0
 
     def check(self, headers: Headers, client: str) -> bool:
@@ -153,14 +152,14 @@ def framing_problem(scope: Scope) -> tuple[int, str] | None:
         return 431, f"headers of more than {MAX_HEADER_BYTES} bytes"
     if b"transfer-encoding" in names and b"content-length" in names:
         return 400, "a body has Content-Length or Transfer-Encoding, not both"
-    repeated = next((name for name in SINGLE if names.count(name) > 1), None)
+    repeated = next((name for name in SINGLE_HEADERS if names.count(name) > 1), None)
     if repeated is not None:
         return 400, f"the header {repeated.decode()} is repeated"
     return None
 
 
 class GuardMiddleware:
-    """Refuses requests from other sites, for other hosts, and without the token.
+    """Middleware that refuses requests from other sites, for other hosts, or without the token.
 
     A page on another site can make a browser send requests to this machine. It cannot read the
     responses unless its own name resolves here (DNS rebinding), which the Host header reveals.
@@ -228,13 +227,13 @@ class ObserveMiddleware:
             await self.app(scope, receive, send_with_headers)
         except Exception:
             if status:
-                raise  # Too late for a response: the connection is closed.
+                raise  # Too late for an error response; close the connection.
             logger.exception("%s failed", scope["path"])
             response = error_response(500, "internal error")
             await response(scope, receive, send_with_headers)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            # Invented methods must not fill the registry.
+            # Unknown methods share one label, so that they cannot fill the registry.
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
             self.metrics.requests.labels(method, route, str(status or 499)).inc()
             self.metrics.seconds.labels(route).observe(time.perf_counter() - start)

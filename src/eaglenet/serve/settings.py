@@ -1,4 +1,4 @@
-"""Limits of the service, its token, and the addresses it may listen on."""
+"""Settings of the service: limits, token and session."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ MAX_QUERIES = 32
 MAX_NEGATIVES = 8
 MAX_TAGS = 16
 MAX_FILTER_CHARACTERS = 300
-SHORTEST_SESSION = 32
+MIN_SESSION_CHARACTERS = 32
 SHORTLIST = 100
 """Clips that are ranked exactly, unless more results are requested."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of one service. Times are in seconds, rates in requests per second and client."""
+    """Settings of one service. Times are in seconds, rates in requests per second and client."""
 
     token: str | None = None
     """If set, required for every request except the health check."""
     session: str | None = None
-    """Random text of the browsers' cookie; the same in all instances behind one load balancer.
-    None: each process makes its own."""
+    """Random text of the cookie; must be equal in all instances behind one load balancer.
+    None: each process generates its own."""
     local: bool = True
-    """Listens on this machine only: other Host headers are refused."""
+    """The service listens on this machine only; other Host headers are refused."""
     max_body_bytes: int = 256 * 1024
     search_rate: float = 100.0
     media_rate: float = 400.0
-    """Thumbnails and ranges of videos: a page of results requests hundreds at once."""
+    """Rate for thumbnails and ranges of videos; a page of results requests hundreds at once."""
     burst_seconds: float = 2.0
-    """Burst: a client may use this many seconds of its rate at once."""
+    """Seconds of its rate that a client may use at once."""
     max_searches: int = 256
     """Requests that may wait for the engine or use it; others are refused."""
     max_streams: int = 64
     max_streams_per_client: int = 24
-    """Less than ``max_streams``, so that slow clients cannot block all others."""
+    """Less than ``max_streams``, so that one client cannot block all others."""
     max_conversions: int = 2
     """Simultaneous conversions of videos; each uses one core."""
     max_other: int = 64
     max_connections: int = 1024
     max_connections_per_client: int = 256
     header_timeout: float = 10.0
-    """Until all headers of a request have arrived."""
+    """Time until all headers of a request must have arrived."""
     body_timeout: float = 10.0
-    """Between two chunks of a body."""
+    """Time between two chunks of a body."""
     timeout: float = 30.0
     stall_timeout: float = 120.0
-    """Close downloads that stall this long."""
+    """Time after which a stalled download is closed."""
     workers: int = 1
-    """Threads that search; on a CPU, one per core gives the highest throughput."""
+    """Threads that search; on a CPU, one per core has the highest throughput."""
     batch_window: float = 0.003
     max_batch: int = 8
-    """Queries per batch; larger batches delay queries more than they save."""
+    """Queries per batch; larger batches cost more latency than they save."""
     allow_uploads: bool = False
     max_upload_bytes: int = 64 * 2**20
     agents: bool = False
@@ -69,7 +69,7 @@ class Settings:
     save_folder: Path | None = None
     """Folder into which assistants may save clips."""
     judge: str | None = None
-    """Address of the chat server that orders the first hits; set here alone, never by a request."""
+    """Address of the chat server that rates the first hits; requests cannot set it."""
 
     def __post_init__(self) -> None:
         if self.token is not None:
@@ -80,13 +80,13 @@ class Settings:
             ChatServer(self.judge)  # Refuses a wrong address before anything is served.
         if not self.local and self.token is None:
             raise UsageError(
-                "anyone who can reach this machine could watch the indexed videos: set a "
+                "anyone who can reach this machine could watch the indexed videos; set a "
                 "token in EAGLENET_TOKEN or with --token-file FILE, or listen on 127.0.0.1"
             )
 
 
 def check_token(token: str) -> None:
-    """Refuse a token that cannot be sent in a header."""
+    """Raise ``UsageError`` if a token cannot be sent in a header."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
             "the token must be visible ASCII characters without spaces; make one with: "
@@ -95,14 +95,14 @@ def check_token(token: str) -> None:
 
 
 def check_session(session: str) -> None:
-    """Refuse a text that could be guessed (guesses are not slowed down) or is invalid in a cookie.
+    """Raise ``UsageError`` if a text is invalid in a cookie, or too short to be unguessable.
 
     >>> check_session("0123456789-0123456789_0123456789-0123456789")
     """
-    if re.fullmatch(rf"[A-Za-z0-9_-]{{{SHORTEST_SESSION},}}", session) is None:
+    if re.fullmatch(rf"[A-Za-z0-9_-]{{{MIN_SESSION_CHARACTERS},}}", session) is None:
         raise UsageError(
-            f"EAGLENET_SESSION must be {SHORTEST_SESSION} or more random letters, digits, - or _; "
-            "make it with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            f"EAGLENET_SESSION must be {MIN_SESSION_CHARACTERS} or more random letters, digits, - "
+            "or _; make it with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
 
 
@@ -118,6 +118,6 @@ def is_local_host(host: str) -> bool:
         raise UsageError(
             f"--host {host!r} is not an address of this machine; use 127.0.0.1, or 0.0.0.0 for all"
         ) from None
-    # A scoped IPv6 address carries its interface after a percent sign.
+    # A scoped IPv6 address has its interface after a percent sign.
     addresses = [str(entry[4][0]).split("%")[0] for entry in entries]
     return all(ipaddress.ip_address(address).is_loopback for address in addresses)

@@ -29,7 +29,7 @@ from eaglenet.serve.upload_folder import UploadFolder
 
 @dataclass
 class State:
-    """One engine and the parts around it; the batcher exists while the app runs."""
+    """Engine and components of one service; the batcher exists while the app runs."""
 
     engine: Engine
     settings: Settings
@@ -46,7 +46,7 @@ class State:
 
     @classmethod
     def make(cls, engine: Engine, settings: Settings) -> State:
-        """State of a service that has not been started."""
+        """Make the state of a service that has not been started."""
         videos = VideoFiles(engine)
         return cls(
             engine=engine,
@@ -67,7 +67,7 @@ class State:
         return self._batcher
 
     def start(self) -> None:
-        """Create the batcher; needs a running event loop."""
+        """Create the batcher, the upload folder and the judge; needs a running event loop."""
         if self.settings.allow_uploads:
             self.uploads = UploadFolder(self.settings.timeout)
         if self.settings.judge is not None:
@@ -81,7 +81,7 @@ class State:
         )
 
     async def stop_decoding(self) -> None:
-        """End decoders of uploads and conversions of videos; their requests fail."""
+        """End all decoding and conversion of videos; their requests fail."""
         if self.uploads is not None:
             await run_in_threadpool(self.uploads.stop)
         await self.streams.close()
@@ -92,9 +92,7 @@ class State:
         if self._batcher is not None:
             await self._batcher.close()
             self._batcher = None
-        await self.streams.close()
-        await run_in_threadpool(self.frames.close)
-        await run_in_threadpool(self.exports.close)
+        await self.stop_decoding()
         self.videos.close()
         if self.judge is not None:
             self.judge.close()
@@ -107,42 +105,42 @@ def state_of(request: Request) -> State:
     return cast(State, request.app.state.service)
 
 
-SLOTS = 2
-"""Searches that are judged at once; a judge is far slower than the engine."""
-BUSY = "the judge is busy with other searches; this is the usual order"
+MAX_JUDGED = 2
+"""Simultaneous searches with a judge, which is far slower than the engine."""
+BUSY = "the judge is busy with other searches; hits keep their usual order"
 
 
 class ServiceJudge:
-    """Judges searches while it has time, and leaves the others as they are.
+    """Judge of a service, which rates as many searches as it has capacity for.
 
-    A slow judge delays neither the engine nor searches that it does not judge. The address is that
-    of the service's operator: no request can name another.
+    A slow judge delays neither the engine nor searches that it does not rate. Only the operator of
+    the service can set its address.
     """
 
     def __init__(self, engine: Engine, address: str, timeout: float) -> None:
-        """``timeout`` is that of a request; a judge gets half of it, a question a quarter."""
+        """``timeout`` is that of a request: half of it is the budget of the judge per search."""
         self.engine = engine
         self.judge = Judge(address, timeout=min(TIMEOUT, timeout / 4), budget=timeout / 2)
-        self._executor = ThreadPoolExecutor(SLOTS, thread_name_prefix="judge")
+        self._executor = ThreadPoolExecutor(MAX_JUDGED, thread_name_prefix="judge")
         self._num_running = 0
 
     async def rank(self, query: AnyQuery, hits: Sequence[Hit]) -> Judgement:
         """Order the first hits; see :meth:`Judge.rank`."""
-        if self._num_running >= SLOTS:
+        if self._num_running >= MAX_JUDGED:
             return Judgement(list(hits), BUSY)
         self._num_running += 1
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(
             self._executor, self.judge.rank, query, list(hits), self.engine
         )
-        # Not in a finally clause: the thread works on when a client hangs up.
+        # Not in a finally clause: the thread continues if the client disconnects.
         future.add_done_callback(self._release)
         return await asyncio.shield(future)
 
     def _release(self, future: asyncio.Future[Judgement]) -> None:
         self._num_running -= 1
         if not future.cancelled():
-            future.exception()  # Retrieved, also where nobody waits for it any more.
+            future.exception()  # Marks the exception as retrieved, even if nobody waits for it.
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Convert files that browsers cannot play, while they are being sent."""
+"""Conversion of files that browsers cannot play, on the fly."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from eaglenet.serve.problems import Problem
 MODULE = "eaglenet.video.streaming"
 MAX_LINE = 4096
 MAX_REASON = 300
-MAX_START = 1e9
-"""Seconds."""
+MAX_START = 1e9  # seconds
 RETRY = {"Retry-After": "5"}
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A process that writes an MP4, from second ``start`` of the file on."""
+    """Process that writes an MP4, beginning at second ``start`` of the file."""
 
     process: asyncio.subprocess.Process
     how: str
@@ -45,31 +44,31 @@ class Conversion:
 
 
 class Streams:
-    """Starts conversion processes, up to a limit, and ends each of them."""
+    """Conversion processes, up to a limit."""
 
     def __init__(self, limit: int, timeout: float) -> None:
         self.limit = limit
         self.timeout = timeout
-        self._running: set[asyncio.subprocess.Process] = set()
-        self._starting = 0
+        self._processes: set[asyncio.subprocess.Process] = set()
+        self._num_starting = 0
 
     async def begin(self, video: OpenVideo, start: float) -> Conversion:
-        """Start converting an open file; the process gets its descriptor, which is closed here."""
+        """Start converting an open file, and close its descriptor."""
         try:
-            if len(self._running) + self._starting >= self.limit:
+            if len(self._processes) + self._num_starting >= self.limit:
                 message = f"already converting {self.limit} videos, which is the limit"
                 raise Problem(503, message, headers=RETRY)
             # Counted before the first await, so that concurrent requests see it.
-            self._starting += 1
+            self._num_starting += 1
             try:
                 process = await self._start(video.descriptor, start)
-                self._running.add(process)
+                self._processes.add(process)
             finally:
-                self._starting -= 1
+                self._num_starting -= 1
         finally:
             os.close(video.descriptor)
         try:
-            return _conversion(process, await self._line(process))
+            return _make_conversion(process, await self._read_header(process))
         except BaseException:
             await self.end(process)
             raise
@@ -87,16 +86,16 @@ class Streams:
             **inheriting([handle]),
         )
 
-    async def _line(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
-        """Read the line before the MP4; the process may be hostile."""
+    async def _read_header(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        """Read and check the line before the MP4; the process is not trusted."""
         if process.stdout is None:
-            raise RuntimeError("a process without a pipe")
+            raise RuntimeError("the process has no output pipe")
         try:
             async with asyncio.timeout(self.timeout):
                 line = await process.stdout.readuntil(b"\n")
             values = parse_json(line[:MAX_LINE])
         except TimeoutError:
-            raise Problem(504, f"the video did not begin within {self.timeout:g} s") from None
+            raise Problem(504, f"the conversion did not start within {self.timeout:g} s") from None
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             raise _unplayable("the decoder crashed") from None
         if not isinstance(values, dict):
@@ -104,26 +103,25 @@ class Streams:
         return values
 
     async def end(self, process: asyncio.subprocess.Process) -> None:
-        """Kill a process, whatever it is doing."""
-        self._running.discard(process)
+        self._processes.discard(process)
         if process.returncode is None:
             # Not through Popen, which would reap the process before asyncio does.
             kill_process(process.pid)
         await process.wait()
 
     async def close(self) -> None:
-        for process in list(self._running):
+        for process in list(self._processes):
             await self.end(process)
 
     def answer(self, conversion: Conversion, method: str) -> Response:
-        """Return the response that sends the MP4; to HEAD only its headers."""
+        """Return the response with the MP4; without a body for HEAD."""
         return _StreamResponse(self, conversion, method == "HEAD")
 
 
 class _StreamResponse(StreamingResponse):
     def __init__(self, streams: Streams, conversion: Conversion, is_head: bool) -> None:
         self.streams, self.conversion = streams, conversion
-        content = _nothing() if is_head else self._chunks()
+        content = iter(()) if is_head else self._chunks()
         super().__init__(content, 200, conversion.headers, "video/mp4")
 
     async def _chunks(self) -> AsyncIterator[bytes]:
@@ -139,13 +137,7 @@ class _StreamResponse(StreamingResponse):
             await asyncio.shield(self.streams.end(self.conversion.process))
 
 
-async def _nothing() -> AsyncIterator[bytes]:
-    parts: tuple[bytes, ...] = ()
-    for part in parts:
-        yield part
-
-
-def _conversion(process: asyncio.subprocess.Process, values: dict[str, Any]) -> Conversion:
+def _make_conversion(process: asyncio.subprocess.Process, values: dict[str, Any]) -> Conversion:
     if "error" in values:
         raise _unplayable(str(values["error"])[:MAX_REASON])
     how, start = values.get("how"), values.get("start")

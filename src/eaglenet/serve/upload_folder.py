@@ -1,4 +1,4 @@
-"""Private folder for uploads, and the processes that decode them."""
+"""Temporary folder of uploads, and the processes that decode them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ RETRY = {"Retry-After": "5"}
 
 @dataclass(frozen=True)
 class Upload:
-    """A temporary file that is being received, and the process to decode it."""
+    """Temporary file of an upload, and the process that decodes it."""
 
     file: IO[bytes]
     path: str
     decoder: IsolatedProcess
 
     def decode(self, spec: FrameSpec, *, is_image: bool) -> DecodedVideo:
-        """Decode the received file; raises ``UsageError`` if that is not possible."""
+        """Decode the received file; raise ``UsageError`` if that is not possible."""
         shared_file = share_file(self.path)
         try:
             video: DecodedVideo = self.decoder(QueryRequest(self.path, spec, is_image), shared_file)
@@ -50,11 +50,11 @@ class Upload:
 
 
 class UploadFolder:
-    """Folder of one running service; folders of services that were killed are removed."""
+    """Upload folder of one running service; removes those of services that were killed."""
 
     def __init__(self, seconds: float, parent: Path | None = None) -> None:
         self.parent = parent or Path(tempfile.gettempdir())
-        _sweep(self.parent)
+        _remove_stale_folders(self.parent)
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
         self._lock = open_for_locking(self.folder / LOCK, mode=0o600)
         try_lock(self._lock)
@@ -62,28 +62,28 @@ class UploadFolder:
         self._decoders = [
             IsolatedProcess(decode_query, MEMORY, seconds, _check) for _ in range(MAX_UPLOADS)
         ]
-        self._free = list(self._decoders)
-        self._of_client: Counter[str] = Counter()
+        self._free_decoders = list(self._decoders)
+        self._num_of_client: Counter[str] = Counter()
 
     @contextmanager
     def receive(self, client: str = "") -> Iterator[Upload]:
-        """Yield a file to receive into and a decoder; the file is removed after the block."""
-        if not self._free or self._of_client[client] >= MAX_UPLOADS_PER_CLIENT:
+        """Yield a temporary file and a decoder; the file is removed after the block."""
+        if not self._free_decoders or self._num_of_client[client] >= MAX_UPLOADS_PER_CLIENT:
             raise Problem(503, "too many uploads at once", headers=RETRY)
-        # The last one used: its process is already running.
-        decoder = self._free.pop()
-        self._of_client[client] += 1
+        # The most recently used one: its process is already running.
+        decoder = self._free_decoders.pop()
+        self._num_of_client[client] += 1
         try:
             with tempfile.NamedTemporaryFile(dir=self.folder) as file:
                 yield Upload(file.file, file.name, decoder)
         finally:
-            self._free.append(decoder)
-            self._of_client[client] -= 1
-            if not self._of_client[client]:
-                del self._of_client[client]
+            self._free_decoders.append(decoder)
+            self._num_of_client[client] -= 1
+            if not self._num_of_client[client]:
+                del self._num_of_client[client]
 
     def stop(self) -> None:
-        """End all decoding at once; uploads in progress fail."""
+        """End all decoding immediately; uploads in progress fail."""
         self.is_stopping = True
         for decoder in self._decoders:
             decoder.close()
@@ -98,8 +98,8 @@ def _check(request: QueryRequest, video: DecodedVideo) -> None:
     check_frames(video, request.spec)
 
 
-def _sweep(parent: Path) -> None:
-    """Remove the folders of killed services, whose locks are free."""
+def _remove_stale_folders(parent: Path) -> None:
+    """Remove the folders of killed services: those whose lock is free."""
     for folder in parent.glob(f"{PREFIX}*"):
         try:
             if folder.is_symlink() or not is_own_file(folder.stat()):

@@ -1,4 +1,4 @@
-"""Search with an uploaded image or video. Refused unless the service allows it."""
+"""Search with an uploaded image or video, if the service allows uploads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter(
     prefix="/api/search", tags=["search"], responses=error_responses(*COMMON, 408, 413, 415)
 )
 refusals = APIRouter(prefix="/api/search", include_in_schema=False)
-"""Used instead of ``router`` if uploads are not allowed."""
+"""Replaces ``router`` if uploads are not allowed."""
 Parameters = Annotated[SearchParameters, Query()]
 
 
@@ -34,10 +34,10 @@ def _raw_body(media_type: str) -> dict[str, Any]:
 @refusals.post("/image")
 @refusals.post("/video")
 async def refuse() -> None:
-    """Refuse an upload and say how to allow it."""
+    """Refuse an upload, with a hint how to allow it."""
     raise Problem(
         403,
-        "searching with uploaded images and videos is switched off",
+        "search with uploaded images and videos is switched off",
         code="uploads_off",
         hint="start the service with --allow-uploads",
     )
@@ -45,18 +45,18 @@ async def refuse() -> None:
 
 @router.post("/image", openapi_extra=_raw_body("image/*"))
 async def search_image(request: Request, parameters: Parameters) -> SearchBody:
-    """Find moments that show what an image shows; the body is the image file itself."""
+    """Find moments that look like an image; the body is the image file."""
     return await _search(request, parameters, is_image=True)
 
 
 @router.post("/video", openapi_extra=_raw_body("video/*"))
 async def search_video(request: Request, parameters: Parameters) -> SearchBody:
-    """Find moments that look like a video; the body is the file itself."""
+    """Find moments that look like a video; the body is the video file."""
     return await _search(request, parameters, is_image=False)
 
 
 async def _search(request: Request, parameters: SearchParameters, *, is_image: bool) -> SearchBody:
-    """Receive, decode and search; each upload has a decoder process of its own."""
+    """Receive an upload, decode it in a separate process, and search with it."""
     start = time.perf_counter()
     state = state_of(request)
     options = await run_in_threadpool(parameters.options)

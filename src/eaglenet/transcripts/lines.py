@@ -19,7 +19,7 @@ MAX_SECONDS = 1e6
 
 @dataclass(frozen=True)
 class TranscriptLine:
-    """One line of a transcript: ``start`` and ``end`` in seconds; ``language`` empty if unknown."""
+    """Transcript line: ``start`` and ``end`` in seconds; ``language`` is empty if unknown."""
 
     start: float
     end: float
@@ -48,7 +48,7 @@ def clean_lines(lines: Iterable[TranscriptLine]) -> list[TranscriptLine]:
 
 
 def clean_text(text: str) -> str:
-    """Collapse white space; control characters and lone surrogates become spaces."""
+    """Collapse white space, and replace control characters and lone surrogates by spaces."""
     characters = (
         character if character.isprintable() or character in "\u200c\u200d" else " "
         for character in text[: 2 * MAX_CHARACTERS]
@@ -72,7 +72,7 @@ _SPACELESS = (
 
 @dataclass(frozen=True)
 class Term:
-    """A search term and its span of characters in the text."""
+    """Search term and its span of characters in the text."""
 
     text: str
     start: int
@@ -87,7 +87,7 @@ class Analysis:
     alternatives: tuple[Term, ...]
 
     def index_text(self) -> str:
-        """Space-separated terms for the full-text index."""
+        """Return the terms separated by spaces, for the full-text index."""
         return " ".join(term.text for term in (*self.terms, *self.alternatives))
 
 
@@ -109,7 +109,7 @@ def analyse(text: str) -> Analysis:
                 terms.append(Term(first.text + second.text, first.start, second.end))
             alternatives += run if len(run) > 1 else ()
             continue
-        word = "".join(part.text for part in run)[:MAX_TERM]
+        word = "".join(character.text for character in run)[:MAX_TERM]
         terms.append(Term(word, run[0].start, run[-1].end))
         if singular(word) != word:
             alternatives.append(Term(singular(word), run[0].start, run[-1].end))
@@ -134,7 +134,7 @@ def singular(word: str) -> str:
 
 
 def phrase_spans(terms: Sequence[Term], phrase: Sequence[str]) -> list[tuple[int, int]]:
-    """Character spans of a text in which the terms of a phrase follow each other."""
+    """Return the character spans in which the terms of a phrase follow each other."""
     size = len(phrase)
     return [
         (terms[first].start, terms[first + size - 1].end)
@@ -144,7 +144,7 @@ def phrase_spans(terms: Sequence[Term], phrase: Sequence[str]) -> list[tuple[int
 
 
 def _runs(text: str) -> Iterator[list[Term]]:
-    """Yield runs of letters and digits that form a word, one folded term per character."""
+    """Yield words as lists of folded characters, each with its position."""
     run: list[Term] = []
     for index, character in enumerate(text):
         if character in _APOSTROPHES and run:
@@ -165,11 +165,11 @@ def _runs(text: str) -> Iterator[list[Term]]:
 
 @lru_cache(maxsize=20_000)
 def _fold(character: str) -> str:
-    """Remove case, accents and width; empty for a character that is not part of a word."""
+    """Remove case, accents and width; empty if the character is not part of a word."""
     if not (character.isalnum() or _is_mark(character)):
         return ""
     decomposed = unicodedata.normalize("NFKD", character.casefold())
-    base = "".join(part for part in decomposed if not _is_within(ord(part), _IGNORED_MARKS))
+    base = "".join(mark for mark in decomposed if not _is_within(ord(mark), _IGNORED_MARKS))
     return "".join(unicodedata.normalize("NFC", base).split())
 
 
@@ -186,30 +186,30 @@ def _is_within(number: int, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(first <= number <= last for first, last in ranges)
 
 
-# Windows of lines, and their strength beside exact terms. The constants were chosen with
-# ``benchmarks/transcript_search.py``, on its ``chosen`` questions.
+# Windows of lines for search by meaning. The constants were chosen with
+# ``benchmarks/transcript_search.py``, on its ``chosen`` queries.
 
 WINDOW_WORDS = 32
-"""Words per window at most: about the longest sentence, and what text encoders read whole."""
+"""Most words per window: about the longest sentence, and within the limit of text encoders."""
 MAX_GAP = 4.0
-"""Seconds of silence that end a window: what follows is often about something else."""
+"""Seconds of silence that end a window, because the topic often changes."""
 OVERLAP = 0.5
-"""Share of a window's words that the next one has at most; a sentence up to that length is whole
-in one of them."""
+"""Largest fraction of the words of a window that the next one repeats, so that a sentence up to
+that length is complete in one of them."""
 FULL_COSINE = 0.8
-"""Cosine from which on a window means what the query means."""
+"""Cosine from which a window counts as equal in meaning to the query."""
 MEANING_WEIGHT = 0.75
-"""Strength of such a window, if it has no term of the query."""
+"""Strength of such a window if it contains no term of the query."""
 MIN_COSINE = 0.3
-"""Cosine below which a window has nothing to do with a query; few paraphrases have a lower one."""
+"""Cosine below which a window does not match a query; few paraphrases have a lower one."""
 CHANCE_COSINE, CHANCE_WINDOWS, CHANCE_RATE = 0.5, 160, 15.5
-"""One in ten captions of unrelated videos has a cosine above 0.5 with one of 160 lines of talk. The
-number of windows above a cosine c falls with exp(-15.5 c)."""
+"""One in ten captions of unrelated videos has a cosine above 0.5 with one of 160 lines of speech.
+The number of windows above a cosine c falls with exp(-15.5 c)."""
 
 
 @dataclass(frozen=True)
 class TranscriptWindow:
-    """Neighbouring transcript lines read as one text; ``first`` to ``last`` index the lines."""
+    """Consecutive transcript lines as one text; ``first`` and ``last`` are indices of lines."""
 
     start: float
     end: float
@@ -223,8 +223,8 @@ def make_windows(
 ) -> list[TranscriptWindow]:
     """Cut a transcript into windows of up to ``max_words`` that overlap by half.
 
-    A window has at least one line, ends before a pause of ``MAX_GAP`` seconds, and is no part of
-    another one.
+    A window has at least one line, ends before a pause of ``MAX_GAP`` seconds, and is not contained
+    in another one.
 
     >>> lines = [TranscriptLine(0, 1, "the keys"), TranscriptLine(1, 2, "are lost")]
     >>> [window.text for window in make_windows(lines)]
@@ -234,27 +234,27 @@ def make_windows(
     windows: list[TranscriptWindow] = []
     first = 0
     while first < len(lines):
-        last, words = first, counts[first]
+        last, num_words = first, counts[first]
         while last + 1 < len(lines):
             is_apart = lines[last + 1].start - lines[last].end > MAX_GAP
-            if is_apart or words + counts[last + 1] > max_words:
+            if is_apart or num_words + counts[last + 1] > max_words:
                 break
-            last, words = last + 1, words + counts[last + 1]
-        if windows and windows[-1].last == last:  # Part of the window before.
+            last, num_words = last + 1, num_words + counts[last + 1]
+        if windows and windows[-1].last == last:  # Contained in the previous window.
             first += 1
             continue
         text = " ".join(line.text for line in lines[first : last + 1])
         end = max(line.end for line in lines[first : last + 1])
         windows.append(TranscriptWindow(lines[first].start, end, text, first, last))
-        common = words
-        while first <= last and common > OVERLAP * words:
-            common -= counts[first]
+        num_common = num_words
+        while first <= last and num_common > OVERLAP * num_words:
+            num_common -= counts[first]
             first += 1
     return windows
 
 
 def meaning_strength(cosine: float) -> float:
-    """Strength of a window by its cosine, 0 to ``MEANING_WEIGHT``.
+    """Return the strength of a window by its cosine, 0 to ``MEANING_WEIGHT``.
 
     >>> meaning_strength(0.4), meaning_strength(0.1)
     (0.375, 0.0)
@@ -265,16 +265,16 @@ def meaning_strength(cosine: float) -> float:
 
 
 def hybrid_strength(exact: float, meaning: float) -> float:
-    """Strength by exact terms and by meaning together: 1 - (1 - exact)(1 - meaning).
+    """Combine the strengths by exact terms and by meaning: 1 - (1 - exact)(1 - meaning).
 
-    Where one of them is 0, the other decides; a window with all terms of the query comes before
-    one that only means the same.
+    If one of them is 0, the other decides. A window with all terms of the query ranks above one
+    that only matches by meaning.
     """
     return 1 - (1 - exact) * (1 - meaning)
 
 
 def chance_cosine(num_windows: int) -> float:
-    """Cosine that the nearest of so many windows rarely reaches if it has another meaning.
+    """Return the cosine that the nearest of ``num_windows`` unrelated windows rarely reaches.
 
     >>> round(chance_cosine(100), 2), round(chance_cosine(10_000), 2)
     (0.5, 0.77)

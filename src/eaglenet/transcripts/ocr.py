@@ -1,4 +1,4 @@
-"""On-screen text: OCR with RapidOCR, which only this module imports."""
+"""Recognition of on-screen text with RapidOCR. No other module imports it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from eaglenet.video.source import VideoSource, open_video
 FRAME_SECONDS = 1.0
 """Seconds between the frames that are compared."""
 SHORT_SIDE = 720
-"""Pixels of the shorter side of a frame at most: text in films is read as well as at twice that,
-in a quarter of the time."""
+"""Largest shorter side of a frame in pixels: recognition is as good as at twice that size, in a
+quarter of the time."""
 IMAGE_SHORT_SIDE = 1440
-"""The same for an image, which may show a printed page."""
+"""The same for images, which may show a printed page."""
 BLOCK = 8
-"""Side in pixels of a block whose mean is compared, about one letter."""
+"""Side in pixels of the blocks whose means are compared, about one letter."""
 MIN_CHANGE, MAX_CHANGED_BLOCKS = 16.0, 2
-"""Grey values (of 256) by which a changed block differs; more changed blocks make a new frame."""
+"""Grey values (0 to 255) of a changed block, and changed blocks that equal frames may have."""
 
 
 @dataclass(frozen=True)
 class DistinctFrame:
-    """A frame that differs from the previous one; visible from ``start`` to ``end`` (seconds)."""
+    """Frame that differs from the previous one; visible from ``start`` to ``end`` (seconds)."""
 
     start: float
     end: float
@@ -46,7 +46,7 @@ class DistinctFrame:
 
 
 def distinct_frames(path: str | Path, start: float, end: float) -> list[DistinctFrame]:
-    """Decode one frame per second between ``start`` and ``end``, without repeated ones."""
+    """Decode one frame per second between ``start`` and ``end``, without repeated frames."""
     if is_image(path):
         return [DistinctFrame(0.0, 0.0, image_pixels(path, IMAGE_SHORT_SIDE))]
     with open_video(path, threads=1) as source:
@@ -83,71 +83,71 @@ def _distinct(source: VideoSource, start: float, end: float) -> list[DistinctFra
 
 
 def _block_means(pixels: Pixels) -> NDArray[np.float32]:
-    """Means ``[3, rows, columns]`` per colour: brightness may stay where colours change."""
+    """Return the means ``[3, rows, columns]`` of blocks per colour channel."""
     height, width = (max(BLOCK, side - side % BLOCK) for side in pixels.shape[1:])
-    missing = [(0, 0), (0, max(0, height - pixels.shape[1])), (0, max(0, width - pixels.shape[2]))]
-    if missing[1:] != [(0, 0), (0, 0)]:
-        pixels = np.pad(pixels, missing)
+    padding = [(0, 0), (0, max(0, height - pixels.shape[1])), (0, max(0, width - pixels.shape[2]))]
+    if padding[1:] != [(0, 0), (0, 0)]:
+        pixels = np.pad(pixels, padding)
     pixels = pixels[:, :height, :width]
     blocks = pixels.reshape(3, height // BLOCK, BLOCK, width // BLOCK, BLOCK)
-    # Whole rows first, in integers: a quarter of the time of a mean over both axes.
+    # Summing whole rows of integers first takes a quarter of the time of a mean over both axes.
     sums = blocks.sum(axis=2, dtype=np.uint32).sum(axis=3)
     means: NDArray[np.float32] = sums.astype(np.float32) / BLOCK**2
     return means
 
 
 LOCATE_SIDE = 640
-"""Pixels of the longer side of the copy in which text is located."""
+"""Longer side in pixels of the copy in which text is located."""
 MIN_TEXT_SIDE = 13.0
-"""Pixels of the shorter side of a text in a frame; smaller ones are read wrong, slowly."""
+"""Smallest shorter side of a text in a frame in pixels; smaller texts are misread, slowly."""
 MAX_SIDE = 2000
-"""Pixels of the longer side of an image at most, RapidOCR's own limit."""
+"""Largest longer side of an image in pixels; the limit of RapidOCR."""
 MAX_SHIFT = 0.25
-"""Heights of a letter by which the corners of a text that stays may move: the detector is not
-exact, and a further letter moves them by more."""
+"""Letter heights by which the corners of an unchanged text may move, since the detector is not
+exact. One more letter moves them further."""
 MAX_CROP_CHANGE = 10.0
-"""Grey values (of 256) by which a block of a text that stays may differ; another digit changes its
-block by more."""
+"""Grey values (0 to 255) by which a block of an unchanged text may differ. Another digit changes
+its block by more."""
 COLUMN_RATIO = 1.5
-"""Height over width from which a text is a column; RapidOCR's own value."""
+"""Height / width from which a text is a column; the value of RapidOCR."""
 MIN_SCORE = 0.6
-"""Confidence below which RapidOCR guesses."""
+"""Confidence below which a reading is dropped."""
 MIN_CHARACTERS = 2
 MIN_RATIO = 0.87
-"""Similarity (difflib) above which two readings are of the same text."""
+"""Similarity (difflib) from which two readings are the same text."""
 MAX_GAP = 2.5
-"""Seconds a text may be missing and still be the same line, after a failed reading."""
+"""Seconds that a text may be missing, as after a failed reading, and still be the same line."""
 MAX_OPEN = 200
 
 
 @dataclass(frozen=True)
 class RecognizedText:
-    """A text in a frame; ``score`` is between 0 and 1."""
+    """Text in a frame; ``score`` is between 0 and 1."""
 
     text: str
     score: float
 
 
 class OcrModel:
-    """Reads text in frames. Loading takes about a second.
+    """Model that reads text in frames. Loading it takes about a second.
 
     Text is located in a small copy of the frame, and each text is read at full size. A text that
-    looks as it did in the previous frame is not read again.
+    looks the same in the previous frame is not read again.
     """
 
     def __init__(self) -> None:
         rapidocr = self.require()
-        # One frame at a time: operators that run side by side only wait for each other.
+        # One frame at a time, because parallel operators would wait for each other.
         threads = {"intra_op_num_threads": num_cores(), "inter_op_num_threads": 1}
         engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
-        # By default a smaller copy would be scaled up again.
+        # By default a small copy would be scaled up again.
         size = {"Det.limit_type": "max", "Det.limit_side_len": MAX_SIDE}
         self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine, **size})
         self._previous: list[_TextBox] = []
 
     @staticmethod
     def version() -> str:
-        """Name and version of the library, which has its models built in."""
+        """Return the name and version of the library, which contains its models."""
         return f"rapidocr {importlib.metadata.version('rapidocr')}"
 
     @staticmethod
@@ -158,7 +158,7 @@ class OcrModel:
         return rapidocr
 
     def read(self, frame: DistinctFrame) -> list[RecognizedText]:
-        """Texts of a frame, from top to bottom."""
+        """Return the texts of a frame, from top to bottom."""
         # [3, height, width] RGB to the [height, width, 3] BGR of OpenCV.
         image = np.ascontiguousarray(frame.pixels[::-1].transpose(1, 2, 0))
         text_boxes = []
@@ -183,7 +183,7 @@ class OcrModel:
         import cv2
 
         height, width = image.shape[:2]
-        # An image may be a printed page, whose letters a smaller copy would lose.
+        # Images may show a printed page, whose letters would be lost in a smaller copy.
         is_frame = min(height, width) <= SHORT_SIDE
         scale = min(1.0, LOCATE_SIDE / max(height, width)) if is_frame else 1.0
         small = image
@@ -195,11 +195,11 @@ class OcrModel:
         if boxes is None:
             return []
         factors = np.array([width / small.shape[1], height / small.shape[0]], np.float32)
-        full = [np.asarray(box, np.float32) * factors for box in boxes]
-        return [box for box in full if not is_frame or _short_side(box) >= MIN_TEXT_SIDE]
+        full_size_boxes = [np.asarray(box, np.float32) * factors for box in boxes]
+        return [box for box in full_size_boxes if not is_frame or _short_side(box) >= MIN_TEXT_SIDE]
 
     def _recognize(self, crop: NDArray[np.uint8]) -> RecognizedText:
-        """Read one line. One at a time: in a batch all are padded to the longest."""
+        """Read one line; a batch would pad all lines to the longest."""
         result = self._read(crop, use_det=False, use_cls=False, use_rec=True)
         texts, scores = getattr(result, "txts", None), getattr(result, "scores", None)
         if not texts or not scores:
@@ -209,14 +209,14 @@ class OcrModel:
 
 @dataclass(frozen=True)
 class _TextBox:
-    """A text in the previous frame: its corners, what it looked like, and what it said."""
+    """Text in the previous frame: its corners, grey blocks and reading."""
 
     box: NDArray[np.float32]
     blocks: NDArray[np.float32]
     text: RecognizedText
 
     def is_same(self, box: NDArray[np.float32], image: NDArray[np.uint8]) -> bool:
-        """Return whether a box of the next frame has this text: near this one, and looks equal."""
+        """Return whether a box of the next frame has this text: same position and same look."""
         if float(np.abs(self.box - box).max()) > MAX_SHIFT * _short_side(self.box):
             return False
         blocks = _crop_blocks(_cut_out(image, self.box))
@@ -224,7 +224,7 @@ class _TextBox:
 
 
 def _cut_out(image: NDArray[np.uint8], box: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the text in a box as an upright image; a column of text is turned to the left."""
+    """Return the text in a box as a straight image; columns are rotated to the left."""
     import cv2
 
     width = max(1, round(float(max(_distance(box, 0, 1), _distance(box, 3, 2)))))
@@ -246,7 +246,7 @@ def _distance(box: NDArray[np.float32], first: int, second: int) -> float:
 
 
 def _crop_blocks(crop: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Grey means of blocks, four from the top of a letter to its bottom."""
+    """Return the grey means of blocks, four per letter height."""
     import cv2
 
     columns = max(4, round(4 * crop.shape[1] / crop.shape[0]))
@@ -259,7 +259,7 @@ def _crop_blocks(crop: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 @dataclass
 class _OpenLine:
-    """A text that may still be visible in the next frame."""
+    """Text that may still be visible in the next frame."""
 
     text: str
     score: float
@@ -269,13 +269,13 @@ class _OpenLine:
 
 
 class TextTracker:
-    """Joins repeated readings of a text into one line that lasts as long as it is visible."""
+    """Tracker that joins repeated readings of a text into one line."""
 
     def __init__(self) -> None:
         self._open: list[_OpenLine] = []
 
     def feed(self, frame: DistinctFrame, texts: Sequence[RecognizedText]) -> list[TranscriptLine]:
-        """Add the texts of the next frame; returns the lines that have ended."""
+        """Add the texts of the next frame; return the lines that have ended."""
         ended_lines = [line for line in self._open if frame.start - line.end > MAX_GAP]
         self._open = [line for line in self._open if frame.start - line.end <= MAX_GAP]
         for text in texts:
@@ -294,7 +294,7 @@ class TextTracker:
         return _transcript_lines(ended_lines)
 
     def finish(self) -> list[TranscriptLine]:
-        """Return the lines that are still open."""
+        """End and return the open lines."""
         ended_lines, self._open = self._open, []
         return _transcript_lines(ended_lines)
 
@@ -309,7 +309,7 @@ class TextTracker:
             if line.key == key or (
                 matcher.quick_ratio() >= MIN_RATIO
                 and matcher.ratio() >= MIN_RATIO
-                # Clocks, scores and page numbers differ in little but their digits.
+                # Clocks, scores and page numbers differ only in digits.
                 and _digits(line.key) == _digits(key)
             ):
                 return line

@@ -1,4 +1,4 @@
-"""Speech recognition with faster-whisper, which only this module imports."""
+"""Speech recognition with faster-whisper. No other module imports it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from eaglenet.video.audio import Samples
 RATE = 16_000
 """Samples per second that speech models expect."""
 MIN_LOG_PROBABILITY = -1.0
-"""Mean log-probability per token below which a segment is a guess; Whisper's own threshold."""
+"""Mean log-probability per token below which a segment is dropped; the threshold of Whisper."""
 MAX_SILENCE_PROBABILITY = 0.6
-"""Probability of "no speech" above which a segment must be well supported to be kept."""
+"""Probability of "no speech" above which a segment needs ``SUPPORTED_LOG_PROBABILITY``."""
 SUPPORTED_LOG_PROBABILITY = -0.5
-"""Mean log-probability that keeps a segment in spite of a high probability of "no speech"."""
+"""Mean log-probability above which a segment counts despite a high probability of "no speech"."""
 MAX_COMPRESSION = 2.4
-"""Text that zlib compresses better than this repeats itself; Whisper's own threshold."""
+"""Ratio of zlib above which a text repeats itself; the threshold of Whisper."""
 MAX_REPEATS = 2
-"""Equal lines in a row that are kept; the model repeats itself on music, people rarely do."""
+"""Equal consecutive lines that are kept; the model repeats itself on music."""
 
 
 class SpeechModel:
-    """A Whisper model that transcribes audio.
+    """Whisper model that transcribes audio.
 
     ``model`` is a size (tiny, base, small, medium, large-v3, turbo), a folder or a hub id, in the
     format of CTranslate2. ``device`` is auto, cpu or cuda.
@@ -38,10 +38,10 @@ class SpeechModel:
         faster_whisper = self.require()
         self.name = f"whisper {model}"
         device_type = device.partition(":")[0]
-        # 0 leaves the number to OMP_NUM_THREADS; without that the library takes four.
+        # 0 means OMP_NUM_THREADS; without that variable the library would use four threads.
         threads = 0 if "OMP_NUM_THREADS" in os.environ else num_cores()
         try:
-            # "auto" is int8 on a CPU: half the time of fp32 for the same words.
+            # "auto" is int8 on a CPU: half the time of fp32, with the same text.
             self._model: Any = faster_whisper.WhisperModel(
                 model, device=device_type, compute_type="auto", cpu_threads=threads
             )
@@ -66,14 +66,12 @@ class SpeechModel:
     ) -> list[TranscriptLine]:
         """Transcribe samples that begin at ``start`` seconds, in the detected language.
 
-        ``vad`` removes silence first, in which the model would invent text.
+        ``vad``: remove silence first, in which the model would invent text.
         """
         if not len(samples) or float(np.abs(samples).max()) < 1e-4:
             return []
         segments, info = self._model.transcribe(
-            samples,
-            vad_filter=vad,
-            condition_on_previous_text=False,
+            samples, vad_filter=vad, condition_on_previous_text=False
         )
         length = len(samples) / RATE
         lines = clean_lines(
@@ -90,7 +88,7 @@ class SpeechModel:
 
 
 def is_plausible(segment: Any) -> bool:
-    """Return False for a segment of Whisper that is likely invented: on music, noise or silence."""
+    """Return False for a segment that Whisper probably invented from music, noise or silence."""
     if segment.compression_ratio > MAX_COMPRESSION or segment.avg_logprob < MIN_LOG_PROBABILITY:
         return False
     return not (
@@ -100,7 +98,7 @@ def is_plausible(segment: Any) -> bool:
 
 
 def drop_repeats(lines: Sequence[TranscriptLine]) -> list[TranscriptLine]:
-    """Keep the first ``MAX_REPEATS`` of equal lines in a row, whatever their case and punctuation.
+    """Keep the first ``MAX_REPEATS`` of equal consecutive lines; case and punctuation are ignored.
 
     >>> line = TranscriptLine(0, 1, "Thank you.")
     >>> len(drop_repeats([line] * 5))
@@ -110,9 +108,9 @@ def drop_repeats(lines: Sequence[TranscriptLine]) -> list[TranscriptLine]:
     previous: list[str] = []
     count = 0
     for line in lines:
-        words = [term.text for term in analyse(line.text).terms]
-        count = count + 1 if words == previous else 1
-        previous = words
+        terms = [term.text for term in analyse(line.text).terms]
+        count = count + 1 if terms == previous else 1
+        previous = terms
         if count <= MAX_REPEATS:
             remaining.append(line)
     return remaining

@@ -1,8 +1,7 @@
 """Subtitles beside and inside video files: SubRip, WebVTT and SubStation Alpha.
 
-Files are untrusted. `pysubs2` parses them; sizes, lines and cues are bounded before it sees the
-text, so that no file costs more than linear time. Unreadable lines are skipped; a file without a
-single readable line is an error.
+Files are untrusted. `pysubs2` parses them; sizes, lines and cues are limited first, so that every
+file takes linear time. Unreadable lines are skipped; a file without any readable line is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
 
 MAX_BYTES = 16 * 2**20
-"""Bytes per subtitle file; a feature film has a few hundred thousand."""
+"""Largest subtitle file; that of a feature film has a few hundred kilobytes."""
 MAX_CUE_LINES = 64
 SUFFIXES = frozenset({".srt", ".vtt", ".ass", ".ssa"})
 EVENT_COLUMNS = "Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text"
@@ -35,7 +34,7 @@ _DRAWING = re.compile(r"\\p[1-9]")
 
 
 def read_subtitles(path: Path) -> list[TranscriptLine]:
-    """Read a subtitle file; raises ``ValueError`` or ``OSError`` if that is not possible."""
+    """Read a subtitle file; raise ``ValueError`` or ``OSError`` if that is not possible."""
     text = decode(untrusted.read_bytes(path, MAX_BYTES))
     lines = clean_lines(
         parse_subtitles(text, is_substation=path.suffix.lower() in (".ass", ".ssa"))
@@ -46,7 +45,7 @@ def read_subtitles(path: Path) -> list[TranscriptLine]:
 
 
 def decode(content: bytes) -> str:
-    """Decode by byte-order mark, else as UTF-16, UTF-8 or Windows-1252, whichever fits.
+    """Decode by byte-order mark, or else as UTF-16, UTF-8 or Windows-1252, whichever is valid.
 
     >>> decode("Gr\u00fc\u00dfe".encode("latin-1"))
     'Gr\u00fc\u00dfe'
@@ -79,23 +78,23 @@ def parse_subtitles(text: str, *, is_substation: bool = False) -> Iterator[Trans
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     bounded_lines = _bounded_events(lines) if is_substation else _bounded_cues(lines)
     kind = "ass" if is_substation else "vtt" if text.lstrip().startswith("WEBVTT") else "srt"
-    # Tags are kept for plain_text(): the patterns of pysubs2 take quadratic time.
+    # plain_text() removes tags, because the patterns of pysubs2 take quadratic time.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of lines that are no cues, which are common.
+        warnings.simplefilter("ignore")  # About lines that are not cues, which are common.
         events = SSAFile.from_string("\n".join(bounded_lines), format_=kind, keep_html_tags=True)
     for event in events:
         yield TranscriptLine(event.start / 1000, event.end / 1000, event_text(event.text))
 
 
 def format_subtitles(lines: Iterable[TranscriptLine], *, is_webvtt: bool = False) -> str:
-    """Write SubRip or WebVTT; no text can end its cue or begin another.
+    """Format lines as SubRip or WebVTT; no text can end its cue or begin another.
 
     >>> print(format_subtitles([TranscriptLine(1, 2.5, "a --> b")]).strip())
     1
     00:00:01,000 --> 00:00:02,500
     a -> b
     """
-    parts = ["WEBVTT\n\n"] if is_webvtt else []
+    cues = ["WEBVTT\n\n"] if is_webvtt else []
     point = "." if is_webvtt else ","
     for number, line in enumerate(lines, 1):
         rows = (_cue_row(row) for row in line.text.splitlines())
@@ -103,12 +102,12 @@ def format_subtitles(lines: Iterable[TranscriptLine], *, is_webvtt: bool = False
         if is_webvtt:
             text = html.escape(text, quote=False)
         times = (_cue_time(seconds, point) for seconds in (line.start, line.end))
-        parts.append(f"{number}\n{' --> '.join(times)}\n{text}\n\n")
-    return "".join(parts)
+        cues.append(f"{number}\n{' --> '.join(times)}\n{text}\n\n")
+    return "".join(cues)
 
 
 def _cue_row(text: str) -> str:
-    """A row of text that no reader takes for the times of a cue: an arrow, or two times."""
+    """Change a row of text so that no reader takes it for the times of a cue."""
     row = " ".join(text.split()).replace("-->", "->")
     return _TIME.sub(r"\1 ", row) if len(_TIME.findall(row)) > 1 else row
 
@@ -122,28 +121,28 @@ def _cue_time(seconds: float, point: str) -> str:
 def _bounded_cues(lines: list[str]) -> Iterator[str]:
     """Yield the cues of SubRip or WebVTT: times, text up to a blank line, and a number.
 
-    pysubs2 takes all lines up to the next cue for text, notes and styles too, and removes a number
-    from the end.
+    pysubs2 reads all lines up to the next cue as text, including notes and styles, and removes a
+    number from the end.
     """
-    num_cues = lines_left = 0
+    num_cues = remaining_lines = 0
     for line in (*lines, ""):
         if "-->" in line:
-            num_cues, lines_left = num_cues + 1, MAX_CUE_LINES
+            num_cues, remaining_lines = num_cues + 1, MAX_CUE_LINES
             if num_cues > MAX_LINES:
                 return
             yield line
-        elif lines_left and line.strip():
-            lines_left -= 1
+        elif remaining_lines and line.strip():
+            remaining_lines -= 1
             yield line
-        elif lines_left:
-            lines_left = 0
+        elif remaining_lines:
+            remaining_lines = 0
             yield from ("", "0")
 
 
 def _bounded_events(lines: list[str]) -> Iterator[str]:
     """Yield the dialogue of SubStation Alpha with valid times, in the default column order.
 
-    pysubs2 ignores ``Format:`` lines, and one invalid time or style is an error for it.
+    pysubs2 ignores ``Format:`` lines, and fails at an invalid time or style.
     """
     from pysubs2.time import TIMESTAMP
 
@@ -151,16 +150,16 @@ def _bounded_events(lines: list[str]) -> Iterator[str]:
     section = "[events]"
     num_events = 0
     for line in lines:
-        name, _, rest = line.partition(":")
+        name, _, value = line.partition(":")
         key = name.strip().lower()
         if line.startswith("["):
             section = line.strip().lower()
         elif section != "[events]":
             continue
-        elif key == "format" and {"start", "end", "text"} <= set(_column_names(rest)):
-            columns = _column_names(rest)
+        elif key == "format" and {"start", "end", "text"} <= set(_column_names(value)):
+            columns = _column_names(value)
         elif key == "dialogue" and num_events < MAX_LINES:
-            values = dict(zip(columns, rest.split(",", len(columns) - 1), strict=False))
+            values = dict(zip(columns, value.split(",", len(columns) - 1), strict=False))
             start, end = (values.get(name, "").strip() for name in ("start", "end"))
             if TIMESTAMP.match(start) and TIMESTAMP.match(end):
                 num_events += 1
@@ -172,7 +171,7 @@ def _column_names(text: str) -> list[str]:
 
 
 def event_text(text: str) -> str:
-    """Plain text of a subtitle event; empty for a drawing."""
+    """Return the plain text of a subtitle event; empty for a drawing."""
     if _DRAWING.search(text):
         return ""
     return plain_text(text.replace("\\N", "\n").replace("\\n", "\n").replace("\\h", " "))
@@ -199,12 +198,12 @@ TWO_LETTER_CODES = {
     "por": "pt", "rus": "ru", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "ara": "ar",
     "nld": "nl", "dut": "nl", "swe": "sv", "pol": "pl", "tur": "tr", "hin": "hi", "und": "",
 }  # fmt: skip
-"""Two-letter codes of common three-letter ones."""
+"""Two-letter codes for common three-letter codes."""
 
 
 @dataclass(frozen=True)
 class SubtitleFile:
-    """A subtitle file beside a video; ``language`` is taken from its name."""
+    """Subtitle file beside a video; ``language`` comes from its name."""
 
     path: str
     size: int
@@ -214,13 +213,13 @@ class SubtitleFile:
 
 
 class SubtitleFinder:
-    """Finds subtitle files beside videos; lists each folder once."""
+    """Finder of subtitle files beside videos; lists each folder once."""
 
     def __init__(self) -> None:
         self._folders: dict[str, dict[str, os.DirEntry[str]]] = {}
 
     def beside(self, video: str) -> list[SubtitleFile]:
-        """Subtitle files of a video, sorted by name; none in an unreadable folder."""
+        """Return the subtitle files of a video by name; none if the folder cannot be read."""
         folder, name = os.path.split(video)
         stem = PurePath(name).stem
         files = []
@@ -261,23 +260,23 @@ class SubtitleFinder:
 
 
 def language_of(name: str, stem: str) -> str | None:
-    """Language in a subtitle file's name; None if it does not belong to the video ``stem``.
+    """Return the language in the name of a subtitle file; None if it is not of the video.
 
     >>> language_of("film.eng.forced.srt", "film"), language_of("film.srt", "film")
     ('en', '')
     >>> language_of("film.part2.srt", "film") is None
     True
     """
-    rest = PurePath(name).stem
-    if not rest.startswith(stem):
+    subtitle_stem = PurePath(name).stem
+    if not subtitle_stem.startswith(stem):
         return None
-    rest = rest[len(stem) :]
-    if not rest:
+    suffixes = subtitle_stem[len(stem) :]
+    if not suffixes:
         return ""
-    if not rest.startswith("."):
+    if not suffixes.startswith("."):
         return None
     language = ""
-    for part in rest[1:].split("."):
+    for part in suffixes[1:].split("."):
         if part.lower() in QUALIFIERS:
             continue
         if language or not _LANGUAGE.fullmatch(part):
@@ -287,7 +286,7 @@ def language_of(name: str, stem: str) -> str | None:
 
 
 def short_language(code: str) -> str:
-    """Shorten a language code to two letters if they are known, and keep its region.
+    """Shorten a language code to two letters if possible, and keep its region.
 
     >>> short_language("eng"), short_language("pt_BR"), short_language("und")
     ('en', 'pt-BR', '')
@@ -310,7 +309,7 @@ ASS_FIELDS = 8
 def read_embedded_subtitles(path: str | Path) -> list[TranscriptLine]:
     """Read the lines of every text stream of a video, with the language of the stream.
 
-    Image subtitles (DVD, Blu-ray) do not count. Packets are read only if there are text streams.
+    Image subtitles (DVD, Blu-ray) are ignored. Packets are read only if there are text streams.
     """
     with open_container(Path(path)) as container:
         streams = [
@@ -323,14 +322,14 @@ def read_embedded_subtitles(path: str | Path) -> list[TranscriptLine]:
 
 def _packet_lines(container: Any, streams: Sequence[Any]) -> Iterator[TranscriptLine]:
     zero = (container.start_time or 0) / 1e6
-    bytes_left = MAX_TEXT_BYTES
+    remaining_bytes = MAX_TEXT_BYTES
     with contextlib.suppress(pyav().FFmpegError):
         for count, packet in enumerate(container.demux(*streams)):
-            if count >= MAX_PACKETS or bytes_left < 0:
+            if count >= MAX_PACKETS or remaining_bytes < 0:
                 return
             if packet.pts is None or not packet.size:
                 continue
-            bytes_left -= packet.size
+            remaining_bytes -= packet.size
             tick = float(packet.time_base)
             start = packet.pts * tick - zero
             end = start + (packet.duration or 0) * tick

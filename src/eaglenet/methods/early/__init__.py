@@ -1,4 +1,4 @@
-"""Methods before CLIP: over several experts' features, or with towers of their own.
+"""Methods from before CLIP, over features of several experts or with special towers.
 
-Here they run on stored features (docs/how-to/experts.md) or on CLIP's towers.
+Here they run on stored features (docs/how-to/experts.md) or on the towers of CLIP.
 """

@@ -1,4 +1,4 @@
-"""BridgeFormer: a video tower without new weights; questions about words as a side task."""
+"""BridgeFormer: a video tower without new weights, and questions about words in training."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from eaglenet.methods.tower_base import SpaceTimeMethod
 
 
 class BridgeBlock(nn.Module):
-    r"""The question reads one visual block, then looks at itself.
+    r"""Attention of a question to the patches of one visual block, then self-attention.
 
-    The question's own token reads all patches; its words read each frame by itself. With what the
-    block before it found, r' = r + b:
+    The first token of the question attends to all patches, its words to each frame separately. With
+    the output b of the previous block, r' = r + b:
 
     .. math:: b' = r' + \mathrm{Space}(\mathrm{LN}_7 r'), \qquad
         b'' = b' + \mathrm{MLP}(\mathrm{LN}_6 b')
@@ -55,27 +55,28 @@ class BridgeBlock(nn.Module):
         patches: Float[Tensor, "pairs frames patches width"],
         mask: Bool[Tensor, "pairs frames"],
     ) -> tuple[Float[Tensor, "pairs 1 width"], Float[Tensor, "pairs frames words width"]]:
-        """Attention from the question to the patches."""
+        """Return the attention of the question to the patches."""
         pairs, frames, count, _ = patches.shape
         key, value = self.key_value(self.patch_norm(patches)).chunk(2, dim=-1)
-        whole = mask.repeat_interleave(count, dim=1)
-        # A video without a real frame has nothing to be asked about: it answers with all of them.
-        whole = torch.where(whole.any(dim=1, keepdim=True), whole, torch.ones_like(whole))
+        patch_mask = mask.repeat_interleave(count, dim=1)
+        # All patches of a video without a real frame, because attention to nothing would be NaN.
+        has_frame = patch_mask.any(dim=1, keepdim=True)
+        patch_mask = torch.where(has_frame, patch_mask, torch.ones_like(patch_mask))
         from_video = F.scaled_dot_product_attention(
             split_heads(self.query(self.question_norm(first)), self.heads),
             split_heads(key.flatten(1, 2), self.heads),
             split_heads(value.flatten(1, 2), self.heads),
-            attn_mask=whole[:, None, None, :],
+            attn_mask=patch_mask[:, None, None, :],
         )
         query = self.query(self.question_norm(words))[:, None].expand(-1, frames, -1, -1)
-        each = F.scaled_dot_product_attention(
+        from_frames = F.scaled_dot_product_attention(
             split_heads(query.flatten(0, 1), self.heads),
             split_heads(key.flatten(0, 1), self.heads),
             split_heads(value.flatten(0, 1), self.heads),
         )
         first = self.out(from_video.transpose(1, 2).flatten(2))
-        read: Tensor = self.out(each.transpose(1, 2).flatten(2))
-        return first, read.view(pairs, frames, *words.shape[1:])
+        tokens: Tensor = self.out(from_frames.transpose(1, 2).flatten(2))
+        return first, tokens.view(pairs, frames, *words.shape[1:])
 
     def forward(
         self,
@@ -83,19 +84,16 @@ class BridgeBlock(nn.Module):
         tokens: Float[Tensor, "pairs frames words width"],
         mask: Bool[Tensor, "pairs frames words"],
     ) -> tuple[Float[Tensor, "pairs 1 width"], Float[Tensor, "pairs frames words width"]]:
-        """The question looks at itself, frame by frame, its own token at everything."""
-        mixed_first, mixed = grouped_attention(
+        """Apply self-attention per frame, with a first token that attends to everything."""
+        first_output, output = grouped_attention(
             self.space, self.space_norm(first), self.space_norm(tokens), mask
         )
-        first, tokens = first + mixed_first, tokens + mixed
-        return (
-            first + self.mlp(self.mlp_norm(first)),
-            tokens + self.mlp(self.mlp_norm(tokens)),
-        )
+        first, tokens = first + first_output, tokens + output
+        return (first + self.mlp(self.mlp_norm(first)), tokens + self.mlp(self.mlp_norm(tokens)))
 
 
 class Bridge(nn.Module):
-    """One bridge block for each visual block; the last one's own token is the answer."""
+    """One bridge block per visual block; the first token of the last one is the answer."""
 
     def __init__(self, config: TowerConfig, text_width: int, dim: int) -> None:
         super().__init__()
@@ -112,21 +110,21 @@ class Bridge(nn.Module):
         patches: Float[Tensor, "pairs blocks frames patches channels"],
         frames_mask: Bool[Tensor, "pairs frames"],
     ) -> Float[Tensor, "pairs dim"]:
-        """Answers from the videos: level ``b levels / blocks`` of the question asks block b.
+        """Return the answers; level ``b levels / blocks`` of the question reads visual block b.
 
-        The question's own token is that of its end, which has read all its words.
+        The first token of the question is its end token, which has read all words.
         """
         levels, count = questions.shape[1], len(self.blocks)
         mask = frames_mask[:, :, None] & words_mask[:, None, :]
-        mapped = self.map(questions)
+        mapped_questions = self.map(questions)
         first: Tensor | None = None
         tokens: Tensor | None = None
         for index, block in enumerate(self.blocks):
-            level = mapped[:, index * levels // count]
-            own = take_positions(level, ends)[:, None]
-            read_first, read = block.read(own, level, patches[:, index], frames_mask)  # type: ignore[operator]
-            first = read_first if first is None else first + read_first
-            tokens = read if tokens is None else tokens + read
+            level = mapped_questions[:, index * levels // count]
+            end = take_positions(level, ends)[:, None]
+            new_first, new_tokens = block.read(end, level, patches[:, index], frames_mask)  # type: ignore[operator]
+            first = new_first if first is None else first + new_first
+            tokens = new_tokens if tokens is None else tokens + new_tokens
             first, tokens = block(first, tokens, mask)
         if first is None:
             raise AssertionError("a tower has at least one block")
@@ -137,7 +135,7 @@ class Bridge(nn.Module):
 def question_states(
     tower: TextTower, ids: Int[Tensor, "texts words"]
 ) -> Float[Tensor, "texts levels words width"]:
-    """Inputs of every block of the text tower; level 0 are the embeddings."""
+    """Return the inputs of every block of the text tower; level 0 are the embeddings."""
     states, inputs = tower.embed(ids), []
     for block in tower.blocks:
         inputs.append(states)
@@ -146,24 +144,23 @@ def question_states(
 
 
 def make_questions(
-    ids: Int[Tensor, "texts words"],
-    ends: Int[Tensor, "texts"],
-    *,
-    mask_token: int,
+    ids: Int[Tensor, "texts words"], ends: Int[Tensor, "texts"], *, mask_token: int
 ) -> tuple[Int[Tensor, "texts words"], Int[Tensor, "texts words"]]:
-    """Questions, in which one word is hidden, and answers: three hidden words and that word.
+    """Return questions with one masked word, and answers: three masked words and that word.
 
-    The word is drawn at random between the first token and the end.
+    The word is a random one between the first token and the end.
     """
     texts = torch.arange(len(ids), device=ids.device)
-    room = (ends - 1).clamp_min(1)
-    position = 1 + (torch.rand(len(ids), device=ids.device) * room).long().clamp_max(room - 1)
+    num_words = (ends - 1).clamp_min(1)
+    position = 1 + (torch.rand(len(ids), device=ids.device) * num_words).long().clamp_max(
+        num_words - 1
+    )
     position = torch.minimum(position, (ends - 1).clamp_min(0))
     questions = ids.clone()
     questions[texts, position] = mask_token
     answers = torch.zeros_like(ids)
     length = min(6, ids.shape[1])
-    masked = torch.stack(
+    answer = torch.stack(
         [
             ids[:, 0],
             *(torch.full_like(ids[:, 0], mask_token) for _ in range(3)),
@@ -172,7 +169,7 @@ def make_questions(
         ],
         dim=1,
     )
-    answers[:, :length] = masked[:, -length:]
+    answers[:, :length] = answer[:, -length:]
     answers[:, 0] = ids[:, 0]
     return questions, answers
 
@@ -181,10 +178,11 @@ def make_questions(
 class BridgeFormerConfig(MethodConfig):
     """Settings of BridgeFormer.
 
-    bridge_weight: of the questions about hidden words (MCQ); 0, as in fine-tuning, has no bridge.
-        Questions need a causal text tower whose end token reads the sentence: CLIP's or PE-Core's.
-    mask_token: the id that hides a word; CLIP's vocabulary has none for it, so padding's.
-    padding: ``official`` counts padded frames as real, as the authors' code does.
+    bridge_weight: weight of the questions about masked words (MCQ); 0: no bridge, as in
+        fine-tuning. Questions need a causal text tower whose end token reads the text: that of CLIP
+        or PE-Core.
+    mask_token: id of a masked word; by default padding, because CLIP has no mask token.
+    padding: ``official`` counts padded frames as real, as the code of the authors does.
     """
 
     num_frames: int = 4
@@ -196,19 +194,19 @@ class BridgeFormerConfig(MethodConfig):
 
 @register(BridgeFormerConfig, paper="BridgeFormer (Ge et al., CVPR 2022)", checked="golden")
 class BridgeFormer(SpaceTimeMethod):
-    """The image tower's own blocks over all frames: no attention over time, no frame positions.
+    """Blocks of the image tower over all frames, without attention over time or frame positions.
 
-    Patches see their frame and the class token, which sees everything. A tower without a class
-    token (SigLIP) sees its frames together in the head alone.
+    Patches attend to their frame and the class token, which attends to everything. Without a class
+    token (SigLIP), only the head combines frames.
 
-    With ``bridge_weight`` training also asks questions: a caption with one word hidden reads the
-    patches of every block and has to find the vector of that word.
+    With ``bridge_weight``, training also asks questions: a caption with one masked word reads the
+    patches of every block and has to predict the vector of that word.
 
-    Paper: pre-trained on CC3M and WebVid-2M, with questions about noun and then verb phrases that a
-    tagger found; here from the encoder's towers, and any word may be asked for (uncertain whether
-    that helps; off by default). CLIP's text tower is narrower than its visual one, so questions
-    go through a linear map. How the authors fine-tune was never released: Frozen's recipe
-    (uncertain).
+    Paper: pre-trained on CC3M and WebVid-2M, with questions about noun and verb phrases of a
+    tagger; here it starts from the towers of the encoder, and any word may be masked (uncertain
+    whether that helps; off by default). The text tower of CLIP is narrower than its visual tower,
+    so questions go through a linear map. The fine-tuning of the authors was not released; recipes
+    follow Frozen (uncertain).
     """
 
     name = "bridgeformer"
@@ -224,7 +222,7 @@ class BridgeFormer(SpaceTimeMethod):
         )
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
-        """In training with a bridge also questions (``words``) and their answers (``keys``)."""
+        """Encode texts; in training, also questions (``words``) and answers (``keys``)."""
         text = super()._encode_text(texts)
         if self.bridge is None or not self.training or not isinstance(texts, Tokens):
             return text
@@ -242,7 +240,7 @@ class BridgeFormer(SpaceTimeMethod):
         )
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        """In training with a bridge also the patches that every block was given."""
+        """Encode videos; in training with a bridge, also the input patches of every block."""
         if self.bridge is None or not self.training:
             return super()._encode_video(videos)
         patches: list[Tensor] = []
@@ -259,11 +257,13 @@ class BridgeFormer(SpaceTimeMethod):
         return Losses({**losses.terms, "bridge": term}, {"bridge": self.config.bridge_weight})
 
     def answers(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "pairs dim"]:
-        """Answers that each text's question reads from its own video."""
+        """Return the answer to the question of each text from its video."""
         if self.bridge is None or text.words is None or text.tokens is None:
-            raise UsageError("texts without questions: encode them in training mode")
+            raise UsageError("the texts have no questions; encode them in training mode")
         if video.patches is None:
-            raise UsageError("videos without the patches of each block: encode in training mode")
+            raise UsageError(
+                "the videos have no patches of each block; encode them in training mode"
+            )
         levels = len(need_questions(self.encoder).blocks)
         blocks = self.encoder.num_blocks
         questions = text.words.unflatten(1, (levels, -1))
@@ -275,11 +275,11 @@ class BridgeFormer(SpaceTimeMethod):
 
 
 def need_questions(encoder: TowerEncoder) -> TextTower:
-    """The text tower of a bridge, whose end token has read all words of a question."""
+    """Return the text tower, whose end token reads all words; ``ConfigError`` if it has none."""
     if not isinstance(encoder.text, TextTower):
         raise ConfigError(
-            f"{BridgeFormer.name} with bridge_weight asks with CLIP's text tower, which "
-            f"{ENCODERS[encoder.family].title} has not; set bridge_weight=0, or give it a CLIP or "
-            "PE-Core model"
+            f"{BridgeFormer.name} with bridge_weight needs the text tower of CLIP, which "
+            f"{ENCODERS[encoder.family].title} does not have; set bridge_weight=0, or use a CLIP "
+            "or PE-Core model"
         )
     return encoder.text

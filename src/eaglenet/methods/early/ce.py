@@ -1,4 +1,4 @@
-"""CE, collaborative experts: every expert is gated by the others, texts weigh the experts."""
+"""CE, collaborative experts: experts gate each other, and texts weight the experts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from eaglenet.methods.early.expert_base import (
 class CEConfig(MethodConfig):
     """Settings of CE; defaults are those of MSR-VTT.
 
-    text_centres, text_ghosts: of the words' VLAD.
-    centres: expert -> centres of its VLAD; an expert that is not named is averaged over time.
-    sequential: experts gated one after the other, as the official code does (see
+    text_centres, text_ghosts: centres and ghost centres of the VLAD of words.
+    centres: number of centres of VLAD by expert; other experts are averaged over time.
+    sequential: gate experts one after the other, as in the official code (see
         :class:`~eaglenet.layers.experts.CollaborativeGate`); the paper gates all at once.
-    padding: ``official`` runs padded words, padded tokens and missing experts through the network
-        as zeros, as the authors' code does; only the score leaves missing experts out.
+    padding: ``official`` passes padded words, padded tokens and missing experts through the network
+        as zeros, as the code of the authors does; only the score leaves missing experts out.
     """
 
     dim: int = 512
@@ -48,11 +48,11 @@ class CEConfig(MethodConfig):
 
 @register(CEConfig, paper="CE (Liu et al., BMVC 2019)", checked="golden", reads_experts=True)
 class CE(ExpertMethod):
-    """Words and long experts by VLAD, the others by their mean; mixture of gated experts.
+    """Mixture of gated experts; VLAD of words and long experts, means of the others.
 
-    Paper: 768 wide over frozen GPT words. Padded words and tokens are left out of VLAD and of the
-    statistics of batch normalisation, missing experts of everything, unless ``padding`` says
-    otherwise. Where texts come without words, the sentence is the only word.
+    Paper: width 768 over frozen GPT words. Unless ``padding`` is ``official``, padded words and
+    tokens are left out of VLAD and batch statistics, and missing experts of everything. A text
+    without words counts as one word.
     """
 
     name = "ce"
@@ -63,8 +63,8 @@ class CE(ExpertMethod):
         unknown = sorted(set(config.centres) - set(self.widths))
         if unknown or self.frames_expert in config.centres:
             raise ConfigError(
-                f"centres of {', '.join(config.centres)}: expected experts among "
-                f"{', '.join(self.widths)}, and not {self.frames_expert}, which shows moments"
+                f"centres has {', '.join(config.centres)}; expected experts among "
+                f"{', '.join(self.widths)}, except {self.frames_expert}, which is used for moments"
             )
         self.text_vlad = Vlad(
             words_width(encoder), config.text_centres, num_ghosts=config.text_ghosts
@@ -83,10 +83,7 @@ class CE(ExpertMethod):
             }
         )
         self.gate = CollaborativeGate(
-            config.dim,
-            len(self.widths),
-            sequential=config.sequential,
-            padding=config.padding,
+            config.dim, len(self.widths), sequential=config.sequential, padding=config.padding
         )
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
@@ -112,11 +109,11 @@ class CE(ExpertMethod):
         )
 
     def _reduce(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
-        """x_e: the tokens of an expert as one unit vector."""
+        """Return x_e, the tokens of an expert reduced to one unit vector."""
         if name in self.vlads:
             values = expert.values * expert.mask[..., None].to(expert.values.dtype)
-            reduced_tokens = self.vlads[name](values, visible(expert.mask, self.config.padding))
+            vector = self.vlads[name](values, visible(expert.mask, self.config.padding))
         else:
             weights = frame_weights(expert.mask, expert.values.dtype)
-            reduced_tokens = torch.einsum("vt,vtd->vd", weights, expert.values)
-        return F.normalize(self.maps[name](reduced_tokens), dim=-1)
+            vector = torch.einsum("vt,vtd->vd", weights, expert.values)
+        return F.normalize(self.maps[name](vector), dim=-1)

@@ -1,4 +1,4 @@
-"""ClipBERT: text and a clip's grid of patches in one transformer, pair by pair."""
+"""ClipBERT: a transformer over text and the patches of a clip, for every pair."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import MethodConfig
 
 GRID = 100
-"""Rows of the tables of rows and of columns of the patch grid."""
+"""Number of embeddings of rows and of columns of the patch grid."""
 
 
 @dataclass(frozen=True)
 class ClipBERTConfig(MethodConfig):
     """Settings of ClipBERT.
 
-    frames_per_clip: neighbouring frames that are averaged into one clip.
-    pairs_at_once: pairs that go through the transformer together; bounds memory, not the score.
+    frames_per_clip: consecutive frames that are averaged into one clip.
+    pairs_at_once: pairs per call of the transformer; limits memory, does not change scores.
     """
 
     num_frames: int = 16
@@ -50,35 +50,35 @@ def clip_loss(
     mask: Bool[Tensor, "pairs clips"],
     labels: Int[Tensor, "pairs"],
 ) -> Float[Tensor, ""]:
-    """LSE over clips and classes minus LSE over clips of the right class (one clip: cross-entropy).
+    """Return LSE over clips and classes minus LSE over clips of the right class.
 
-    ``logits`` of clips that are not there count for nothing.
+    With one clip, this is the cross-entropy. Masked clips do not count.
     """
-    hidden = logits.masked_fill(~mask[..., None], float("-inf"))
-    own = hidden.gather(2, labels[:, None, None].expand(-1, hidden.shape[1], 1)).squeeze(-1)
-    return (hidden.flatten(1).logsumexp(dim=1) - own.logsumexp(dim=1)).mean()
+    logits = logits.masked_fill(~mask[..., None], float("-inf"))
+    right = logits.gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1)).squeeze(-1)
+    return (logits.flatten(1).logsumexp(dim=1) - right.logsumexp(dim=1)).mean()
 
 
 def log_odds(
     logits: Float[Tensor, "pairs clips 2"], mask: Bool[Tensor, "pairs clips"]
 ) -> Float[Tensor, "pairs"]:
-    """LSE over clips of "fits" minus that of "does not": ranks as the probability, unsaturated."""
-    hidden = logits.masked_fill(~mask[..., None], float("-inf")).logsumexp(dim=1)
-    return hidden[:, 1] - hidden[:, 0]
+    """Return LSE over clips of the class "match" minus that of "no match"."""
+    classes = logits.masked_fill(~mask[..., None], float("-inf")).logsumexp(dim=1)
+    return classes[:, 1] - classes[:, 0]
 
 
 @register(ClipBERTConfig, paper="ClipBERT (Lei et al., CVPR 2021)", checked="golden")
 class ClipBERT(Method):
-    """A cross-encoder: a score needs the text and the video together, so none can be prepared.
+    """Cross-encoder over the words of a text and the patches of a clip.
 
-    ``encode_text`` and ``encode_video`` give token sets; all else happens for each pair. Search
-    shortlists with ``coarse_vectors``, the encoder's own, and ranks the shortlist with ``score``.
+    ``encode_text`` and ``encode_video`` return tokens; everything else is computed per pair. Search
+    makes shortlists with ``coarse_vectors`` of the encoder and ranks them with ``score``.
 
-    Reduced: the grid is the patches of the encoder's tower (or the frames themselves, of stored
-    features) through one linear map, not ResNet-50's through a convolution; the pair network starts
-    from random weights, without image-text pre-training, and reads the encoder's words. Clips are
-    all of the video's, in training and in evaluation; how many the published row has is uncertain
-    (16 at its best).
+    Reduced: the grid consists of the patches of the tower (or the frames, for stored features)
+    through one linear map, instead of ResNet-50 features through a convolution. The transformer
+    starts from random weights, without image-text pre-training, and reads the words of the encoder.
+    Training and evaluation use all clips of a video; the number of clips of the published result is
+    uncertain (16 at its best).
     """
 
     name = "clipbert"
@@ -89,7 +89,7 @@ class ClipBERT(Method):
 
     def __init__(self, encoder: Encoder, config: ClipBERTConfig) -> None:
         super().__init__(encoder, config)
-        # Stored features have frames without rows and columns.
+        # Stored features have no patches in rows and columns.
         self.has_grid = encoder.abilities.patches and encoder.image_size is not None
         dim = config.dim
         self.word_map = nn.Linear(encoder.dim, dim)
@@ -106,13 +106,13 @@ class ClipBERT(Method):
         self.head = nn.Sequential(nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 2))
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
-        """Sentence for the shortlist, words for the pair network."""
+        """Encode texts for the shortlist, and their words for the transformer."""
         text = super()._encode_text(texts)
         words, mask = words_or_sentence(text)
         return dataclasses.replace(text, words=words, words_mask=mask)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        """Frames for the shortlist; in ``patches`` the grid of each clip, [videos, clips, ...]."""
+        """Encode frames for the shortlist; ``patches`` is the grid of each frame."""
         video = self.encoder.encode_video(videos, patches=self.has_grid)
         grid = video.frames[:, :, None] if video.patches is None else video.patches[:, :, 1:]
         return dataclasses.replace(video, patches=grid, tokens=None, video=None)
@@ -120,13 +120,13 @@ class ClipBERT(Method):
     def clips_of(
         self, video: VideoFeatures
     ) -> tuple[Float[Tensor, "videos clips patches dim"], Bool[Tensor, "videos clips"]]:
-        """Grids averaged over the real frames of each clip, and which clips have any."""
+        """Return grids averaged over the real frames of each clip, and the mask of real clips."""
         if video.patches is None:
-            raise UsageError("videos without a grid: make them with encode_video")
+            raise UsageError("the videos have no patches; encode them with encode_video")
         size = self.config.frames_per_clip
-        missing = -video.patches.shape[1] % size
-        grid = F.pad(video.patches, (0, 0, 0, 0, 0, missing)).unflatten(1, (-1, size))
-        mask = F.pad(video.mask, (0, missing)).unflatten(1, (-1, size))
+        num_padding = -video.patches.shape[1] % size
+        grid = F.pad(video.patches, (0, 0, 0, 0, 0, num_padding)).unflatten(1, (-1, size))
+        mask = F.pad(video.mask, (0, num_padding)).unflatten(1, (-1, size))
         weights = mask.to(grid.dtype)[..., None, None]
         mean = (grid * weights).sum(dim=2) / weights.sum(dim=2).clamp_min(1.0)
         return mean, mask.any(dim=2)
@@ -138,36 +138,38 @@ class ClipBERT(Method):
         rows: Int[Tensor, "pairs"],
         columns: Int[Tensor, "pairs"],
     ) -> tuple[Float[Tensor, "pairs clips 2"], Bool[Tensor, "pairs clips"]]:
-        """Does text ``rows[i]`` fit video ``columns[i]``? Two logits for each of its clips."""
+        """Return the logits of "no match" and "match" of text ``rows[i]``, video ``columns[i]``."""
         words, words_mask = words_or_sentence(text)
-        read = self._read(words)
-        read_mask = torch.cat([words_mask.new_ones(len(words), 1), words_mask], dim=1)
+        text_tokens = self._text_tokens(words)
+        text_mask = torch.cat([words_mask.new_ones(len(words), 1), words_mask], dim=1)
         grid, clips_mask = self.clips_of(video)
-        visual_tokens = self._look(grid)
+        visual_tokens = self._visual_tokens(grid)
         num_clips, num_patches = visual_tokens.shape[1:3]
-        pair_text = read[rows].repeat_interleave(num_clips, dim=0)
-        text_mask = read_mask[rows].repeat_interleave(num_clips, dim=0)
-        pair_seen = visual_tokens[columns].flatten(0, 1)
-        # A clip that is not there has nothing to see; its logits are masked later.
-        seen_mask = clips_mask[columns].flatten()[:, None].expand(-1, num_patches)
-        tokens = torch.cat([pair_text, pair_seen], dim=1)
-        states = self.stack(tokens, torch.cat([text_mask, seen_mask], dim=1))
-        pooled = self.dropout(torch.tanh(self.pooler(states[:, 0])))
-        return self.head(pooled).unflatten(0, (len(rows), num_clips)), clips_mask[columns]
+        pair_text = text_tokens[rows].repeat_interleave(num_clips, dim=0)
+        text_mask = text_mask[rows].repeat_interleave(num_clips, dim=0)
+        pair_visual = visual_tokens[columns].flatten(0, 1)
+        # Logits of padded clips are masked later.
+        visual_mask = clips_mask[columns].flatten()[:, None].expand(-1, num_patches)
+        tokens = torch.cat([pair_text, pair_visual], dim=1)
+        states = self.stack(tokens, torch.cat([text_mask, visual_mask], dim=1))
+        output = self.dropout(torch.tanh(self.pooler(states[:, 0])))
+        return self.head(output).unflatten(0, (len(rows), num_clips)), clips_mask[columns]
 
-    def _read(self, words: Float[Tensor, "texts words width"]) -> Float[Tensor, "texts length dim"]:
+    def _text_tokens(
+        self, words: Float[Tensor, "texts words width"]
+    ) -> Float[Tensor, "texts length dim"]:
         word_vectors = self.word_map(words)
         tokens = torch.cat([self.first.expand(len(words), 1, -1), word_vectors], dim=1)
         if tokens.shape[1] > len(self.positions):
             raise ConfigError(
-                f"texts of {words.shape[1]} words, there are positions for "
-                f"{len(self.positions) - 1}; raise num_positions or cut the texts"
+                f"texts have {words.shape[1]} words, but there are only {len(self.positions) - 1} "
+                "positions; increase num_positions, or shorten the texts"
             )
         tokens = tokens + self.positions[: tokens.shape[1]] + self.kinds[0]
         result: Tensor = self.dropout(self.text_norm(tokens))
         return result
 
-    def _look(
+    def _visual_tokens(
         self, grid: Float[Tensor, "videos clips patches width"]
     ) -> Float[Tensor, "videos clips patches dim"]:
         tokens = self.patch_map(grid) + self.kinds[1]
@@ -179,28 +181,28 @@ class ClipBERT(Method):
         return result
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        """Log-odds that each pair fits; a video without a frame scores 0."""
+        """Return the log-odds that each pair matches; 0 for a video without frames."""
         device = text.sentence.device
         pairs = torch.cartesian_prod(
             torch.arange(len(text), device=device), torch.arange(len(video), device=device)
         ).view(-1, 2)
-        parts = []
-        for some in pairs.split(self.config.pairs_at_once):
-            logits, mask = self.pair_logits(text, video, some[:, 0], some[:, 1])
+        scores = []
+        for batch in pairs.split(self.config.pairs_at_once):
+            logits, mask = self.pair_logits(text, video, batch[:, 0], batch[:, 1])
             clip_mask = torch.where(mask.any(dim=1, keepdim=True), mask, torch.ones_like(mask))
-            parts.append(log_odds(logits, clip_mask).masked_fill(~mask.any(dim=1), 0.0))
-        return torch.cat(parts).view(len(text), len(video))
+            scores.append(log_odds(logits, clip_mask).masked_fill(~mask.any(dim=1), 0.0))
+        return torch.cat(scores).view(len(text), len(video))
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """Every text with its own video and with one of the others, drawn at random."""
+        """Return the loss of every text with its video and with a random other video."""
         count = len(text)
-        own = torch.arange(count, device=positives.device)
+        texts = torch.arange(count, device=positives.device)
         chances = torch.rand(positives.shape, device=positives.device)
         other = chances.masked_fill(positives, -1.0).argmax(dim=1)
-        rows, columns = own.repeat(2), torch.cat([own, other])
-        labels = torch.cat([torch.ones_like(own), torch.zeros_like(own)])
+        rows, columns = texts.repeat(2), torch.cat([texts, other])
+        labels = torch.cat([torch.ones_like(texts), torch.zeros_like(texts)])
         logits, mask = self.pair_logits(text, video, rows, columns)
-        # A batch of one video has no other one to be wrong about.
-        is_usable = torch.cat([own >= 0, (~positives).any(dim=1)]) & mask.any(dim=1)
+        # A batch with one video has no wrong videos.
+        is_usable = torch.cat([texts >= 0, (~positives).any(dim=1)]) & mask.any(dim=1)
         loss = clip_loss(logits[is_usable], mask[is_usable], labels[is_usable])
         return Losses({"matching": loss})

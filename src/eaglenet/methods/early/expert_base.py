@@ -1,4 +1,4 @@
-"""Base of methods over several experts: reading them, and scores as a mixture of experts."""
+"""Base of methods over several experts, which score by a mixture of experts."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ FRAMES = "frames"
 
 
 def expert_widths(encoder: Encoder) -> dict[str, int]:
-    """Name -> width, alphabetical. Towers and adapters are one expert: their frames."""
+    """Return widths by name, in alphabetical order; the frames of a tower are one expert."""
     return encoder.experts if isinstance(encoder, ExpertEncoder) else {FRAMES: encoder.dim}
 
 
 def words_width(encoder: Encoder) -> int:
-    """Width of the words that an encoder gives."""
+    """Return the width of the words of an encoder."""
     return encoder.words_dim if isinstance(encoder, ExpertEncoder) else encoder.dim
 
 
 def sentence_width(encoder: Encoder) -> int:
-    """Width of the sentences that an encoder gives."""
+    """Return the width of the text vectors of an encoder."""
     return encoder.config.text_dim if isinstance(encoder, ExpertEncoder) else encoder.dim
 
 
@@ -53,31 +53,29 @@ def mixture_scores(
     *,
     keep_missing: bool = False,
 ) -> Float[Tensor, "texts videos"]:
-    r"""The mixture of experts of MEE, CE, MMT and T2VLAD: two matrix products.
+    r"""Return the scores of the mixture of experts of MEE, CE, MMT and T2VLAD.
 
     .. math:: s = \frac{\sum_e w_e a_e \langle t_e, v_e \rangle}{\sum_e w_e a_e}
 
     With ``keep_missing`` all a_e are 1 (MMT as released). A video without any expert scores 0.
     """
-    here = torch.ones_like(present) if keep_missing else present
-    frame_weights = here.to(tokens.dtype)
-    products = (words * weights[..., None]).flatten(1) @ (
-        tokens * frame_weights[..., None]
-    ).flatten(1).T
-    return products / (weights @ frame_weights.T).clamp_min(torch.finfo(products.dtype).tiny)
+    mask = (torch.ones_like(present) if keep_missing else present).to(tokens.dtype)
+    texts, videos = (words * weights[..., None]).flatten(1), (tokens * mask[..., None]).flatten(1)
+    products = texts @ videos.T
+    return products / (weights @ mask.T).clamp_min(torch.finfo(products.dtype).tiny)
 
 
 class ExpertMethod(Method):
-    """A method whose texts and videos have one unit vector for each expert.
+    """Method whose texts and videos have one unit vector per expert.
 
-    ``encode_text`` gives t_e in ``words`` and w_e in ``weights``; ``encode_video`` gives v_e in
-    ``tokens``, which of them are there in ``tokens_mask``, and in ``frames`` the tokens of the
-    expert that shows moments, in the space of its t_e. Every expert axis is alphabetical.
+    ``encode_text`` returns t_e in ``words`` and w_e in ``weights``. ``encode_video`` returns v_e in
+    ``tokens``, the mask of present experts in ``tokens_mask``, and in ``frames`` the tokens of the
+    expert that is used for moments, in the space of its t_e. Experts are in alphabetical order.
     """
 
     reads_words = True
     has_hardest_negatives: ClassVar[bool] = False
-    """The margin loss takes the hardest negative of each row instead of all."""
+    """The margin loss uses the hardest negative of each row instead of all."""
     keep_missing: bool = False
     score_tile = (4096, 1024)
 
@@ -90,7 +88,7 @@ class ExpertMethod(Method):
     def read_text(
         self, texts: TextSource
     ) -> tuple[TextFeatures, Float[Tensor, "texts words dim"], Bool[Tensor, "texts words"]]:
-        """Encoded texts, their words and which are real; without words the sentence is one."""
+        """Return encoded texts, their words and their mask; without words, the text is one."""
         text = Method._encode_text(self, texts)
         words, mask = words_or_sentence(text)
         return text, words, mask
@@ -98,14 +96,14 @@ class ExpertMethod(Method):
     def read_sentence(
         self, texts: TextSource, words: WordTransformer | None
     ) -> Float[Tensor, "texts dim"]:
-        """Encode texts into one vector each: the encoder's, or that of a transformer over words."""
+        """Return one vector per text: that of the encoder, or of a transformer over words."""
         if words is None:
             return self.encoder.encode_text(texts).sentence
         _, vectors, mask = self.read_text(texts)
         return words.layers(vectors, mask)[-1][:, 0]
 
     def read_experts(self, videos: VideoSource) -> tuple[VideoFeatures, dict[str, Expert]]:
-        """Encoded videos, and their experts by name."""
+        """Return encoded videos, and their experts by name."""
         video = self.encoder.encode_video(videos)
         if video.experts is not None:
             return video, {name: video.experts[name] for name in self.widths}
@@ -125,19 +123,19 @@ class ExpertMethod(Method):
         return Losses({"margin": loss})
 
     def text_side(self, text: TextFeatures) -> tuple[Tensor, Tensor]:
-        """t_e and w_e."""
+        """Return t_e and w_e."""
         if text.words is None or text.weights is None:
-            raise UsageError("texts without expert vectors: make them with encode_text")
+            raise UsageError("the texts have no expert vectors; encode them with encode_text")
         return text.words, text.weights
 
     def video_side(self, video: VideoFeatures) -> tuple[Tensor, Tensor]:
-        """v_e and a_e."""
+        """Return v_e and a_e."""
         if video.tokens is None or video.tokens_mask is None:
-            raise UsageError("videos without expert vectors: make them with encode_video")
+            raise UsageError("the videos have no expert vectors; encode them with encode_video")
         return video.tokens, video.tokens_mask
 
     def joint_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n joint_dim"]:
-        """[w_e t_e] of texts and [a_e v_e] of videos: their products rank as experts do."""
+        """Return [w_e t_e] of texts or [a_e v_e] of videos, whose products rank like the score."""
         if isinstance(features, TextFeatures):
             words, weights = self.text_side(features)
             return (words * weights[..., None]).flatten(1)
@@ -147,13 +145,13 @@ class ExpertMethod(Method):
         return (tokens * present[..., None].to(tokens.dtype)).flatten(1)
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        """The joint vectors, scaled to unit length."""
+        """Return the joint vectors, scaled to unit length."""
         return F.normalize(self.joint_vectors(features), dim=-1)
 
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos frames"]:
-        """The tokens of the expert that shows moments against its own text vector."""
+        """Score the tokens of the expert for moments with its text vector."""
         words, _ = self.text_side(text)
         return super().frame_scores(
             dataclasses.replace(text, sentence=words[:, self.frames_index]), video
@@ -163,7 +161,7 @@ class ExpertMethod(Method):
 def expert_weights(
     layer: torch.nn.Module | None, values: Float[Tensor, "texts dim"]
 ) -> Float[Tensor, "texts experts"]:
-    """Softmax over the experts; a single expert needs no layer and has weight 1."""
+    """Return the softmax weights of experts; a single expert has weight 1 without a layer."""
     if layer is None:
         return torch.ones(len(values), 1, dtype=values.dtype, device=values.device)
     result: Tensor = layer(values).softmax(dim=-1)
@@ -171,5 +169,5 @@ def expert_weights(
 
 
 def weight_layer(in_dim: int, num_experts: int) -> torch.nn.Linear | None:
-    """The map from a text to its experts' weights."""
+    """Return the map from a text to the weights of experts; None for one expert."""
     return torch.nn.Linear(in_dim, num_experts) if num_experts > 1 else None

@@ -16,10 +16,10 @@ from eaglenet.methods.tower_base import SpaceTimeMethod
 class FrozenConfig(MethodConfig):
     """Settings of Frozen in Time.
 
-    num_frames: also the rows of the table of frame positions.
-    time_start: ``identity``, or ``released``: the authors' start, whose queries and keys never
-        learn (:class:`~eaglenet.encoders.video_tower.TimeAttention`).
-    padding: ``official`` counts padded frames as real, as the authors' code does.
+    num_frames: frames per video, and number of frame positions.
+    time_start: initial attention over time: ``identity``, or ``released`` as by the authors, whose
+        queries and keys never learn (:class:`~eaglenet.encoders.video_tower.TimeAttention`).
+    padding: ``official`` counts padded frames as real, as the code of the authors does.
     """
 
     num_frames: int = 4
@@ -30,12 +30,12 @@ class FrozenConfig(MethodConfig):
 
 @register(FrozenConfig, paper="Frozen in Time (Bain et al., ICCV 2021)", checked="golden")
 class Frozen(SpaceTimeMethod):
-    """Attention over time, then over space, in every block; a table of frame positions.
+    """Attention over time, then over space, in every block, with frame positions.
 
-    Paper: starts from an ImageNet ViT and DistilBERT and is pre-trained on CC3M and WebVid-2M; here
-    from the encoder's towers and projections, without that pre-training. Padded frames are masked
-    by default. Whether the authors' checkpoint was trained from the ``released`` start is
-    uncertain.
+    Paper: starts from an ImageNet ViT and DistilBERT, pre-trained on CC3M and WebVid-2M; here it
+    starts from the towers and projections of the encoder, without that pre-training. Padded frames
+    are masked by default. It is uncertain whether the checkpoint of the authors was trained from
+    the ``released`` start.
     """
 
     name = "frozen"

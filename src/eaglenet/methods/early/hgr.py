@@ -1,4 +1,4 @@
-"""HGR: a sentence as a graph of events, actions and things, each matched with frames."""
+"""HGR: a text as a graph of event, verbs and nouns, each matched with frames."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.types import (
-    Encoder,
-    Expert,
-    TextFeatures,
-    TextGraph,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Expert, TextFeatures, TextGraph, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.methods.base import register
@@ -27,7 +21,7 @@ from eaglenet.methods.tower_base import unit_videos
 
 
 class WordGRU(nn.Module):
-    """A bidirectional GRU over the real words; the mean of both directions."""
+    """Bidirectional GRU over the real words; returns the mean of both directions."""
 
     def __init__(self, in_dim: int, dim: int, *, dropout: float = 0.2) -> None:
         super().__init__()
@@ -46,18 +40,18 @@ class WordGRU(nn.Module):
     ) -> Float[Tensor, "texts words dim"]:
         """Return the states of the words; zeros for padding."""
         words = self.dropout(words.masked_fill(~mask[..., None], 0.0))
-        ahead, _ = self.forward_network(words)
-        # Real words in reverse come first, so that padding is read after them, never before.
+        forward_states, _ = self.forward_network(words)
+        # Real words come first in reverse order, so that padding is read after them.
         indices = torch.arange(mask.shape[1], device=mask.device)
         reverse = (mask.sum(dim=1, keepdim=True) - 1 - indices).clamp_min(0)
-        back, _ = self.backward_network(words.take_along_dim(reverse[..., None], dim=1))
-        back = back.take_along_dim(reverse[..., None], dim=1)
-        mean: Tensor = (ahead + back) / 2
+        backward_states, _ = self.backward_network(words.take_along_dim(reverse[..., None], dim=1))
+        backward_states = backward_states.take_along_dim(reverse[..., None], dim=1)
+        mean: Tensor = (forward_states + backward_states) / 2
         return mean.masked_fill(~mask[..., None], 0.0)
 
 
 class RolePooling(nn.Module):
-    """sum_i softmax_i(a . x_i) x_i over the real entries; the softmax needs no bias."""
+    """Attention pooling sum_i softmax_i(a . x_i) x_i over the real entries."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -98,10 +92,10 @@ class RoleGraphLayer(nn.Module):
 
 
 class RoleGraph(nn.Module):
-    """Nodes of a sentence after a few layers of attention over their edges.
+    """Graph attention over the nodes of a text.
 
-    A node is the maximum over its words times the embedding of its role; the sentence is pooled by
-    attention. Nodes without words are masked at once.
+    A node is the maximum over its words times the embedding of its role; the whole text is pooled
+    by attention. Nodes without words are masked.
     """
 
     def __init__(
@@ -119,8 +113,8 @@ class RoleGraph(nn.Module):
         graph: TextGraph,
     ) -> tuple[Float[Tensor, "texts nodes dim"], Bool[Tensor, "texts nodes"]]:
         """Return the nodes, the whole text first, and a mask of those that exist."""
-        missing = max(words.shape[1] - graph.spans.shape[2], 0)
-        spans = F.pad(graph.spans, (0, missing))[..., : words.shape[1]] & mask[:, None]
+        num_padding = max(words.shape[1] - graph.spans.shape[2], 0)
+        spans = F.pad(graph.spans, (0, num_padding))[..., : words.shape[1]] & mask[:, None]
         exists = spans.any(dim=-1)
         nodes = self._nodes(words, spans, graph.roles)
         sentence = self.pooling(words, mask)
@@ -151,9 +145,9 @@ LEVELS = ("video", "verb", "noun")
 class HGRConfig(MethodConfig):
     """Settings of HGR.
 
-    num_verbs: nodes after the sentence that are verbs; the others are nouns.
+    num_verbs: number of verb nodes, which follow the node of the text; the others are nouns.
     num_graph_layers: layers of attention over the edges of the graph.
-    sharpness: of a node's attention over frames.
+    sharpness: factor of the logits of the attention of nodes over frames.
     """
 
     dim: int = 512
@@ -173,13 +167,13 @@ def node_similarities(
     *,
     sharpness: float,
 ) -> Float[Tensor, "texts videos nodes"]:
-    r"""Cosine of each node with the frames that it attends to.
+    r"""Return the cosine of each node with the mean of the frames that it attends to.
 
     .. math:: \beta_m = \mathrm{softmax}_m(4\,\mathrm{unit}_m([c_m]_+)), \quad c_m = \cos(n, f_m),
         \qquad \cos\Big(n, \sum_m \beta_m f_m\Big)
 
-    The products of nodes and frames and the Gram matrix of the frames are all it takes: nothing is
-    as wide as a frame and as many as the pairs.
+    Computed from the products of nodes and frames and the Gram matrix of the frames, without
+    vectors per pair.
     """
     products = torch.einsum("tnd,vfd->tvnf", F.normalize(nodes, dim=-1), frames)
     lengths = frames.norm(dim=-1).clamp_min(1e-10)
@@ -194,15 +188,14 @@ def node_similarities(
 
 @register(HGRConfig, paper="HGR (Chen et al., CVPR 2020)", checked="golden", reads_experts=True)
 class HGR(ExpertMethod):
-    """``s`` is the mean of three levels: sentence and video, verbs and frames, nouns and frames.
+    """``s`` is the mean of three levels: text and video, verbs and frames, nouns and frames.
 
-    ``encode_text`` gives the sentence and in ``words`` the verbs and nouns; ``encode_video`` gives
-    in ``video`` the pooled video and in ``tokens`` what verbs look at, then what nouns look at:
-    the tokens of all experts, of which the paper has one. Texts need graphs (`data.role_graphs`):
-    without them two thirds of the score would be nothing.
+    ``encode_text`` returns the text, and verbs and nouns in ``words``. ``encode_video`` returns the
+    pooled video in ``video``, and in ``tokens`` the tokens of all experts for verbs, then for
+    nouns; the paper has one expert. Texts need graphs (`data.role_graphs`).
 
-    Paper: words are frozen features instead of a fine-tuned table of GloVe vectors. Roles come from
-    rules, not from a labelling BERT.
+    Paper: words are frozen features instead of fine-tuned GloVe vectors. Roles come from rules
+    instead of a BERT tagger.
     """
 
     name = "hgr"
@@ -213,8 +206,8 @@ class HGR(ExpertMethod):
     def __init__(self, encoder: Encoder, config: HGRConfig) -> None:
         if not hasattr(encoder, "experts"):
             raise ConfigError(
-                "hgr needs words and graphs of sentences, which towers do not make; it cannot run "
-                "on frozen features of frames and sentences alone: use encoder.kind=experts"
+                "hgr needs words and graphs of texts, which towers and features of frames do not "
+                "have; use encoder.kind=experts"
             )
         super().__init__(encoder, config)
         dim = config.dim
@@ -240,8 +233,8 @@ class HGR(ExpertMethod):
         text, words, mask = self.read_text(texts)
         if text.graph is None:
             raise UsageError(
-                "HGR reads graphs of verbs and nouns and these texts have none; write graphs.npz "
-                "into the features folder (docs/how-to/experts.md)"
+                "hgr needs graphs of verbs and nouns, which these texts do not have; write "
+                "graphs.npz into the features folder (docs/how-to/experts.md)"
             )
         nodes, exists = self.graph(self.words(words, mask), mask, text.graph)
         return TextFeatures(
@@ -266,13 +259,13 @@ class HGR(ExpertMethod):
     def _stream(
         self, level: str, experts: Mapping[str, Expert]
     ) -> Float[Tensor, "videos tokens dim"]:
-        """Every token of every expert through the map of its level; zeros where none is real."""
-        parts = []
+        """Return all tokens of all experts, mapped for a level; zeros for padding."""
+        token_list = []
         for name, expert in experts.items():
             values = expert.values.masked_fill(~expert.mask[..., None], 0.0)
             vectors = self.dropout(self.maps[level][name](values))  # type: ignore[index]
-            parts.append(vectors.masked_fill(~expert.mask[..., None], 0.0))
-        return torch.cat(parts, dim=1)
+            token_list.append(vectors.masked_fill(~expert.mask[..., None], 0.0))
+        return torch.cat(token_list, dim=1)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         sentence, verbs, nouns = self.levels(text, video)
@@ -283,11 +276,11 @@ class HGR(ExpertMethod):
     ) -> tuple[
         Float[Tensor, "texts videos"], Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]
     ]:
-        """Similarity of the sentence with the video, of verbs and of nouns with frames."""
+        """Return the similarities of text and video, verbs and frames, nouns and frames."""
         if text.words is None or text.words_mask is None:
-            raise UsageError("texts without nodes: make them with encode_text")
+            raise UsageError("the texts have no nodes; encode them with encode_text")
         if video.video is None or video.tokens is None or video.tokens_mask is None:
-            raise UsageError("videos without streams of tokens: make them with encode_video")
+            raise UsageError("the videos have no tokens; encode them with encode_video")
         mask = video.tokens_mask.chunk(2, dim=1)[0]
         sentence = F.normalize(text.sentence, dim=-1) @ F.normalize(video.video, dim=-1).T
         num_verbs, means = self.config.num_verbs, []
@@ -303,7 +296,7 @@ class HGR(ExpertMethod):
         return sentence, means[0], means[1]
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        """Sentence and pooled video: the first of the three levels."""
+        """Return unit texts or pooled videos: the first of the three levels."""
         if isinstance(features, TextFeatures):
             return F.normalize(features.sentence, dim=-1)
         return unit_videos(features)
@@ -314,9 +307,9 @@ class HGR(ExpertMethod):
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos frames"]:
-        """The best of a sentence's nouns and itself at each frame."""
+        """Score each frame by the best of the text and its nouns."""
         if text.words is None or text.words_mask is None:
-            raise UsageError("texts without nodes: make them with encode_text")
+            raise UsageError("the texts have no nodes; encode them with encode_text")
         first = self.config.num_verbs
         nouns = torch.cat([text.sentence[:, None], text.words[:, first:]], dim=1)
         exists = torch.cat(

@@ -1,9 +1,8 @@
-"""HiT: two levels of features, contrasted with keys of slow copies of the encoders."""
+"""HiT: two levels of features, contrasted with keys of momentum copies of the networks."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -25,10 +24,10 @@ EMPTY = -1
 
 
 class KeyBank(nn.Module):
-    """The newest ``size`` keys and the videos they belong to; the oldest make room.
+    """Ring buffer of the newest ``size`` keys and their videos.
 
-    A key of the same video is never a negative. Places that were never filled, and keys whose
-    video is not known, are told apart: the former are masked, the latter are not.
+    Keys of the same video are not negatives. Empty rows are masked; keys of unknown videos are
+    negatives.
     """
 
     keys: Tensor
@@ -46,7 +45,7 @@ class KeyBank(nn.Module):
     def negatives(
         self, videos: Int[Tensor, "pairs"] | None, count: int
     ) -> Bool[Tensor, "pairs places"]:
-        """Mask of the stored keys that are negatives of each of ``count`` pairs."""
+        """Return the mask of the stored keys that are negatives of each of ``count`` pairs."""
         if videos is None:
             return self.filled.expand(count, -1)
         is_same = (videos[:, None] == self.videos) & (self.videos != EMPTY)
@@ -54,15 +53,14 @@ class KeyBank(nn.Module):
 
     @torch.no_grad()
     def push(self, keys: Float[Tensor, "pairs dim"], videos: Int[Tensor, "pairs"] | None) -> None:
-        """Keep these keys; of more than fit, the last ones."""
+        """Store keys; if there are more than ``size``, the last ones."""
         size = len(self.keys)
         newest_keys = keys.detach()[-size:]
-        places = (
-            self.next_place + torch.arange(len(newest_keys), device=newest_keys.device)
-        ) % size
-        self.keys[places] = newest_keys.to(self.keys.dtype)
-        self.filled[places] = True
-        self.videos[places] = EMPTY if videos is None else videos[-size:]
+        steps = torch.arange(len(newest_keys), device=newest_keys.device)
+        rows = (self.next_place + steps) % size
+        self.keys[rows] = newest_keys.to(self.keys.dtype)
+        self.filled[rows] = True
+        self.videos[rows] = EMPTY if videos is None else videos[-size:]
         self.next_place.copy_((self.next_place + len(newest_keys)) % size)
 
 
@@ -71,11 +69,11 @@ LEVELS = ("feature", "semantic")
 
 @dataclass(frozen=True)
 class HiTConfig(MethodConfig):
-    """Settings of HiT. All numbers are our choice: the authors' code is not available.
+    """Settings of HiT. All numbers are our choice, without the code of the authors.
 
     text_layers: blocks over the words; the authors fine-tune BERT.
-    momentum: how slowly the copies that make keys follow. bank_size: keys kept of each kind.
-    feature_weight: of the lower level, in the loss and in the score.
+    momentum: momentum of the copies that make keys. bank_size: stored keys per modality and level.
+    feature_weight: weight of the lower level, in the loss and in the score.
     """
 
     dim: int = 512
@@ -93,7 +91,7 @@ class HiTConfig(MethodConfig):
 
 
 class TextNetwork(nn.Module):
-    """Words to two unit vectors: the mean after the first block, the first token after the last."""
+    """Two unit vectors per text: mean after the first block, first token after the last."""
 
     def __init__(self, in_dim: int, config: HiTConfig) -> None:
         super().__init__()
@@ -110,7 +108,7 @@ class TextNetwork(nn.Module):
 
 
 class VideoNetwork(nn.Module):
-    """Experts to two unit vectors: means over the tokens after the first and the last block."""
+    """Two unit vectors per video: means over tokens after the first and the last block."""
 
     def __init__(self, widths: dict[str, int], config: HiTConfig) -> None:
         super().__init__()
@@ -127,7 +125,7 @@ class VideoNetwork(nn.Module):
     def forward(self, experts: dict[str, Expert]) -> Float[Tensor, "videos levels dim"]:
         sequence = self.tokens(experts)
         states = self.stack.layers(sequence.tokens, sequence.mask)
-        levels = [masked_mean(states[place], sequence.mask) for place in (0, -1)]
+        levels = [masked_mean(states[index], sequence.mask) for index in (0, -1)]
         vectors = [head(level) for head, level in zip(self.heads, levels, strict=True)]
         return F.normalize(torch.stack(vectors, dim=1), dim=-1)
 
@@ -139,17 +137,17 @@ class VideoNetwork(nn.Module):
     reads_experts=True,
 )
 class HiT(ExpertMethod):
-    r"""``s = <q_s, u_s> + lambda <q_f, u_f>``, semantic and feature level.
+    r"""``s = <q_s, u_s> + lambda <q_f, u_f>`` of the semantic and the feature level.
 
     .. math:: L_l = \mathrm{CE}(\langle q^l, k_v^l \rangle / T) +
         \mathrm{CE}(\langle u^l, k_t^l \rangle / T), \qquad L = L_s + \lambda L_f
 
-    Each query is contrasted with its own key and the keys of earlier steps in the bank of the other
-    modality and the same level, never with keys of the same video.
+    Each query is contrasted with its key and with keys of earlier steps of the other modality and
+    the same level, except keys of the same video.
 
-    Paper (from its abstract and figures; everything else is uncertain and our choice): pooling,
-    widths, momentum, bank size, temperature and weights; keys come from slow copies of the networks
-    above the encoder, a tower below has no copy. ``train`` mode makes keys, evaluation does not.
+    Paper: implemented from abstract and figures; pooling, widths, momentum, bank size, temperature
+    and weights are our choice. Keys come from momentum copies of the networks above the encoder; a
+    tower has no copy. Keys are computed in training mode only.
     """
 
     name = "hit"
@@ -192,14 +190,14 @@ class HiT(ExpertMethod):
     def _join_levels(
         self, levels: Float[Tensor, "rows levels dim"]
     ) -> Float[Tensor, "rows joint_dim"]:
-        """Both levels as one vector, whose products are scores."""
+        """Concatenate both levels, so that products of the results are scores."""
         scale = levels.new_tensor([self.config.feature_weight**0.5, 1.0])
         return (levels * scale[:, None]).flatten(1)
 
     def _moments(self, expert: Expert) -> Float[Tensor, "videos frames dim"]:
-        """Frames by themselves, through the head of the lower level."""
-        projected = self.video_network.tokens.project(self.frames_expert, expert.values)
-        result: Tensor = self.video_network.heads[0](projected)
+        """Return single frames through the head of the lower level."""
+        tokens = self.video_network.tokens.project(self.frames_expert, expert.values)
+        result: Tensor = self.video_network.heads[0](tokens)
         return result.detach() if self.training else result
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
@@ -209,33 +207,36 @@ class HiT(ExpertMethod):
         if isinstance(features, TextFeatures):
             return features.sentence
         if features.video is None:
-            raise UsageError("videos without vectors of two levels: make them with encode_video")
+            raise UsageError(
+                "the videos have no vectors of two levels; encode them with encode_video"
+            )
         return features.video
 
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos frames"]:
         if text.words is None:
-            raise UsageError("texts without vectors of two levels: make them with encode_text")
-        plain = TextFeatures(text.words[:, 0])
-        return super(ExpertMethod, self).frame_scores(plain, dataclasses.replace(video))
+            raise UsageError(
+                "the texts have no vectors of two levels; encode them with encode_text"
+            )
+        return super(ExpertMethod, self).frame_scores(TextFeatures(text.words[:, 0]), video)
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """Contrast with this step's and earlier keys, then keep the keys and move the copies."""
+        """Return the contrastive losses; in training, store the keys and update the copies."""
         if text.words is None or video.tokens is None or text.keys is None or video.keys is None:
-            raise UsageError("losses need keys: encode in training mode")
+            raise UsageError("losses need keys; encode in training mode")
         terms = {}
-        for place, level in enumerate(LEVELS):
-            banks = (self.video_banks[place], self.text_banks[place])
+        for index, level in enumerate(LEVELS):
+            banks = (self.video_banks[index], self.text_banks[index])
             sides = (
-                (text.words[:, place], video.keys[:, place], banks[0], positives),
-                (video.tokens[:, place], text.keys[:, place], banks[1], positives.T),
+                (text.words[:, index], video.keys[:, index], banks[0], positives),
+                (video.tokens[:, index], text.keys[:, index], banks[1], positives.T),
             )
-            parts = [
+            losses = [
                 self._contrast(query, keys, bank, right, video.ids)  # type: ignore[arg-type]
                 for query, keys, bank, right in sides
             ]
-            terms[level] = parts[0] + parts[1]
+            terms[level] = losses[0] + losses[1]
         if self.training:
             self._advance(text, video)
         return Losses(terms, {"feature": self.config.feature_weight})
@@ -248,26 +249,28 @@ class HiT(ExpertMethod):
         positives: Bool[Tensor, "pairs pairs"],
         ids: Tensor | None,
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of a query's own key against the bank."""
-        own = (queries * keys.detach()).sum(dim=-1, keepdim=True)
-        # A copy: the bank is written to before the backward pass reads it.
+        """Return the cross-entropy of the key of each query against other keys."""
+        right = (queries * keys.detach()).sum(dim=-1, keepdim=True)
+        # A copy, because the bank is written to before the backward pass reads it.
         earlier = queries @ bank.keys.to(queries.dtype, copy=True).T
         is_negative = bank.negatives(ids, len(queries))
         earlier = earlier.masked_fill(~is_negative, torch.finfo(earlier.dtype).min)
-        # The other keys of this batch as well: without them the first steps would have none.
-        others = (queries @ keys.detach().T).masked_fill(positives, torch.finfo(own.dtype).min)
-        logits = torch.cat([own, others, earlier], dim=1) / self.config.temperature
+        # With the other keys of this batch, without which the first steps would have no negatives.
+        others = (queries @ keys.detach().T).masked_fill(positives, torch.finfo(right.dtype).min)
+        logits = torch.cat([right, others, earlier], dim=1) / self.config.temperature
         return -logits.log_softmax(dim=1)[:, 0].mean()
 
     @torch.no_grad()
     def _advance(self, text: TextFeatures, video: VideoFeatures) -> None:
-        """Keep this step's keys; let the copies follow their networks."""
+        """Store the keys of this step, and update the momentum copies."""
         for banks, keys in ((self.text_banks, text.keys), (self.video_banks, video.keys)):
-            for place, bank in enumerate(banks):
-                bank.push(keys[:, place], video.ids)  # type: ignore[index,operator]
-        for slow, fast in (
+            for index, bank in enumerate(banks):
+                bank.push(keys[:, index], video.ids)  # type: ignore[index,operator]
+        for momentum_copy, network in (
             (self.key_text, self.text_network),
             (self.key_video, self.video_network),
         ):
-            for own, other in zip(slow.parameters(), fast.parameters(), strict=True):
-                own.lerp_(other, 1.0 - self.config.momentum)
+            for target, source in zip(
+                momentum_copy.parameters(), network.parameters(), strict=True
+            ):
+                target.lerp_(source, 1.0 - self.config.momentum)

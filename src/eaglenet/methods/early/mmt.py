@@ -1,4 +1,4 @@
-"""MMT, multi-modal transformer: all experts' tokens in one sequence, a summary for each expert."""
+"""MMT, multi-modal transformer: tokens of all experts in one sequence, one summary per expert."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from eaglenet.methods.early.expert_base import (
 class MMTConfig(MethodConfig):
     """Settings of MMT.
 
-    max_tokens: of each expert; drawn at random in training, spread evenly in evaluation.
-    keep_missing: count a missing expert with what the others predict for it, as the official code
-        does; False leaves it out of the score.
+    max_tokens: most tokens per expert; random ones in training, evenly spaced in evaluation.
+    keep_missing: count missing experts with the output for their summary, as the official code
+        does; False leaves them out of the score.
     padding: ``official`` starts the summary of a missing expert from the bias of its map, as the
-        authors' code does.
-    text_layers: blocks over the words, for frozen words that have seen no context; 0 takes the
-        sentence as it comes, as from a text tower.
+        code of the authors does.
+    text_layers: blocks over the words, for words without context; 0: use the vector of the text, as
+        from a text tower.
     """
 
     dim: int = 512
@@ -53,11 +53,11 @@ class MMTConfig(MethodConfig):
 
 @register(MMTConfig, paper="MMT (Gabeur et al., ECCV 2020)", checked="golden", reads_experts=True)
 class MMT(ExpertMethod):
-    """``s = sum_e w_e <t_e, v_e>``, v_e the transformer's output at the summary of expert e.
+    """``s = sum_e w_e <t_e, v_e>`` with v_e the output of the transformer for expert e.
 
-    Paper: the text is BERT's, fine-tuned; here it is the encoder's sentence, or a small transformer
-    over its words. Evaluation spreads tokens evenly; the released code draws them with a fixed
-    seed. The pre-training on HowTo100M is not here.
+    Paper: texts come from a fine-tuned BERT; here from the encoder, or a small transformer over its
+    words. Evaluation takes evenly spaced tokens; the released code draws them with a fixed seed.
+    There is no pre-training on HowTo100M.
     """
 
     name = "mmt"

@@ -1,4 +1,4 @@
-"""Support-Set: contrast, and captions written from other videos than one's own."""
+"""Support-Set: a contrastive loss, and captions generated from other videos."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eaglenet.methods.tower_base import unit_videos
 
 
 class DecoderBlock(nn.Module):
-    """x + causal attention(LN x), x + attention to the memory(LN x), x + MLP(LN x)."""
+    """Block: x + causal attention(LN x), x + attention to the memory(LN x), x + MLP(LN x)."""
 
     def __init__(self, dim: int, *, num_heads: int, hidden_dim: int) -> None:
         super().__init__()
@@ -47,14 +47,14 @@ class DecoderBlock(nn.Module):
         bias: Float[Tensor, "texts 1 1 steps"],
     ) -> Float[Tensor, "texts words dim"]:
         query, key, value = (
-            self._heads(part) for part in self.qkv(self.norms[0](states)).chunk(3, dim=-1)
+            self._heads(each) for each in self.qkv(self.norms[0](states)).chunk(3, dim=-1)
         )
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        states = states + self.out(mixed.transpose(1, 2).flatten(2))
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        states = states + self.out(output.transpose(1, 2).flatten(2))
         query = self._heads(self.query(self.norms[1](states)))
-        key, value = (self._heads(part) for part in self.key_value(memory).chunk(2, dim=-1))
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        states = states + self.read(mixed.transpose(1, 2).flatten(2))
+        key, value = (self._heads(each) for each in self.key_value(memory).chunk(2, dim=-1))
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        states = states + self.read(output.transpose(1, 2).flatten(2))
         result: Tensor = states + self.down(F.gelu(self.up(self.norms[2](states))))
         return result
 
@@ -66,7 +66,7 @@ class DecoderBlock(nn.Module):
 
 
 class CaptionDecoder(nn.Module):
-    """Predicts the next token of a caption from the previous ones and a memory; tied embeddings."""
+    """Decoder of captions: predicts the next token from previous ones and a memory."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class CaptionDecoder(nn.Module):
         memory: Float[Tensor, "texts steps dim"],
         memory_mask: Bool[Tensor, "texts steps"],
     ) -> Float[Tensor, "texts words vocabulary"]:
-        """Return the logits of the token after each one."""
+        """Return the logits of the token after each token."""
         if ids.shape[1] > len(self.positions):
             raise ConfigError(
-                f"captions of {ids.shape[1]} tokens, the decoder has {len(self.positions)} "
-                "positions; cut the texts (data.max_words)"
+                f"captions have {ids.shape[1]} tokens, but there are only {len(self.positions)} "
+                "positions; reduce data.max_words"
             )
         bias = torch.zeros(memory_mask.shape, dtype=memory.dtype, device=memory.device)
         bias = bias.masked_fill(~memory_mask, MASKED_LOGIT)[:, None, None, :]
@@ -113,7 +113,7 @@ class CaptionDecoder(nn.Module):
         memory: Float[Tensor, "texts steps dim"],
         memory_mask: Bool[Tensor, "texts steps"],
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the real next words (teacher forcing)."""
+        """Return the mean negative log-likelihood of the next tokens (teacher forcing)."""
         largest = self.embedding.num_embeddings
         logits = self(tokens.ids[:, :-1].clamp_max(largest - 1), memory, memory_mask)
         targets = tokens.ids[:, 1:].masked_fill(~tokens.mask[:, 1:], -100)
@@ -125,12 +125,13 @@ Support = Literal["cross", "self", "full"]
 
 @dataclass(frozen=True)
 class SupportSetConfig(MethodConfig):
-    """Settings of Support-Set. All but the idea is our choice: no code was released.
+    """Settings of Support-Set. All numbers are our choice; no code was released.
 
-    support: which videos a caption is written from: all but its own (``cross``), its own alone, or
-        all. vocabulary_size: of the captions' ids; 0 takes the text tower's.
-    text_layers: blocks over the words; 0 takes the encoder's sentence.
-    caption_weight: of the captioning loss.
+    support: videos from which a caption is generated: all but its own (``cross``), only its own
+        (``self``), or all (``full``).
+    vocabulary_size: number of token ids of captions; 0: that of the text tower.
+    text_layers: blocks over the words; 0: use the text vector of the encoder.
+    caption_weight: weight of the captioning loss.
     """
 
     dim: int = 512
@@ -149,15 +150,15 @@ class SupportSetConfig(MethodConfig):
 
 
 def support_memory(
-    shares: Float[Tensor, "texts videos"],
+    weights: Float[Tensor, "texts videos"],
     tokens: Float[Tensor, "videos steps dim"],
     mask: Bool[Tensor, "videos steps"],
 ) -> tuple[Float[Tensor, "texts steps dim"], Bool[Tensor, "texts steps"]]:
-    """The mean of other videos' tokens, step by step, over the videos that have the step."""
+    """Return the weighted mean of the tokens of videos per step, and the mask of steps."""
     frame_weights = mask.to(tokens.dtype)
-    total = torch.einsum("tv,vs,vsd->tsd", shares, frame_weights, tokens)
-    weight = shares @ frame_weights
-    return total / weight.clamp_min(1e-6)[..., None], weight > 1e-6
+    total = torch.einsum("tv,vs,vsd->tsd", weights, frame_weights, tokens)
+    total_weight = weights @ frame_weights
+    return total / total_weight.clamp_min(1e-6)[..., None], total_weight > 1e-6
 
 
 @register(
@@ -167,16 +168,16 @@ def support_memory(
     reads_experts=True,
 )
 class SupportSet(ExpertMethod):
-    r"""``s = cos(U(t), V(v))``; in training each caption is also written from a support set.
+    r"""``s = cos(U(t), V(v))``; in training, captions are also generated from a support set.
 
     .. math:: \alpha_{ij} = \mathrm{softmax}_{j \in N_i} \langle U'(t_i), V'(v_j) \rangle / T,
         \qquad L = \mathrm{MH}(S) + \lambda\, \mathrm{NLL}(c_i \mid \sum_j \alpha_{ij} M(v_j))
 
-    N_i leaves out every video with the caption's own id: else the answer would leak. The decoder
-    takes part in training only.
+    N_i leaves out the video of the caption, which would leak the answer. The decoder is used in
+    training only.
 
-    Paper (from its abstract; the rest is uncertain and our choice): pooling, widths, temperature, a
-    decoder from random weights instead of T5's; no pre-training on HowTo100M.
+    Paper: implemented from the abstract; pooling, widths and temperature are our choice. The
+    decoder starts from random weights instead of T5; there is no pre-training on HowTo100M.
     """
 
     name = "supportset"
@@ -202,7 +203,7 @@ class SupportSet(ExpertMethod):
         )
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
-        """The sentence and, in training, what the support set is chosen by and the captions."""
+        """Encode texts; in training, also support queries (``words``) and captions (``tokens``)."""
         state = self.read_sentence(texts, self.words)
         text = TextFeatures(self.text_map(state))
         if not self.training:
@@ -210,7 +211,7 @@ class SupportSet(ExpertMethod):
         tokens = texts if isinstance(texts, Tokens) else texts.tokens
         if tokens is None:
             raise UsageError(
-                "Support-Set learns to write captions and these texts have no token ids; write "
+                "supportset needs token ids of captions, which these texts do not have; write "
                 "token_ids.npy into the features folder (docs/how-to/experts.md)"
             )
         support = self.text_support(state)[:, None]
@@ -221,10 +222,9 @@ class SupportSet(ExpertMethod):
         sequence = self.tokens(experts)
         states: Tensor = self.stack(sequence.tokens, sequence.mask)
         frame_tokens = self.tokens.project(self.frames_expert, experts[self.frames_expert].values)
+        frames = self.video_map(frame_tokens)
         features = VideoFeatures(
-            frames=self.video_map(frame_tokens).detach()
-            if self.training
-            else self.video_map(frame_tokens),
+            frames=frames.detach() if self.training else frames,
             mask=video.mask,
             video=self.video_map(masked_mean(states, sequence.mask)),
         )
@@ -251,40 +251,38 @@ class SupportSet(ExpertMethod):
         terms["captions"] = self.caption_loss(text, video, positives)
         return Losses(terms, {"captions": self.config.caption_weight})
 
-    def support_shares(
+    def support_weights(
         self, text: TextFeatures, video: VideoFeatures, positives: RightPairs
     ) -> Float[Tensor, "texts videos"]:
-        """alpha: how much of each video a caption is written from."""
+        """Return alpha, the weights of videos in the memory of each caption."""
         if text.words is None or video.tokens is None or video.tokens_mask is None:
-            raise UsageError("losses need the support set: encode in training mode")
-        pooled = masked_mean(video.tokens, video.tokens_mask)
+            raise UsageError("losses need the support set; encode in training mode")
+        videos = masked_mean(video.tokens, video.tokens_mask)
         queries = F.normalize(text.words[:, 0], dim=-1)
-        logits = queries @ F.normalize(self.video_support(pooled), dim=-1).T
-        pair_mask = {
-            "cross": ~positives,
-            "self": positives,
-            "full": torch.ones_like(positives),
-        }[self.config.support]
+        logits = queries @ F.normalize(self.video_support(videos), dim=-1).T
+        pair_mask = {"cross": ~positives, "self": positives, "full": torch.ones_like(positives)}[
+            self.config.support
+        ]
         return masked_softmax(logits / self.config.temperature, pair_mask)
 
     def caption_loss(
         self, text: TextFeatures, video: VideoFeatures, positives: RightPairs
     ) -> Float[Tensor, ""]:
-        """NLL of the captions, given the memory of their support sets."""
-        shares = self.support_shares(text, video, positives)
+        """Return the NLL of the captions given the memory of their support sets."""
+        weights = self.support_weights(text, video, positives)
         if text.tokens is None or video.tokens is None or video.tokens_mask is None:
-            raise UsageError("losses need captions and video tokens: encode in training mode")
-        memory, mask = support_memory(shares, video.tokens, video.tokens_mask)
+            raise UsageError("losses need captions and video tokens; encode in training mode")
+        memory, mask = support_memory(weights, video.tokens, video.tokens_mask)
         return self.decoder.loss(text.tokens, memory, mask)
 
 
 def vocabulary_size(encoder: Encoder, config: SupportSetConfig) -> int:
-    """As configured, or the text tower's."""
+    """Return the vocabulary size of the config, or else that of the text tower."""
     if config.vocabulary_size:
         return config.vocabulary_size
     if encoder.vocabulary_size is None:
         raise ConfigError(
-            "supportset writes captions: it cannot run on frozen features without their token ids; "
-            "set method_config.vocabulary_size for a folder that has them"
+            "supportset needs token ids of captions; for a folder of features that has them, set "
+            "method_config.vocabulary_size"
         )
     return encoder.vocabulary_size

@@ -1,4 +1,4 @@
-"""T2VLAD: words and experts' tokens gather around shared centres; a mixture of experts beside."""
+"""T2VLAD: VLAD of words and of expert tokens with shared centres, and a mixture of experts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from eaglenet.methods.early.expert_base import (
 
 
 class PreNormLayer(nn.Module):
-    """x + attention(LN x), then x + down(relu(up(LN x))), then LN; padding is never seen."""
+    """Layer: x + attention(LN x), x + down(relu(up(LN x))), LN; padding is masked."""
 
     def __init__(self, dim: int, *, num_heads: int) -> None:
         super().__init__()
@@ -46,10 +46,10 @@ class PreNormLayer(nn.Module):
     ) -> Float[Tensor, "rows tokens dim"]:
         bias = torch.zeros(mask.shape, dtype=tokens.dtype, device=tokens.device)
         bias = bias.masked_fill(~mask, MASKED_LOGIT)[:, None, None, :]
-        projected = self.in_projection(self.ln_1(tokens)).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = projected.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        tokens = tokens + self.out_projection(mixed.transpose(1, 2).flatten(2))
+        projections = self.in_projection(self.ln_1(tokens)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = projections.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        tokens = tokens + self.out_projection(output.transpose(1, 2).flatten(2))
         tokens = tokens + self.down(F.relu(self.up(self.ln_2(tokens))))
         result: Tensor = self.ln_last(tokens)
         return result
@@ -59,9 +59,9 @@ class PreNormLayer(nn.Module):
 class T2VLADConfig(MethodConfig):
     """Settings of T2VLAD.
 
-    num_ghosts: background centres, whose part of the assignment is dropped.
-    padding: ``official`` has no masks, as the official port: padding and missing experts attend,
-        gather around the centres and enter maxima.
+    num_ghosts: background centres, which are dropped after the assignment.
+    padding: ``official`` uses no masks, as the official port: padding and missing experts enter
+        attention, VLAD and maxima.
     """
 
     dim: int = 512
@@ -78,13 +78,13 @@ class T2VLADConfig(MethodConfig):
 class T2VLAD(ExpertMethod):
     r"""``s = (s_global + s_local) / 2``.
 
-    s_local is the product of two VLADs with the same centres, the mean cosine over them. The
-    assignment learns from texts alone, the centres from both. s_global is the mixture of experts
-    with t_e from the text's VLAD and v_e from the maximum over the expert's tokens.
+    s_local is the product of two VLADs with the same centres: the mean cosine over the centres. The
+    assignment learns from texts only, the centres from both. s_global is the mixture of experts
+    with t_e from the VLAD of the text and v_e from the maximum over the tokens of the expert.
 
-    Paper: 768 wide over a fine-tuned BERT; words of another width go through a linear map first.
-    Read from a port; that the paper trains with Ranger and else alike is uncertain, and recipes
-    follow the port.
+    Paper: width 768 over a fine-tuned BERT; here words of another width go through a linear map.
+    Implemented from a port, which recipes follow; the optimizer of the paper (Ranger) is
+    uncertain.
     """
 
     name = "t2vlad"
@@ -145,7 +145,7 @@ class T2VLAD(ExpertMethod):
 
     def _global(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
         lowest = torch.finfo(expert.values.dtype).min
-        # Of equal values the first alone gets the gradient, as in the official port.
+        # Of equal values, only the first has a gradient, as in the official port.
         largest = expert.values.masked_fill(~expert.mask[..., None], lowest).max(dim=1).values
         largest = largest.masked_fill(~expert.present[:, None], 0.0)
         vector: Tensor = self.video_heads[name](largest, expert.present)
@@ -154,7 +154,7 @@ class T2VLAD(ExpertMethod):
     def _frame_vectors(
         self, values: Float[Tensor, "videos frames width"]
     ) -> Float[Tensor, "videos frames dim"]:
-        """Every frame as if it were its video's maximum; in training nobody looks at moments."""
+        """Return vectors of single frames, for moments; not computed in training."""
         if self.training:
             result: Tensor = self.token_maps[self.frames_expert](values).detach()
             return result
@@ -163,5 +163,5 @@ class T2VLAD(ExpertMethod):
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         if video.video is None:
-            raise UsageError("videos without gathered vectors: make them with encode_video")
+            raise UsageError("the videos have no VLAD vectors; encode them with encode_video")
         return (super().score(text, video) + text.sentence @ video.video.T) / 2

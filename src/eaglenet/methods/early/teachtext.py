@@ -1,4 +1,4 @@
-"""TeachText: a student that also learns the mean similarities of teachers who read other texts."""
+"""TeachText: a student that also learns the mean similarities of teachers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from eaglenet.methods.configs import MethodConfig
 class TeachTextConfig(MethodConfig):
     """Settings of TeachText.
 
-    student: the method that learns; student_config: its own settings.
-    teacher_weight: of the term that follows the teachers.
+    student: name of the method that learns. student_config: its settings.
+    teacher_weight: weight of the distillation loss.
     """
 
     dim: int = 512
@@ -35,7 +35,7 @@ class TeachTextConfig(MethodConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.student == "teachtext":
-            raise ConfigError("student teachtext: a student cannot be taught by itself")
+            raise ConfigError("student must be another method than teachtext")
 
 
 @register(
@@ -45,19 +45,18 @@ class TeachTextConfig(MethodConfig):
     reads_experts=True,
 )
 class TeachText(Method):
-    r"""The student's losses and, over all pairs of a batch,
+    r"""Losses of the student plus a distillation loss over all pairs of a batch.
 
     .. math:: \mathrm{mean}_{ij}\, \mathrm{Huber}_1(S_{ij} - T_{ij}), \qquad
         T_{ij} = \frac1K \sum_k \langle t^k_i, v^k_j \rangle
 
     Teachers are earlier models; `eaglenet data teach` writes their vectors into the features
-    folder. Texts or videos without teachers leave the student alone with its own losses, and
-    scoring never sees a teacher.
+    folder. Without teachers, only the losses of the student apply. Scores do not use teachers.
 
-    Paper: students CE and MMT, here any method; the weights of the experts are part of the stored
+    Paper: students are CE and MMT, here any method. The weights of experts are part of the stored
     text vectors (uncertain: the released training sums plain products). The student of the
-    published row is MMT with more teachers (uncertain); recipes have CE, that of the released code.
-    The variant that leaves out captions which teachers rank badly is not here.
+    published result is MMT with more teachers (uncertain); recipes use CE, as the released code.
+    The variant that leaves out captions which teachers rank badly is not implemented.
     """
 
     name = "teachtext"
@@ -67,20 +66,20 @@ class TeachText(Method):
         spec = METHODS[config.student]
         if hasattr(encoder, "experts") and not spec.reads_experts:
             raise ConfigError(
-                f"student {config.student} reads frames and sentences, not several experts; set "
+                f"student {config.student} does not read several experts; set "
                 "encoder.kind=features, or choose ce, mmt or t2vlad"
             )
         sizes = {"num_frames": config.num_frames, "dim": config.dim}
         field_names = {entry.name for entry in dataclasses.fields(spec.config_class)}
         settings = {name: value for name, value in sizes.items() if name in field_names}
         try:
-            own = spec.config_class(**{**settings, **config.student_config})
+            student_config = spec.config_class(**{**settings, **config.student_config})
         except TypeError as error:
             raise ConfigError(f"student_config of {config.student}: {error}") from error
-        student = spec.build(own, encoder)
+        student = spec.build(student_config, encoder)
         super().__init__(encoder, config)
         self.frame_spec = student.frame_spec
-        # One encoder, registered once: a second name for its weights would be saved twice.
+        # Register the encoder only once, so that its weights are saved once.
         del student._modules["encoder"]
         student.__dict__["encoder"] = encoder
         self.student = student
@@ -97,13 +96,13 @@ class TeachText(Method):
         return self.student.score(text, video)
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        own = self.student.losses(text, video, positives)
+        losses = self.student.losses(text, video, positives)
         if text.teachers is None or video.teachers is None:
-            return own
+            return losses
         teacher_loss = F.smooth_l1_loss(self.score(text, video), teacher_scores(text, video))
         return Losses(
-            {**own.terms, "teachers": teacher_loss},
-            {**own.weights, "teachers": self.config.teacher_weight},
+            {**losses.terms, "teachers": teacher_loss},
+            {**losses.weights, "teachers": self.config.teacher_weight},
         )
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
@@ -123,15 +122,17 @@ class TeachText(Method):
 
 
 def _teachers_of(method: Method, inputs: object, like: Tensor) -> Tensor | None:
-    """The teachers of an input, in training only."""
+    """Return the teacher vectors of an input, in training only."""
     teachers = getattr(inputs, "teachers", None) if method.training else None
     return None if teachers is None else teachers.to(like)
 
 
 def teacher_scores(text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-    """T: the mean over teachers of the products of their vectors."""
+    """Return T, the mean over teachers of the products of their vectors."""
     if text.teachers is None or video.teachers is None:
-        raise UsageError("texts and videos without teachers; write them with `eaglenet data teach`")
+        raise UsageError(
+            "the texts and videos have no teachers; write them with: eaglenet data teach"
+        )
     products = torch.einsum("tkd,vkd->tvk", text.teachers, video.teachers)
     return products.mean(dim=-1)
 
@@ -139,7 +140,7 @@ def teacher_scores(text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "t
 def teaching_vectors(
     method: Method, features: TextFeatures | VideoFeatures
 ) -> Float[Tensor, "n joint_dim"]:
-    """Vectors of a method as a teacher: their products are its scores, or nearly so."""
+    """Return the vectors of a teacher, whose products equal or approximate its scores."""
     joint = getattr(method, "joint_vectors", method.coarse_vectors)
     vectors: Tensor = joint(features)
     return vectors

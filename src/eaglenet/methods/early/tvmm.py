@@ -1,4 +1,4 @@
-"""TVMM: several prototypes a video, and the one that fits a text best."""
+"""TVMM: several prototypes per video, of which the best one for a text counts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from eaglenet.methods.tower_base import freeze_frame_embedding
 
 @dataclass(frozen=True)
 class TVMMConfig(MethodConfig):
-    """Settings of TVMM. All but the idea is our choice: the authors' code is not available.
+    """Settings of TVMM. All numbers are our choice, without the code of the authors.
 
-    num_prototypes: beside that of the class token.
-    spread_weight: of the loss that keeps prototypes apart; ``spread`` is the standard deviation of
-        each channel over the prototypes up to which it pushes.
+    num_prototypes: number of prototypes, besides the class token.
+    spread_weight: weight of the loss that keeps prototypes apart.
+    spread: standard deviation over prototypes, per channel, above which that loss is 0.
     """
 
     num_frames: int = 4
@@ -42,29 +42,29 @@ class TVMMConfig(MethodConfig):
 
 
 class Prototypes(nn.Module):
-    """Masks over a video's tokens, one for each prototype, and the sums that they give.
+    """Prototypes: sums of the tokens of a video, weighted by one mask per prototype.
 
-    ``A = softmax_i(W2 relu(W1 x_i))``, over the tokens that are real.
+    ``A = softmax_i(W2 relu(W1 x_i))`` over the real tokens.
     """
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(width, width)
-        self.masks = nn.Linear(width, count, bias=False)  # the softmax would cancel a bias
+        self.masks = nn.Linear(width, count, bias=False)  # The softmax would cancel a bias.
 
     def forward(
         self, tokens: Float[Tensor, "videos tokens width"], mask: Bool[Tensor, "videos tokens"]
     ) -> Float[Tensor, "videos prototypes width"]:
         logits = self.masks(F.relu(self.hidden(tokens)))
         logits = logits.masked_fill(~mask[..., None], torch.finfo(logits.dtype).min)
-        shares = logits.softmax(dim=1).masked_fill(~mask[..., None], 0.0)
-        return torch.einsum("vtp,vtd->vpd", shares, tokens)
+        weights = logits.softmax(dim=1).masked_fill(~mask[..., None], 0.0)
+        return torch.einsum("vtp,vtd->vpd", weights, tokens)
 
 
 def spread_loss(
     prototypes: Float[Tensor, "videos prototypes dim"], spread: float
 ) -> Float[Tensor, ""]:
-    """mean_c [spread - sqrt(Var_k(p_kc) + 1e-4)]_+, before prototypes are scaled to unit length."""
+    """Return mean_c [spread - sqrt(Var_k(p_kc) + 1e-4)]_+ of prototypes before scaling."""
     deviation = (prototypes.var(dim=1, unbiased=False) + 1e-4).sqrt()
     return (spread - deviation).clamp_min(0.0).mean()
 
@@ -73,12 +73,12 @@ def spread_loss(
     TVMMConfig, paper="TVMM (Lin et al., NeurIPS 2022)", checked="approximate from the abstract"
 )
 class TVMM(Method):
-    """``s = max_k <t, p_k>``: the class token and K masked sums of the last layer's tokens.
+    """``s = max_k <t, p_k>`` over the class token and K masked sums of the last tokens.
 
-    Paper (from its abstract; the rest is uncertain and our choice): softmax masks, K, the form and
-    weight of the loss that spreads prototypes, no pre-training on CC3M and WebVid-2M. The tower is
-    BridgeFormer's over CLIP's weights; on stored features the frames are the tokens and their mean
-    is the class token. ``VideoFeatures.tokens`` are the prototypes, not scaled.
+    Paper: implemented from the abstract; softmax masks, K, and form and weight of the spread loss
+    are our choice. There is no pre-training on CC3M and WebVid-2M. The tower is that of
+    BridgeFormer with the weights of CLIP; with stored features, the frames are the tokens and their
+    mean is the class token. ``VideoFeatures.tokens`` are the prototypes before scaling.
     """
 
     name = "tvmm"
@@ -91,17 +91,16 @@ class TVMM(Method):
         self.space_time = SpaceTime(tower) if tower is not None else None
         width = tower.config.width if tower is not None else encoder.dim
         self.prototypes = Prototypes(width, config.num_prototypes)
-        # A tower's prototypes share the projection of its class token.
+        # Prototypes of a tower share the projection of its class token.
         self.map = nn.Linear(width, encoder.dim) if tower is None else None
         if self.map is not None:
-            # As the features are: sums through random weights would never be the largest, and what
-            # is never the largest never learns.
+            # The identity: with random weights, sums would never be the maximum and never learn.
             nn.init.eye_(self.map.weight)
             nn.init.zeros_(self.map.bias)
 
     @classmethod
     def build(cls, config: TVMMConfig, encoder: Encoder) -> TVMM:
-        """Create the method on CLIP's vision tower, or on the frames of any other encoder."""
+        """Create the method for the vision tower of CLIP, or the frames of another encoder."""
         if isinstance(encoder, ClipEncoder):
             freeze_frame_embedding(encoder.vision)
         return super().build(config, encoder)
@@ -119,8 +118,8 @@ class TVMM(Method):
             frames = clips.frames.to(self.device, non_blocking=True)
             class_token, patches = self.space_time(tower, frames, frames_mask)
             tokens = tower.ln_post(torch.cat([class_token, patches.flatten(1, 2)], dim=1))
-            whole = frames_mask.repeat_interleave(patches.shape[2], dim=1)
-            mask = torch.cat([whole.new_ones(len(whole), 1), whole], dim=1)
+            patch_mask = frames_mask.repeat_interleave(patches.shape[2], dim=1)
+            mask = torch.cat([patch_mask.new_ones(len(patch_mask), 1), patch_mask], dim=1)
             frames, first = tower.project(patches).mean(dim=2), tower.project(class_token[:, 0])
             project = tower.projection
         sums: Tensor = self.prototypes(tokens, mask)
@@ -135,17 +134,17 @@ class TVMM(Method):
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
-        spread = spread_loss(_prototypes(video)[:, 1:], self.config.spread)
+        prototype_loss = spread_loss(_prototypes(video)[:, 1:], self.config.spread)
         return Losses(
             {
                 "contrastive": fixed_softmax_loss(scores, positives, self.config.temperature),
-                "spread": spread,
+                "spread": prototype_loss,
             },
             {"spread": self.config.spread_weight},
         )
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        """The sentence, or the mean of the unit prototypes."""
+        """Return unit texts, or the mean of the unit prototypes."""
         if isinstance(features, TextFeatures):
             return super().coarse_vectors(features)
         mean = F.normalize(_prototypes(features), dim=-1).mean(dim=1)
@@ -154,5 +153,5 @@ class TVMM(Method):
 
 def _prototypes(video: VideoFeatures) -> Float[Tensor, "videos prototypes dim"]:
     if video.tokens is None:
-        raise UsageError("videos without prototypes: make them with encode_video")
+        raise UsageError("the videos have no prototypes; encode them with encode_video")
     return video.tokens

@@ -1,1 +1,1 @@
-"""Weights and checkpoints of the compared methods' official repositories."""
+"""Conversion of checkpoints of the official repositories of methods."""

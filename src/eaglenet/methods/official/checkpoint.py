@@ -1,7 +1,7 @@
-"""Checkpoints of the compared methods' official repositories as models of ours.
+"""Conversion of official checkpoints to models of this package.
 
 Names and shapes of the weights determine most settings; :data:`UNDETERMINED` lists the others,
-which have to be given. Padding is counted as the authors' code counts it.
+which the caller must pass. Padding is treated as in the code of the authors.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ UNUSED: dict[str, dict[str, str]] = {
         r"noun_queries|.*decoder_(layer_noun|layer_spatial|spatial)\..*": "not used when shared",
     },
     "hgr": {
-        r"text_encoder\.embedding\.we\.weight": "words arrive as features here",
+        r"text_encoder\.embedding\.we\.weight": "words are features here",
         r".*(ft_attn|edge_attn_key)\.bias": "cancels in the softmax",
     },
     "mmt": {
-        r"txt_bert\..*": "its text tower, which is not here; store its output as sentence features",
+        r"txt_bert\..*": "its text tower is not supported; store its output as text features",
         r"vid_bert\.pooler\..*": "its output is not used",
     },
     "t2vlad": {r"text_pooling\.clusters1": "never used"},
     "tvproxynet": {
-        r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash",
+        r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash"
     },
 }
 """Weights without effect by method (empty: any method), as patterns, with the reason."""
@@ -79,21 +79,22 @@ UNUSED: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class OfficialWeights:
-    """Weights under our names, and the official ones that have no effect, with the reason."""
+    """Weights under our names, and official weights without effect, with the reason."""
 
     state: State
     unused: dict[str, str]
 
 
 def translate(method: Method, weights: Weights, **options: Any) -> OfficialWeights:
-    """Official weights under the names of ``method``, which was built with the same settings.
+    """Return official weights under the names of ``method``, built with the same settings.
 
-    Towers that the checkpoint does not hold are left out of the result. An official weight that is
-    neither read nor known to have no effect is an error.
+    Towers that the checkpoint does not contain are left out. Raises ``CheckpointError`` for a
+    weight that is neither used nor known to have no effect.
     """
     if method.name not in TABLES:
         raise CheckpointError(
-            f"no table of official weights for {method.name}; known: {', '.join(sorted(TABLES))}"
+            f"no table of official weights for {method.name}; methods with a table: "
+            f"{', '.join(sorted(TABLES))}"
         )
     read = WeightReader(weights)
     state = TABLES[method.name](read, method, **options)
@@ -108,22 +109,22 @@ def translate(method: Method, weights: Weights, **options: Any) -> OfficialWeigh
             unused[name] = reason
     if unknown:
         raise CheckpointError(
-            f"{len(unknown)} weights are not understood: {', '.join(unknown[:8])}; this is not a "
-            f"checkpoint of {method.name}, or its settings are others"
+            f"{len(unknown)} unknown weights: {', '.join(unknown[:8])}; this is not a checkpoint "
+            f"of {method.name}, or it has other settings"
         )
     return OfficialWeights(state, unused)
 
 
 @torch.no_grad()
 def load_official(method: Method, weights: Weights, **options: Any) -> dict[str, str]:
-    """Copy official weights into ``method``; returns those without effect, with the reason."""
+    """Copy official weights into ``method``; return those without effect, with the reason."""
     translated = translate(method, weights, **options)
     state = method.state_dict()
     for name, value in translated.state.items():
         if name not in state or state[name].numel() != value.numel():
-            expected = list(state[name].shape) if name in state else "no such weight"
+            shape = list(state[name].shape) if name in state else "no such weight"
             raise CheckpointError(
-                f"{name}: the checkpoint has {list(value.shape)}, the model {expected}; build it "
+                f"{name}: the checkpoint has {list(value.shape)}, the model {shape}; build it "
                 "with the settings of the checkpoint"
             )
         state[name] = value.reshape(state[name].shape).to(state[name].dtype)
@@ -138,72 +139,67 @@ UNDETERMINED: dict[str, Settings] = {
     "ce": {"experts": "audio,face,i3d,ocr,r2p1d,resnext,scene,senet,speech"},
     "clip4clip": {"num_frames": 12},
     "drl": {"num_frames": 12},
-    "eaglenet": {
-        "num_layers": 2,
-        "prior": "uniform",
-        "num_candidates": 20,
-        "negative_slope": 0.1,
-    },
+    "eaglenet": {"num_layers": 2, "prior": "uniform", "num_candidates": 20, "negative_slope": 0.1},
     "glscl": {"num_frames": 12, "temperature": 3.0},
     "hgr": {"num_verbs": 4, "sharpness": 4.0},
     "mmt": {"num_heads": 4},
     "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1},
     "tmass": {"prior": "uniform", "noise_scale": 1.0, "num_candidates": 20, "num_heads": 1},
     "ts2net": {"num_frames": 12, "num_tokens": 3},
-    # The checkpoint holds the weights of both lengths of the step.
+    # The checkpoint contains the weights for both values of dash.
     "tvproxynet": {"dash": "theta", "text_sign": 1.0, "leader_sign": 1.0},
     "xpool": {"num_frames": 12, "num_heads": 1},
 }
-"""Settings that change scores and leave no trace in a checkpoint, with the authors' value for
-MSR-VTT and ViT-B/32."""
+"""Settings that change scores but cannot be inferred from a checkpoint, with the value of the
+authors for MSR-VTT and ViT-B/32."""
 
 NO_CONVERSION: dict[str, str] = {
-    "bridgeformer": "its text tower is DistilBERT, which is not here",
-    "frozen": "its text tower is DistilBERT, which is not here",
-    "t2vlad": "its checkpoints are files of PaddlePaddle, which is not here",
+    "bridgeformer": "its text tower is DistilBERT, which is not supported",
+    "frozen": "its text tower is DistilBERT, which is not supported",
+    "t2vlad": "its checkpoints are files of PaddlePaddle, which are not supported",
 }
-"""Methods whose checkpoints cannot become a model, and the reason."""
+"""Methods whose checkpoints cannot be converted, with the reason."""
 
 REPLAY = ("ebm.replay_buffer_txt", "ebm.replay_buffer_vid")
-WORDS, LONG_WORDS = 32, 64
-"""Tokens per text in EagleNet's scripts; the second for DiDeMo, whose videos have 64 frames."""
+MAX_WORDS, MAX_LONG_WORDS = 32, 64
+"""Tokens per text in the released scripts; the second for DiDeMo, with 64 frames per video."""
 
 FP16_TOWERS = {"clip4clip", "drl", "glscl", "prost", "ts2net", "ucofia"}
-"""Methods whose official code keeps CLIP in half precision."""
+"""Methods whose official code runs CLIP in half precision."""
 
 
 @dataclass(frozen=True)
 class OfficialConversion(Generic[Converted]):
-    """A converted model, and the weights of the checkpoint without effect: name -> reason."""
+    """Converted model, and the reasons why weights of the checkpoint have no effect."""
 
     method: Converted
     unused: dict[str, str]
 
 
 def read_released(path: str | Path) -> dict[str, Tensor]:
-    """Read the weights of a released ``.bin``; only tensors are read, code is never run."""
+    """Read the weights of a released ``.bin`` file, without running code from it."""
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"{path} is not a file; give the released .bin checkpoint")
+        raise CheckpointError(f"{path} is not a file; pass the released .bin checkpoint")
     try:
         content = read_torch_file(path)
     except ValueError as error:
         raise CheckpointError(
-            f"{path}: {error}; expected the authors' state_dict as saved by torch.save"
+            f"{path}: {error}; expected a state_dict saved by torch.save"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if isinstance(content, dict) and any(isinstance(part, dict) for part in content.values()):
-        # One state_dict for each network, as HGR's code saves them.
+    if isinstance(content, dict) and any(isinstance(value, dict) for value in content.values()):
+        # One state_dict per network, as in the code of HGR.
         content = {
             f"{key}.{name}": value
-            for key, part in content.items()
-            if isinstance(part, dict)
-            for name, value in part.items()
+            for key, state in content.items()
+            if isinstance(state, dict)
+            for name, value in state.items()
         }
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise CheckpointError(f"{path}: expected names and tensors (a state_dict)")
+        raise CheckpointError(f"{path}: expected a state_dict of tensors by name")
     try:
         untrusted.check_tensor_bytes(content.values(), path)
     except ValueError as error:
@@ -223,10 +219,10 @@ def convert_official(
     """Convert an official checkpoint into a method in eval mode.
 
     Args:
-        settings: of the method's configuration; all of ``UNDETERMINED[name]`` are needed.
-        frames: changes to the frame specification, as the authors read videos.
-        max_words: tokens of a text in evaluation.
-        options: of the method's table of weights (`official.tables`).
+        settings: fields of the config of the method; all of ``UNDETERMINED[name]`` are required.
+        frames: changes to the frame spec, to sample videos like the authors.
+        max_words: tokens per text in evaluation.
+        options: options of the table of weights of the method (`official.tables`).
     """
     if name in NO_CONVERSION:
         raise UsageError(
@@ -239,12 +235,12 @@ def convert_official(
             f"{', '.join(sorted({*INFERENCE, *EXPERT_INFERENCE}))}"
         )
     settings = dict(settings or {})
-    missing = {k: v for k, v in UNDETERMINED.get(name, {}).items() if k not in settings}
-    if missing:
-        advice = " ".join(f"--set {key}={value}" for key, value in missing.items())
+    unset = {k: v for k, v in UNDETERMINED.get(name, {}).items() if k not in settings}
+    if unset:
+        advice = " ".join(f"--set {key}={value}" for key, value in unset.items())
         raise UsageError(
-            f"the checkpoint does not determine {', '.join(missing)}; give them "
-            f"(the authors' values for MSR-VTT: {advice})"
+            f"the checkpoint does not determine {', '.join(unset)}; pass them (values of the "
+            f"authors for MSR-VTT: {advice})"
         )
     method, unused = _convert(name, weights, settings, **options)
     method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
@@ -254,24 +250,23 @@ def convert_official(
 
 
 def convert_eaglenet(weights: Weights, **settings: Any) -> OfficialConversion[EagleNet]:
-    """Convert a checkpoint of the released EagleNet; it is evaluated as its authors did.
+    """Convert a checkpoint of the released EagleNet, with the evaluation settings of its authors.
 
-    Graph, energy, frame position, number of frames and loss are read from names and shapes. The
-    settings of :data:`UNDETERMINED` are not: the defaults are those of the authors' scripts, with
-    all layers of the checkpoint. The pooling of energies and the loss weights matter in training
-    only.
+    Graph, energy, frame position, number of frames and loss are inferred from names and shapes. The
+    settings of :data:`UNDETERMINED` default to those of the released scripts, with all layers of
+    the checkpoint. Energy pooling and loss weights matter in training only.
     """
     layers = depth_of(weights, "gnn.layers.")
     if settings.get("num_layers", 1) > layers:
         raise CheckpointError(
-            f"num_layers is {settings['num_layers']}, the checkpoint has {layers} layers"
+            f"num_layers is {settings['num_layers']}, but the checkpoint has {layers} layers"
         )
     method, unused = _convert("eaglenet", weights, settings)
     assert isinstance(method, EagleNet)
     _fill_replay(method, weights)
     method.frame_spec = dataclasses.replace(method.frame_spec, **RELEASED_FRAMES)
-    words = LONG_WORDS if method.config.num_frames >= 64 else WORDS
-    method.habits = EvaluationHabits(words, "fp16")
+    max_words = MAX_LONG_WORDS if method.config.num_frames >= 64 else MAX_WORDS
+    method.habits = EvaluationHabits(max_words, "fp16")
     return OfficialConversion(method.eval(), unused)
 
 
@@ -300,27 +295,29 @@ def _convert(
 
 
 def _plain_names(weights: Weights) -> dict[str, Tensor]:
-    """Names without the wrapper of shifted attention, which some checkpoints have."""
-    plain: dict[str, Tensor] = {}
+    """Remove the wrapper of shifted attention, which some checkpoints have, from names."""
+    renamed: dict[str, Tensor] = {}
     for name, value in weights.items():
         short = name.replace(WRAPPED_ATTENTION, ".attn.")
-        if short in plain and not torch.equal(plain[short], value):
-            raise CheckpointError(f"{short} appears under two names with different values")
-        plain[short] = value
-    return plain
+        if short in renamed and not torch.equal(renamed[short], value):
+            raise CheckpointError(f"{short} occurs under two names with different values")
+        renamed[short] = value
+    return renamed
 
 
 def _encoder(weights: Weights) -> ClipEncoder:
-    """Towers of the checkpoint's sizes; their weights come with the method's."""
+    """Create towers of the sizes in the checkpoint; weights are loaded with the method."""
     if "clip.visual.class_embedding" in weights:
         clip = {n.removeprefix("clip."): w for n, w in weights.items() if n.startswith("clip.")}
-        if "visual.conv2.weight" in clip:  # over three frames: [width, 3, time, side, side]
+        if "visual.conv2.weight" in clip:  # Over three frames: [width, 3, time, side, side].
             clip["visual.conv1.weight"] = clip["visual.conv2.weight"][:, :, 1]
         return ClipEncoder(clip_config(from_openai(clip)))
     end = "vision_model.embeddings.class_embedding"
     prefix = next((name.removesuffix(end) for name in weights if name.endswith(end)), None)
     if prefix is None:
-        raise CheckpointError("the checkpoint holds no CLIP towers; give one of the whole model")
+        raise CheckpointError(
+            "the checkpoint has no CLIP towers; pass a checkpoint of the whole model"
+        )
     return ClipEncoder(clip_config({**hub_vision(weights, prefix), **hub_text(weights, prefix)}))
 
 
@@ -365,7 +362,7 @@ def _eaglenet(weights: Weights) -> Settings:
 
 
 def _fill_replay(method: EagleNet, weights: Weights) -> None:
-    """Their buffer starts as zeros with the newest rows first; ours holds real rows only."""
+    """Copy the replay buffer: theirs has the newest rows first, and zeros where it is empty."""
     if method.replay is not None:
         texts, frames = (weights[name].float() for name in REPLAY)
         is_real = texts.abs().sum(dim=-1) > 0
@@ -419,7 +416,7 @@ def _glscl(weights: Weights) -> Settings:
         **_temporal(weights),
         "num_concepts": _size(weights, "spatial_queries"),
         "num_decoder_layers": depth_of(weights, decoder),
-        "num_decoder_heads": 8,  # fixed in the official code
+        "num_decoder_heads": 8,  # Fixed in the official code.
         "feed_forward": _size(weights, f"{decoder}0.linear1.weight"),
     }
 
@@ -447,8 +444,8 @@ def _proxies(weights: Weights) -> Settings:
     name = next((name for name in weights if name.endswith(end)), None)
     if name is None:
         raise CheckpointError("the checkpoint has no added proxies; is it of CLIP-ViP?")
-    rows = _size(weights, name.replace("added_cls", "temporal_embedding"), 1)
-    return {"num_frames": rows, "num_positions": rows, "num_proxies": 1 + _size(weights, name)}
+    count = _size(weights, name.replace("added_cls", "temporal_embedding"), 1)
+    return {"num_frames": count, "num_positions": count, "num_proxies": 1 + _size(weights, name)}
 
 
 def _tvproxynet(weights: Weights) -> Settings:
@@ -475,10 +472,10 @@ INFERENCE: dict[str, Callable[[Weights], Settings]] = {
     "ucofia": _ucofia,
     "xpool": lambda weights: {},
 }
-"""Method -> settings that names and shapes of its checkpoint determine."""
+"""Functions by method that infer settings from names and shapes of a checkpoint."""
 
 
-# Methods over stored features of several experts. Their texts are features too.
+# Methods over stored features of several experts; texts are features too.
 
 
 def _expert_names(settings: Settings, count: int) -> list[str]:
@@ -487,17 +484,17 @@ def _expert_names(settings: Settings, count: int) -> list[str]:
     if len(names) != count or names != sorted(set(names)):
         raise UsageError(
             f"--set experts={','.join(names)}: expected {count} names in alphabetical order, as "
-            "the official code numbers them"
+            "in the official code"
         )
     return names
 
 
 def _frames_expert(settings: Settings, names: Iterable[str]) -> str:
-    """The expert that shows moments; scores do not depend on it."""
+    """Return the expert that is used for moments; scores do not depend on it."""
     choices = list(names)
     frames = settings.get("frames", choices[0])
     if frames not in choices:
-        raise UsageError(f"--set frames={frames}: choose one of {', '.join(choices)}")
+        raise UsageError(f"--set frames={frames}: unknown expert; use one of: {', '.join(choices)}")
     return str(frames)
 
 
@@ -509,28 +506,29 @@ def _ce(weights: Weights, settings: Settings) -> tuple[ExpertConfig, Settings]:
     if not maps:
         raise CheckpointError("the checkpoint has no maps of experts; is it of CE?")
     names = _expert_names(settings, len(maps))
-    pooled = {
+    num_centres = {
         name.split(".")[1]: value.shape[1]
         for name, value in weights.items()
         if name.startswith("pooling.") and name.endswith(".clusters")
     }
-    if not set(pooled) < set(names):
+    if not set(num_centres) < set(names):
         raise UsageError(
-            f"the checkpoint pools the experts {', '.join(sorted(pooled))}; name all experts in "
-            "alphabetical order: --set experts=NAME,NAME,..."
+            f"the checkpoint has VLAD of the experts {', '.join(sorted(num_centres))}; pass all "
+            "experts in alphabetical order: --set experts=NAME,NAME,..."
         )
     widths = {
-        name: value.shape[1] // pooled.get(name, 1) for name, value in zip(names, maps, strict=True)
+        name: value.shape[1] // num_centres.get(name, 1)
+        for name, value in zip(names, maps, strict=True)
     }
     words_dim, num_clusters = weights["text_pooling.clusters"].shape
     text_centres = weights["text_pooling.clusters2"].shape[2]
-    frames = _frames_expert(settings, (name for name in names if name not in pooled))
+    frames = _frames_expert(settings, (name for name in names if name not in num_centres))
     dim = maps[0].shape[0]
     return ExpertConfig(widths, frames, words_dim, words_dim, dim=dim), {
         "dim": dim,
         "text_centres": text_centres,
         "text_ghosts": num_clusters - text_centres,
-        "centres": pooled,
+        "centres": num_centres,
         "sequential": True,
     }
 
@@ -571,4 +569,4 @@ EXPERT_INFERENCE: dict[str, Callable[[Weights, Settings], tuple[ExpertConfig, Se
     "hgr": _hgr,
     "mmt": _mmt,
 }
-"""Method -> widths of its experts, and settings that its checkpoint determines."""
+"""Functions by method that infer the widths of experts and settings from a checkpoint."""

@@ -1,4 +1,4 @@
-"""Parts that several official repositories share, by their names: towers, heads, normalisations."""
+"""Weight names of modules that several official repositories share."""
 
 from __future__ import annotations
 
@@ -14,16 +14,8 @@ Weights = Mapping[str, Tensor]
 State = dict[str, Tensor]
 
 KINDS = ("weight", "bias")
-MMT_TYPES = {
-    "s3d": 1,
-    "vggish": 2,
-    "face": 3,
-    "rgb": 5,
-    "speech": 6,
-    "ocr": 7,
-    "scene": 9,
-}
-"""Row of MMT's table of token types for each expert; row 0 is the first token of the sequence."""
+MMT_TYPES = {"s3d": 1, "vggish": 2, "face": 3, "rgb": 5, "speech": 6, "ocr": 7, "scene": 9}
+"""Row of each expert in the token types of MMT; row 0 is the first token of a sequence."""
 
 POOLING_NAMES = {
     "query": "cross_attn.q_proj",
@@ -46,19 +38,19 @@ TEMPORAL_BLOCK_NAMES = {
 
 
 class WeightReader(Mapping[str, Tensor]):
-    """Official weights by name; remembers which were read."""
+    """Official weights by name; records which ones were read."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.names_read: set[str] = set()
         self.unused: dict[str, str] = {}
-        """Weights that a table found to have no effect, with the reason."""
+        """Weights without effect, with the reason."""
 
     def __call__(self, name: str) -> Tensor:
         if name not in self.weights:
             raise CheckpointError(
-                f"the checkpoint has no weight {name!r}; is it a checkpoint of the official code, "
-                "with the same settings?"
+                f"the checkpoint has no weight {name!r}; it must be from the official code, with "
+                "the same settings"
             )
         return self[name]
 
@@ -76,19 +68,19 @@ class WeightReader(Mapping[str, Tensor]):
         return len(self.weights)
 
     def module(self, ours: str, theirs: str, kinds: tuple[str, ...] = KINDS) -> State:
-        """Weight and bias of a module; a name that ends in ``_`` continues with the kind."""
-        joint = "" if theirs.endswith("_") else "."
-        return {f"{ours}.{kind}": self(f"{theirs}{joint}{kind}") for kind in kinds}
+        """Return weight and bias of a module; a name that ends in ``_`` continues with the kind."""
+        separator = "" if theirs.endswith("_") else "."
+        return {f"{ours}.{kind}": self(f"{theirs}{separator}{kind}") for kind in kinds}
 
     def modules(self, ours: str, theirs: str, names: Mapping[str, str]) -> State:
-        """Several modules below a name of ours and one of theirs."""
+        """Return several modules below our name and theirs."""
         state: State = {}
-        for own, other in names.items():
-            state |= self.module(f"{ours}.{own}", f"{theirs}.{other}")
+        for our_name, their_name in names.items():
+            state |= self.module(f"{ours}.{our_name}", f"{theirs}.{their_name}")
         return state
 
     def norm(self, ours: str, theirs: str, bias: Tensor | None = None) -> State:
-        """A batch normalisation; ``bias`` of the layer before it goes into the running mean."""
+        """Return a batch normalisation; the ``bias`` before it is added to the running mean."""
         mean = self(f"{theirs}.running_mean")
         return {
             **self.module(ours, theirs),
@@ -97,15 +89,12 @@ class WeightReader(Mapping[str, Tensor]):
         }
 
 
-# Parts that several methods share.
-
-
 def logit_scale(read: WeightReader, name: str = "clip.logit_scale") -> State:
     return {"loss.logit_scale": read(name).reshape(())}
 
 
 def temporal_stack(read: WeightReader, ours: str, stack: Any, theirs: str, positions: str) -> State:
-    """CLIP4Clip's blocks over frames, with their positions."""
+    """Return the temporal blocks of CLIP4Clip, with their positions."""
     state = {f"{ours}.positions": read(positions)}
     for index in range(len(stack.blocks)):
         state |= read.modules(
@@ -141,7 +130,7 @@ def token_selection(read: WeightReader) -> State:
 def cross_attention(
     read: WeightReader, ours: str, theirs: str, *, has_scores: bool = True
 ) -> State:
-    """torch's fused attention as query, key and value; without scores only value and output."""
+    """Split fused attention into query, key and value; without scores, value and output only."""
     query, key, value = read(f"{theirs}.in_proj_weight").chunk(3)
     query_bias, _, value_bias = read(f"{theirs}.in_proj_bias").chunk(3)
     state = {
@@ -159,24 +148,24 @@ def cross_attention(
 
 
 def prototype_decoder(read: WeightReader, ours: str, decoder: Any, theirs: str) -> State:
-    """ProST's decoder of prototypes."""
+    """Return the prototype decoder of ProST."""
     state = {f"{ours}.queries": read(f"{theirs}.V")}
     for index, layer in enumerate(decoder.layers):
-        own, other = f"{ours}.layers.{index}", f"{theirs}.event_decoder.layers.{index}"
+        our_name, their_name = f"{ours}.layers.{index}", f"{theirs}.event_decoder.layers.{index}"
         norms = ["query_norm", "memory_norm", "attention_norm", "output_norm"]
         if layer.around is not None:
             norms.insert(2, "around_norm")
-            state |= cross_attention(read, f"{own}.around", f"{other}.self_attn")
-        state |= cross_attention(read, f"{own}.across", f"{other}.multihead_attn")
+            state |= cross_attention(read, f"{our_name}.around", f"{their_name}.self_attn")
+        state |= cross_attention(read, f"{our_name}.across", f"{their_name}.multihead_attn")
         for number, norm in enumerate(norms, start=1):
-            state |= read.module(f"{own}.{norm}", f"{other}.norm{number}")
-        state |= read.module(f"{own}.network.0", f"{other}.linear1")
-        state |= read.module(f"{own}.network.3", f"{other}.linear2")
+            state |= read.module(f"{our_name}.{norm}", f"{their_name}.norm{number}")
+        state |= read.module(f"{our_name}.network.0", f"{their_name}.linear1")
+        state |= read.module(f"{our_name}.network.3", f"{their_name}.linear2")
     return {**state, **read.module(f"{ours}.norm", f"{theirs}.event_decoder.norm")}
 
 
 def gated_embedding(read: WeightReader, ours: str, theirs: str) -> State:
-    """A gated embedding unit; the bias before its batch normalisation goes into the mean."""
+    """Return a gated embedding unit; the bias before its normalisation goes into the mean."""
     return {
         **read.module(f"{ours}.embed", f"{theirs}.fc"),
         f"{ours}.gate.weight": read(f"{theirs}.cg.fc.weight"),
@@ -185,7 +174,7 @@ def gated_embedding(read: WeightReader, ours: str, theirs: str) -> State:
 
 
 def columns_by_centre(weight: Tensor, num_centres: int) -> Tensor:
-    """Columns of a map of VLAD vectors: theirs by dimension then centre, ours by centre first."""
+    """Reorder the columns of a map of VLAD vectors from dimension-major to centre-major."""
     by_centre: Tensor = weight.unflatten(1, (-1, num_centres)).transpose(1, 2)
     return by_centre.flatten(1)
 
@@ -200,11 +189,8 @@ def vlad_centres(read: WeightReader, ours: str, theirs: str, norms: tuple[str, .
     return state
 
 
-# Towers.
-
-
 def openai_clip(read: WeightReader) -> State:
-    """Towers in OpenAI's layout that the checkpoint holds; the loss reads their scale."""
+    """Return the towers of the checkpoint in the layout of OpenAI, without the logit scale."""
     state: State = {}
     visual = "clip.visual"
     if f"{visual}.class_embedding" in read:
@@ -219,7 +205,7 @@ def openai_clip(read: WeightReader) -> State:
 
 
 def _patches(read: WeightReader, visual: str) -> State:
-    """Map of a patch, or CLIP4Clip's over three frames, whose middle it is."""
+    """Return the patch embedding, or the one over three frames of CLIP4Clip."""
     if f"{visual}.conv2.weight" not in read:
         return {weight_names.PATCHES: read(f"{visual}.conv1.weight").flatten(1)}
     before, middle, after = read(f"{visual}.conv2.weight").unbind(2)
@@ -231,7 +217,7 @@ def _patches(read: WeightReader, visual: str) -> State:
 
 
 def _low_rank(read: WeightReader, tower: str, prefix: str) -> State:
-    """TempMe's low-rank changes, where the checkpoint has any."""
+    """Return the low-rank changes of TempMe, if the checkpoint has any."""
     state: State = {}
     for index in range(weight_names.depth_of(read, f"{prefix}.resblocks.")):
         theirs = f"{prefix}.resblocks.{index}.attn.TVPt_LoRA"
@@ -242,7 +228,7 @@ def _low_rank(read: WeightReader, tower: str, prefix: str) -> State:
 
 
 def hub_clip(read: WeightReader, prefix: str = "") -> State:
-    """Towers in the layout of transformers that the checkpoint holds."""
+    """Return the towers of the checkpoint in the layout of transformers."""
     state: State = {}
     if f"{prefix}vision_model.embeddings.class_embedding" in read:
         state |= weight_names.hub_vision(read, prefix)

@@ -1,4 +1,4 @@
-"""Names of the official repositories' weights, one table per method.
+"""Tables of the weight names of official repositories, one per method.
 
 A table is a function that reads official weights and returns them under our names
 (:func:`eaglenet.methods.official.checkpoint.translate`).
@@ -36,7 +36,7 @@ def _clip4clip(read: WeightReader, method: Any) -> State:
     head = method.config.head
     state = openai_clip(read)
     if head == "tight":
-        read("clip.logit_scale")  # the score is a logit already
+        read("clip.logit_scale")  # The score is a logit already.
         state |= temporal_stack(
             read,
             "head.stack",
@@ -58,7 +58,7 @@ def _clip4clip(read: WeightReader, method: Any) -> State:
     return state
 
 
-LAST_MESSAGES = "the last layer's messages are never read"
+LAST_MESSAGES = "the messages of the last layer are not used"
 RELATIONS = ("text_text", "frame_frame", "text_frame")
 """Relations 0, 1 and 2 of the released EagleNet."""
 
@@ -76,14 +76,14 @@ def _eaglenet(read: WeightReader, method: Any) -> State:
         state |= read.module("energy.output", "ebm.energy_net.2")
     elif config.energy == "bilinear":
         state |= read.module("energy.projection", "ebm.energy_net")
-    # The class builds two graph layers for a model of one, and runs the last.
+    # For num_layers=1 the released class builds two layers and runs the last.
     first = depth_of(read, "gnn.layers.") - config.num_layers
     for index in range(config.num_layers):
         state |= _graph_layer(read, f"gnn.layers.{first + index}", index, config)
     for name in read:
         if any(name.startswith(f"gnn.layers.{index}.") for index in range(first)):
             read.unused[name] = "built but never run: the model has fewer layers"
-    if method.replay is not None:  # its rows are copied by the converter
+    if method.replay is not None:  # The converter copies its rows.
         read("ebm.replay_buffer_txt")
         read("ebm.replay_buffer_vid")
     if config.frame_position:
@@ -108,15 +108,15 @@ def _graph_layer(read: WeightReader, theirs: str, index: int, config: Any) -> St
             f"{ours}.relation.key": read(f"{theirs}.att_r.weight"),
         }
     state: State = {}
-    parts = {"projection.weight": "lin_rels", "query": "att_l_rels", "key": "att_r_rels"}
+    weight_names = {"projection.weight": "lin_rels", "query": "att_l_rels", "key": "att_r_rels"}
     for number, relation in enumerate(RELATIONS):
-        for own, other in parts.items():
-            name = f"{theirs}.{other}.{number}.weight"
+        for our_name, their_name in weight_names.items():
+            name = f"{theirs}.{their_name}.{number}.weight"
             if is_last and relation != "text_frame":
                 read.unused[name] = LAST_MESSAGES
             else:
                 module = "relation" if is_last else relation
-                state[f"{ours}.{module}.{own}"] = read(name)
+                state[f"{ours}.{module}.{our_name}"] = read(name)
     if is_last:
         read.unused[f"{theirs}.lin_out.weight"] = LAST_MESSAGES
     else:
@@ -150,7 +150,7 @@ def _ts2net(read: WeightReader, method: Any) -> State:
 def _ucofia(read: WeightReader, method: Any) -> State:
     return {
         **_ts2net(read, method),
-        # Theirs multiply from the right: x W.
+        # Their matrices multiply from the right: x W.
         "sentence_map.weight": read("global_mat_weight").T,
         "video_map.weight": read("global_mat_weight_1").T,
         "word_map.weight": read("local_mat_weight").T,
@@ -186,14 +186,16 @@ def _glscl(read: WeightReader, method: Any) -> State:
     state = {**openai_clip(read), **frame_sequence(read, method), **logit_scale(read)}
     state["queries"] = read("spatial_queries")
     for index in range(len(method.decoder.layers)):
-        own, other = f"decoder.layers.{index}", f"transformer_decoder_noun.layers.{index}"
+        our_name, their_name = f"decoder.layers.{index}", f"transformer_decoder_noun.layers.{index}"
         for attention in ("self_attn", "multihead_attn"):
             for kind in KINDS:
                 name = f"{attention}.in_proj_{kind}"
-                state[f"{own}.{name}"] = read(f"{other}.{name}")
-            state |= read.module(f"{own}.{attention}.out_proj", f"{other}.{attention}.out_proj")
-        for part in ("linear1", "linear2", "norm1", "norm2", "norm3"):
-            state |= read.module(f"{own}.{part}", f"{other}.{part}")
+                state[f"{our_name}.{name}"] = read(f"{their_name}.{name}")
+            state |= read.module(
+                f"{our_name}.{attention}.out_proj", f"{their_name}.{attention}.out_proj"
+            )
+        for module in ("linear1", "linear2", "norm1", "norm2", "norm3"):
+            state |= read.module(f"{our_name}.{module}", f"{their_name}.{module}")
     return state
 
 
@@ -217,7 +219,7 @@ def _proxies(read: WeightReader, prefix: str) -> State:
 
 
 def _prefix_of(read: WeightReader, end: str) -> str:
-    """Prefix of a name in this checkpoint; checkpoints of one repository differ in it."""
+    """Return the prefix of a name, which differs between checkpoints of a repository."""
     for name in read.weights:
         if name.endswith(end):
             return name.removesuffix(end)
@@ -249,22 +251,22 @@ def _tvproxynet(read: WeightReader, method: Any) -> State:
     else:
         state |= read.module("dash", f"{proxy}dash_weights")
     for index, layer in enumerate(method.leader.layers):
-        own = f"leader.layers.{index}"
-        other = f"{proxy}proxy_decoder.event_decoder.layers.{index}"
+        our_name = f"leader.layers.{index}"
+        their_name = f"{proxy}proxy_decoder.event_decoder.layers.{index}"
         state |= cross_attention(
-            read, own, f"{other}.multihead_attn", has_scores=layer.num_tokens > 1
+            read, our_name, f"{their_name}.multihead_attn", has_scores=layer.num_tokens > 1
         )
         for number, norm in enumerate(
             ("query_norm", "memory_norm", "attention_norm", "output_norm"), start=1
         ):
-            state |= read.module(f"{own}.{norm}", f"{other}.norm{number}")
-        state |= read.module(f"{own}.network.0", f"{other}.linear1")
-        state |= read.module(f"{own}.network.3", f"{other}.linear2")
+            state |= read.module(f"{our_name}.{norm}", f"{their_name}.norm{number}")
+        state |= read.module(f"{our_name}.network.0", f"{their_name}.linear1")
+        state |= read.module(f"{our_name}.network.3", f"{their_name}.linear2")
     return {**state, **read.module("leader.norm", f"{proxy}proxy_decoder.event_decoder.norm")}
 
 
 def _text_experts(read: WeightReader, method: Any, num_centres: int) -> State:
-    """Text heads and weights of the experts over a VLAD vector (CE and T2VLAD)."""
+    """Return text heads and weights of experts over a VLAD vector (CE and T2VLAD)."""
     state: State = {}
     for index in range(len(method.widths)):
         state |= gated_embedding(read, f"text_heads.{index}", f"ce.text_GU.{index}")
@@ -287,15 +289,15 @@ def _ce(read: WeightReader, method: Any) -> State:
             state |= vlad_centres(read, f"vlads.{name}", f"pooling.{name}", ("batch_norm",))
             centres = method.config.centres[name]
             state[f"maps.{name}.weight"] = columns_by_centre(state[f"maps.{name}.weight"], centres)
-    shared = "ce.g_reason_shared"
+    pair_network = "ce.g_reason_shared"
     state |= {
         "gate.pair.first.weight": read("ce.g_reason_1.weight"),
-        **read.norm("gate.pair.first_norm", f"{shared}.0", read("ce.g_reason_1.bias")),
-        "gate.pair.second.weight": read(f"{shared}.2.weight"),
-        **read.norm("gate.pair.second_norm", f"{shared}.3", read(f"{shared}.2.bias")),
-        "gate.pair.last.weight": read(f"{shared}.5.weight"),
+        **read.norm("gate.pair.first_norm", f"{pair_network}.0", read("ce.g_reason_1.bias")),
+        "gate.pair.second.weight": read(f"{pair_network}.2.weight"),
+        **read.norm("gate.pair.second_norm", f"{pair_network}.3", read(f"{pair_network}.2.bias")),
+        "gate.pair.last.weight": read(f"{pair_network}.5.weight"),
     }
-    last_bias = read(f"{shared}.5.bias")
+    last_bias = read(f"{pair_network}.5.bias")
     has_bias = method.gate.pair.last.bias is not None
     if has_bias:
         state["gate.pair.last.bias"] = last_bias
@@ -311,7 +313,7 @@ def _ce(read: WeightReader, method: Any) -> State:
 
 
 def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) -> State:
-    """``types``: row of the table of token types for each expert."""
+    """``types``: row of each expert in the token types."""
     bert = "vid_bert"
     rows = [0] + [types[name] for name in method.widths]
     state = {
@@ -320,13 +322,15 @@ def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) 
         **read.module("tokens.norm", f"{bert}.embeddings.layer_norm"),
     }
     for index in range(len(method.stack.blocks)):
-        own, other = f"stack.blocks.{index}", f"{bert}.encoder.layer.{index}"
+        our_name, their_name = f"stack.blocks.{index}", f"{bert}.encoder.layer.{index}"
         for kind in KINDS:
-            parts = [f"{other}.attention.self.{part}.{kind}" for part in ("query", "key", "value")]
-            state[f"{own}.in_projection.{kind}"] = torch.cat([read(part) for part in parts])
+            names = [
+                f"{their_name}.attention.self.{each}.{kind}" for each in ("query", "key", "value")
+            ]
+            state[f"{our_name}.in_projection.{kind}"] = torch.cat([read(name) for name in names])
         state |= read.modules(
-            own,
-            other,
+            our_name,
+            their_name,
             {
                 "out_projection": "attention.output.dense",
                 "attention_norm": "attention.output.layer_norm",
@@ -340,8 +344,8 @@ def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) 
         state |= gated_embedding(read, f"text_heads.{index}", f"text_GU.{name}")
     if method.weigh is not None:
         for kind in KINDS:
-            parts = [f"moe_fc_txt.{name}.{kind}" for name in method.widths]
-            state[f"weigh.{kind}"] = torch.cat([read(part) for part in parts])
+            names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths]
+            state[f"weigh.{kind}"] = torch.cat([read(name) for name in names])
     return state
 
 
@@ -383,12 +387,12 @@ def _hgr(read: WeightReader, method: Any) -> State:
         state[f"words.forward_network.{kind}"] = read(f"{text}.rnn.{kind}")
         state[f"words.backward_network.{kind}"] = read(f"{text}.rnn.{kind}_reverse")
     for index in range(len(method.graph.layers)):
-        own, other = f"graph.layers.{index}", f"{text}.gcn.layers.{index}"
+        our_name, their_name = f"graph.layers.{index}", f"{text}.gcn.layers.{index}"
         state |= {
-            f"{own}.mix.weight": read(f"{other}.ctx_layer.weight"),
-            f"{own}.key.weight": read(f"{other}.edge_attn_key.weight"),
-            **read.module(f"{own}.query", f"{other}.edge_attn_query"),
-            **read.module(f"{own}.norm", f"{other}.layernorm"),
+            f"{our_name}.mix.weight": read(f"{their_name}.ctx_layer.weight"),
+            f"{our_name}.key.weight": read(f"{their_name}.edge_attn_key.weight"),
+            **read.module(f"{our_name}.query", f"{their_name}.edge_attn_query"),
+            **read.module(f"{our_name}.norm", f"{their_name}.layernorm"),
         }
     name = method.frames_expert
     for number, level in enumerate(("video", "verb", "noun")):
@@ -397,7 +401,7 @@ def _hgr(read: WeightReader, method: Any) -> State:
 
 
 def _space_time(read: WeightReader, method: Any) -> State:
-    """The space-time tower of Frozen and BridgeFormer, in timm's layout; not their text tower."""
+    """Return the space-time tower of Frozen and BridgeFormer, in the layout of timm."""
     ours, prefix = "encoder.vision", _prefix_of(read, "cls_token")
     patches = f"{prefix}patch_embed.proj"
     norm = "norm" if f"{prefix}norm.weight" in read else "norm1"
@@ -415,10 +419,10 @@ def _space_time(read: WeightReader, method: Any) -> State:
     if space_time.frame_positions is not None:
         state["space_time.frame_positions"] = read(f"{prefix}temporal_embed")[0]
     for index in range(len(space_time.time or ())):
-        own, other = f"space_time.time.{index}", f"{prefix}blocks.{index}"
-        state |= read.module(f"{own}.norm", f"{other}.norm3")
-        state |= read.module(f"{own}.attention.qkv", f"{other}.timeattn.qkv")
-        state |= read.module(f"{own}.attention.out", f"{other}.timeattn.proj")
+        our_name, their_name = f"space_time.time.{index}", f"{prefix}blocks.{index}"
+        state |= read.module(f"{our_name}.norm", f"{their_name}.norm3")
+        state |= read.module(f"{our_name}.attention.qkv", f"{their_name}.timeattn.qkv")
+        state |= read.module(f"{our_name}.attention.out", f"{their_name}.timeattn.proj")
     return state
 
 
@@ -442,4 +446,4 @@ TABLES: dict[str, Callable[..., State]] = {
     "ucofia": _ucofia,
     "xpool": _xpool,
 }
-"""Method -> its table."""
+"""Tables by name of the method."""

@@ -1,10 +1,10 @@
-"""The exact factorised scorer in plain PyTorch.
+"""Exact factorised scorer of EagleNet in plain PyTorch.
 
 The part that depends only on the video is computed once (:func:`prepare`) and can be stored in an
 index; :func:`score_tile` computes the rest per pair. See ``docs/explanation/fast_scoring.md``.
 
-A plan's graph may be in half precision: then the large products are, and everything that costs
-little (radius, attention weights, pooling, cosine) stays in float32.
+The graph of a plan may be in half precision. Then the large products are in half precision, and
+everything else (radius, attention weights, pooling, cosine) stays in float32.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from eaglenet.core.types import MIN_NORM, VideoFeatures
 from eaglenet.scoring.eaglenet.plan import GraphPlan, LayerPlan, Plan
 
 PreparedVideos = dict[str, Tensor]
-"""Per-video tensors by name, each with videos first."""
+"""Tensors per video by name; the first axis is videos."""
 
 
 def prepare(plan: Plan, video: VideoFeatures) -> PreparedVideos:
-    """Compute everything of a score that depends on the video only."""
+    """Compute the part of scores that depends on the videos only."""
     frames = video.frames
     if frames.shape[1] > plan.radius.shape[0]:
         raise too_many_frames(frames.shape[1], plan.radius.shape[0])
@@ -43,7 +43,7 @@ def prepare(plan: Plan, video: VideoFeatures) -> PreparedVideos:
 
 
 def round_messages(prepared_videos: PreparedVideos, dtype: torch.dtype) -> PreparedVideos:
-    """Return prepared videos with their messages in ``dtype``; other terms stay unchanged."""
+    """Return prepared videos with messages in ``dtype``; other tensors stay unchanged."""
     return {
         name: value.to(dtype) if name in ("message", "base") else value
         for name, value in prepared_videos.items()
@@ -52,15 +52,15 @@ def round_messages(prepared_videos: PreparedVideos, dtype: torch.dtype) -> Prepa
 
 def _prepare_pooling(plan: Plan, frames: Tensor, mask: Tensor) -> PreparedVideos:
     pooling = plan.pooling
-    normalised = F.layer_norm(
+    unit_frames = F.layer_norm(
         frames, frames.shape[-1:], pooling.norm_weight, pooling.norm_bias, pooling.epsilon
     )
     dim = frames.shape[-1]
-    key, value, constant = (normalised @ pooling.frame).split([dim, dim, 1], dim=-1)
+    key, value, constant = (unit_frames @ pooling.frame).split([dim, dim, 1], dim=-1)
     return {
         "key": key.contiguous(),
         "key_bias": constant.squeeze(-1).contiguous(),
-        # For a video without any real frame, the reference pools only the bias.
+        # For a video without real frames, the reference pools only the bias.
         "value": torch.where(mask[..., None], value + pooling.value_bias, pooling.output_bias),
     }
 
@@ -70,7 +70,7 @@ def _prepare_layer(
 ) -> PreparedVideos:
     message = nodes @ layer.text_frame.weight
     prepared_videos = {
-        # Padding has no weight, except in a softmax over padding alone, which must give nothing.
+        # Zero, because a softmax over padding alone would give it weight.
         "message": message.masked_fill(~mask[..., None], 0.0),
         "source": nodes @ layer.text_frame.source,
     }
@@ -86,7 +86,7 @@ def _prepare_layer(
 def _frame_messages(
     graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Messages of frames to frames and to themselves, and the log-normaliser of the softmax.
+    """Return the messages among frames with the residual, and the log-normaliser of the softmax.
 
     Works on ``[..., frames, dim]``; ``mask`` is ``[..., frames]``.
     """
@@ -116,27 +116,27 @@ def _require(value: Tensor | None) -> Tensor:
 
 
 def _tile(values: Tensor, width: int) -> Tensor:
-    """Repeat a residual that all heads share."""
+    """Repeat a residual that all heads share, to the width of all heads."""
     repeats = width // values.shape[-1]
     return values if repeats == 1 else values.repeat(*[1] * (values.dim() - 1), repeats)
 
 
 Project = Callable[[Tensor, Tensor], Tensor | None]
-"""Projects candidates for the first layer from text vectors and radii; None: compute it in full."""
+"""Projects candidates for the first layer from text vectors and radii; None: not possible."""
 
 
 def score_tile(
     plan: Plan, sentence: Tensor, prepared_videos: PreparedVideos, project: Project | None = None
 ) -> Tensor:
-    """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
+    """Return the scores ``[texts, videos]`` of one tile; inside, pairs are ``[videos, texts]``."""
     spread = radius(plan, sentence, prepared_videos)
-    projected = project(sentence, spread) if project is not None and plan.graph.layers else None
-    weights = graph_weights(plan, sentence, spread, prepared_videos, projected)
+    projections = project(sentence, spread) if project is not None and plan.graph.layers else None
+    weights = graph_weights(plan, sentence, spread, prepared_videos, projections)
     return pooled_scores(plan, sentence, spread, weights, prepared_videos).T
 
 
 def radius(plan: Plan, sentence: Tensor, prepared_videos: PreparedVideos) -> Tensor:
-    """``r = exp(s W + b)`` with ``s`` the cosines to the frames: ``[videos, texts, dim]``."""
+    """Return ``r = exp(s W + b)`` ``[videos, texts, dim]``; ``s`` are the cosines with frames."""
     unit = F.normalize(sentence, dim=-1, eps=MIN_NORM)
     cosine = unit @ prepared_videos["unit"].transpose(1, 2)
     cosine = cosine.masked_fill_(~prepared_videos["mask"][:, None], 0.0)
@@ -149,28 +149,28 @@ def graph_weights(
     sentence: Tensor,
     spread: Tensor,
     prepared_videos: PreparedVideos,
-    projected: Tensor | None = None,
+    projections: Tensor | None = None,
 ) -> Tensor:
-    """Softmax weights of the text nodes, eqs. 5-9: ``[videos, texts, 1 + candidates]``.
+    """Return the softmax weights of the text nodes (eqs. 5-9): ``[videos, texts, 1 + candidates]``.
 
-    ``projected`` is :func:`project_texts` of the candidates, if already computed.
+    ``projections`` is :func:`project_texts` of the candidates, if already computed.
     """
     graph, mask = plan.graph, prepared_videos["mask"]
-    if projected is None:
+    if projections is None:
         text = candidates(plan, sentence, spread)
         if not graph.layers:
             terms = (text @ graph.text_vectors).float()
             return _edge_weights(graph, terms, prepared_videos.get("term"), mask)
-        projected = project_texts(graph.layers[0], text)
+        projections = project_texts(graph.layers[0], text)
     side = prepared_videos
     for layer, following in zip(graph.layers, graph.layers[1:], strict=False):
-        texts, frames = zip(*_heads(graph, layer, projected, side, mask), strict=True)
-        projected = project_texts(following, torch.cat(texts, dim=-1))
-        # From the second layer on, frames depend on the text, so their side is computed per pair.
+        texts, frames = zip(*_heads(graph, layer, projections, side, mask), strict=True)
+        projections = project_texts(following, torch.cat(texts, dim=-1))
+        # From the second layer on, frames depend on the text, so they are prepared per pair.
         side = _prepare_layer(graph, following, torch.cat(frames, dim=-1), mask[:, None])
-    # The output of a head is multiplied at once by its part of the last layer's vectors.
-    terms, frame_terms = torch.zeros(1, device=projected.device), None
-    heads = _heads(graph, graph.layers[-1], projected, side, mask)
+    # The output of each head is multiplied by its rows of the vectors of the last layer.
+    terms, frame_terms = torch.zeros(1, device=projections.device), None
+    heads = _heads(graph, graph.layers[-1], projections, side, mask)
     for head, (text_out, frame_out) in enumerate(heads):
         rows = slice(head * text_out.shape[-1], (head + 1) * text_out.shape[-1])
         terms = terms + (text_out @ graph.text_vectors[rows]).float()
@@ -181,7 +181,7 @@ def graph_weights(
 
 
 def candidates(plan: Plan, sentence: Tensor, spread: Tensor) -> Tensor:
-    """``t + r * eps_i``, the text itself first: ``[videos, texts, 1 + candidates, dim]``."""
+    """Return ``t + r * eps_i`` ``[videos, texts, 1 + candidates, dim]``, the text itself first."""
     centre, width, noise = (
         value.to(plan.graph.text_vectors.dtype) for value in (sentence, spread, plan.noise)
     )
@@ -189,14 +189,14 @@ def candidates(plan: Plan, sentence: Tensor, spread: Tensor) -> Tensor:
 
 
 def project_texts(layer: LayerPlan, text: Tensor) -> Tensor:
-    """One product with all that text nodes are multiplied with: ``[videos, texts, nodes, .]``."""
+    """Multiply text nodes with all their matrices at once: ``[videos, texts, nodes, width]``."""
     return (text.flatten(0, 2) @ layer.text_matrix).view(*text.shape[:3], -1)
 
 
 def _edge_weights(
     graph: GraphPlan, terms: Tensor, frame_terms: Tensor | None, mask: Tensor
 ) -> Tensor:
-    """The collapsed last layer, from terms ``[v, t, n, heads]`` and ``[v, (t,) f, heads]``."""
+    """Apply the collapsed last layer to terms ``[v, t, n, heads]`` and ``[v, (t,) f, heads]``."""
     if frame_terms is None:
         return terms.mean(dim=-1).softmax(dim=-1)
     edges = _edges(graph, _heads_first(terms), _with_texts(_heads_first(frame_terms)))
@@ -208,13 +208,13 @@ def _edge_weights(
 def _heads(
     graph: GraphPlan, layer: LayerPlan, text: Tensor, side: PreparedVideos, mask: Tensor
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """One message-passing layer, head by head: new texts ``[v, t, n, k]``, frames ``[v, t, f, k]``.
+    """Yield new texts ``[v, t, n, k]`` and frames ``[v, t, f, k]`` of a layer, head by head.
 
-    Takes texts as :func:`project_texts` gives them, ``[v, t, n, .]``, and a frame side of
-    ``[v, (t,) f, .]``. Matrices are read in place, so that nothing is copied or transposed.
+    text: result of :func:`project_texts`, ``[v, t, n, .]``. side: frames ``[v, (t,) f, .]``.
+    Matrices are read in place, so that nothing is copied or transposed.
     """
     videos, texts, nodes, _ = text.shape
-    projected, frame_values, own, attention = layer.parts_of(text.flatten(0, 1))
+    projections, frame_values, residual, attention = layer.split_product(text.flatten(0, 1))
     attention = attention.view(videos, texts, nodes, 4, -1).permute(3, 4, 0, 1, 2)
     attention = attention.float().contiguous()
     target, source, cross_target, cross_source = attention  # [h, v, t, n] each
@@ -234,13 +234,15 @@ def _heads(
     width = layer.text_frame.weight.shape[1] // graph.num_heads
     for head in range(graph.num_heads):
         columns = slice(head * width, (head + 1) * width)
-        values = projected[..., columns]
+        values = projections[..., columns]
         weights = within[head].flatten(0, 1).to(text.dtype)
-        if own is None:
+        if residual is None:
             text_out = torch.bmm(weights, values)
         else:
-            own_head = own if own.shape[-1] == width else own[..., columns]
-            text_out = torch.baddbmm(own_head, weights, values)
+            is_shared = residual.shape[-1] == width
+            text_out = torch.baddbmm(
+                residual if is_shared else residual[..., columns], weights, values
+            )
         message = side["message"][..., columns].flatten(0, -3)  # [v or v * t, f, k]
         groups = message.shape[0]
         text_out.view(groups, -1, width).baddbmm_(
@@ -264,34 +266,34 @@ def _heads(
 def _frame_attention(
     graph: GraphPlan, cross_source: Tensor, side: PreparedVideos
 ) -> tuple[Tensor, Tensor | None]:
-    """Messages of texts to frames ``[h, v, t, f, n]``; if joint, the weight of the other frames."""
+    """Return the weights of texts for frames ``[h, v, t, f, n]``; if joint, also of all frames."""
     back = _edges(graph, _with_texts(_heads_first(side["target"])), cross_source)
     if not graph.joint:
         return back.softmax(dim=-1), None
-    rest = _with_texts(_heads_first(side["normaliser"])).expand(back.shape[:-1])
-    both = torch.cat([back, rest[..., None]], dim=-1).softmax(dim=-1)
+    normaliser = _with_texts(_heads_first(side["normaliser"])).expand(back.shape[:-1])
+    both = torch.cat([back, normaliser[..., None]], dim=-1).softmax(dim=-1)
     return both[..., :-1], both[..., -1:]
 
 
 def _edges(graph: GraphPlan, target: Tensor, source: Tensor) -> Tensor:
-    """``LeakyReLU(target_i + source_j)``: ``[..., i, j]``."""
+    """Return ``LeakyReLU(target_i + source_j)`` ``[..., i, j]``."""
     return F.leaky_relu_(target[..., :, None] + source[..., None, :], graph.negative_slope)
 
 
 def _heads_first(terms: Tensor) -> Tensor:
-    """``[v, (t,) nodes, heads]`` as ``[heads, v, (t,) nodes]``."""
+    """Move the heads of ``[v, (t,) nodes, heads]`` to the front."""
     return terms.movedim(-1, 0).contiguous()
 
 
 def _with_texts(value: Tensor, axis: int = 2) -> Tensor:
-    """Add an axis of texts to values that do not depend on them; returns 4 axes."""
+    """Add an axis of texts to values without one; return 4 axes."""
     return value if value.dim() == 4 else value.unsqueeze(axis)
 
 
 def pooled_scores(
     plan: Plan, sentence: Tensor, spread: Tensor, weights: Tensor, prepared_videos: PreparedVideos
 ) -> Tensor:
-    """Enriched text (eq. 10), X-Pool with it, cosine: ``[videos, texts]``."""
+    """Enrich the text (eq. 10), pool frames with it (X-Pool), and return cosines."""
     pooling = plan.pooling
     width = sentence.shape[-1:]
     enriched = torch.addcmul(sentence, spread, weights.to(spread.dtype) @ plan.noise)
@@ -305,28 +307,30 @@ def pooled_scores(
         attention_output, width, pooling.middle_weight, pooling.middle_bias, pooling.epsilon
     )
     output = (attention_output @ pooling.linear).add_(attention_output).add_(pooling.linear_bias)
-    pooled = F.layer_norm(output, width, pooling.final_weight, pooling.final_bias, pooling.epsilon)
-    return F.cosine_similarity(enriched.float(), pooled.float(), dim=-1)
+    pooled_video = F.layer_norm(
+        output, width, pooling.final_weight, pooling.final_bias, pooling.epsilon
+    )
+    return F.cosine_similarity(enriched.float(), pooled_video.float(), dim=-1)
 
 
 # Cheaper projection of candidates: radii of real pairs lie in a small subspace.
 #
 # A candidate is t + r * eps_i with the radius r = exp(s W + b), where s are the cosines with a
-# dozen frames: r is a smooth function of a dozen numbers, so the radii that occur are, to the last
+# dozen frames. So r is a smooth function of a dozen numbers, and real radii are, to the last
 # digits, combinations r = sum_k a_k u_k of a few orthonormal vectors. Then
 #
 #     (t + r * eps_i) V = t V + sum_k a_k ((u_k * eps_i) V),
 #
 # and the bracket depends on the model only: K x 21 multiply-adds per column instead of 21 x 512.
-# The u_k are computed from the radii that occur. Every radius is compared with its combination; if
-# one differs by more than ``TOLERANCE``, vectors are added, or, if there would be too many, the
-# whole product is computed.
+# The u_k are computed from the radii of scored pairs. Every radius is compared with its
+# combination. If one differs by more than ``TOLERANCE``, vectors are added, or, if there would be
+# too many, the full product is computed.
 
 TOLERANCE = 1e-3
-"""Largest fraction of a radius (its length) that may be missing. It affects only the weights of
-candidates; scores of the demo model differ by 2e-7, which is float32 rounding."""
+"""Largest relative error of a radius. It affects only the weights of candidates; scores of the demo
+model differ by 2e-7, which is float32 rounding."""
 MAX_VECTORS = 256
-"""Above this number, or half the dimensions, a subspace is hardly faster."""
+"""Above this number, or half the dimensions, a subspace saves little time."""
 
 
 @dataclass(frozen=True)
@@ -338,7 +342,7 @@ class _Basis:
 
 
 class RadiusSubspace:
-    """Projects candidates of pairs; see above. Safe in several threads."""
+    """Projection of candidates through a subspace of radii; see above. Thread-safe."""
 
     def __init__(self, plan: Plan) -> None:
         self.noise = plan.noise
@@ -353,8 +357,11 @@ class RadiusSubspace:
         return None if self._basis is None else len(self._basis.vectors)
 
     def project(self, sentence: Tensor, spread: Tensor) -> Tensor | None:
-        """``[videos, texts, nodes, width]`` of sentences ``[texts, dim]`` and their radii
-        ``[videos, texts, dim]``; None if the radii fit no small subspace."""
+        """Return the projected candidates ``[videos, texts, nodes, width]``.
+
+        sentence: ``[texts, dim]``. spread: radii ``[videos, texts, dim]``. None if the radii fit no
+        small subspace.
+        """
         radii = spread.flatten(0, 1)
         basis = self._basis
         if basis is None or not self._fits(basis, radii):
@@ -367,9 +374,9 @@ class RadiusSubspace:
         return projections.add_((sentence @ self.matrix)[None, :, None])
 
     def _fits(self, basis: _Basis, radii: Tensor) -> bool:
-        left = radii - (radii @ basis.vectors.T) @ basis.vectors
+        remainder = radii - (radii @ basis.vectors.T) @ basis.vectors
         lengths = torch.linalg.vector_norm(radii, dim=-1)
-        return bool((torch.linalg.vector_norm(left, dim=-1) <= TOLERANCE * lengths).all())
+        return bool((torch.linalg.vector_norm(remainder, dim=-1) <= TOLERANCE * lengths).all())
 
     def _extend(self, radii: Tensor) -> _Basis | None:
         """Extend the basis so that it fits these radii too."""
@@ -379,11 +386,11 @@ class RadiusSubspace:
                 return basis
             vectors = basis.vectors.double()
             units = torch.nn.functional.normalize(radii.double(), dim=-1)
-            left = units - (units @ vectors.T) @ vectors
-            _, sizes, directions = torch.linalg.svd(left, full_matrices=False)
-            # The error of all radii together is less than the tolerance of one.
-            rest = sizes.square().flip(0).cumsum(0).flip(0).sqrt()
-            new_vectors = directions[: int((rest > 0.3 * TOLERANCE).sum())]
+            remainder = units - (units @ vectors.T) @ vectors
+            _, sizes, directions = torch.linalg.svd(remainder, full_matrices=False)
+            # Limits the error of all radii together, which bounds that of each.
+            errors = sizes.square().flip(0).cumsum(0).flip(0).sqrt()
+            new_vectors = directions[: int((errors > 0.3 * TOLERANCE).sum())]
             both = torch.cat([vectors, new_vectors - (new_vectors @ vectors.T) @ vectors])
             if len(both) > min(MAX_VECTORS, radii.shape[1] // 2):
                 self._basis = None
@@ -392,6 +399,6 @@ class RadiusSubspace:
             return self._basis
 
     def _make_basis(self, vectors: Tensor) -> _Basis:
-        spread = (vectors[:, None] * self.noise).flatten(0, 1) @ self.matrix
+        products = (vectors[:, None] * self.noise).flatten(0, 1) @ self.matrix
         width = len(self.noise) * self.matrix.shape[1]
-        return _Basis(vectors.contiguous(), spread.reshape(len(vectors), width).contiguous())
+        return _Basis(vectors.contiguous(), products.reshape(len(vectors), width).contiguous())

@@ -4,18 +4,18 @@ Candidates t + r * noise_i are never built: (t + r * noise_i) W = t W + r (diag(
 product of the radius with matrices that depend on the model only. A pair is scored in four steps
 around matrix products of the vendor's library:
 
-1. ``spread``: the radius, as its difference from a centre.
-2. ``graph_weights``: edges, attention, messages and the collapsed last layer; nothing but one
-   weight per text node leaves the chip.
-3. ``enrich``: the enriched text and its normalised form, the query of the pooling;
-   then attention over frames and one product.
+1. ``spread``: the difference of the radius from a centre.
+2. ``graph_weights``: edges, attention, messages and the collapsed last layer; only one weight per
+   text node is written to memory.
+3. ``enrich``: the enriched text and its normalised form, which is the query of the pooling; then
+   attention over frames and one matrix product.
 4. ``finish``: residual, LayerNorm and cosine.
 
-Pairs are numbered video first, so that neighbouring programs share a video's frames in cache.
-The only module of scoring that imports Triton. Algebra: ``docs/explanation/fast_scoring.md``.
+Pairs are numbered by video first, so that neighbouring programs share the frames of a video in
+cache. No other module of scoring imports Triton. Algebra: ``docs/explanation/fast_scoring.md``.
 """
 
-# Triton reads these functions as a language of its own, without types.
+# Triton compiles these functions from source; they have no types.
 # mypy: ignore-errors
 # ruff: noqa: N803, PIE808
 
@@ -25,12 +25,12 @@ import triton
 import triton.language as tl
 
 NEGATIVE = tl.constexpr(-1.0e30)
-"""Stands for -inf: a difference of two of these stays finite."""
+"""Replaces -inf, so that the difference of two of them is finite."""
 
 
 @triton.jit
 def _column(matrix, index, WIDTH: tl.constexpr):
-    """Column ``index`` of a [rows, WIDTH] tile as [rows]."""
+    """Return column ``index`` of a [rows, WIDTH] tile."""
     columns = tl.arange(0, WIDTH)
     return tl.sum(tl.where(columns[None, :] == index, matrix, 0.0), axis=1)
 
@@ -42,26 +42,26 @@ def _leaky(value, slope):
 
 @triton.jit
 def _relu(value):
-    """Keeps NaN, which ``tl.maximum`` would otherwise make a plausible number."""
+    """ReLU that keeps NaN, which ``tl.maximum`` would otherwise replace by 0."""
     return tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _high(value, OPERAND: tl.constexpr):
-    """A float32 tile rounded to bfloat16, in the type that products take."""
+    """Round a float32 tile to bfloat16; return it in the operand type of products."""
     return value.to(tl.bfloat16).to(OPERAND)
 
 
 @triton.jit
 def _low(value, OPERAND: tl.constexpr):
-    """Remainder of a float32 tile after rounding to bfloat16, rounded to bfloat16 in turn."""
+    """Return the rounding error of :func:`_high`, itself rounded to bfloat16."""
     value = value.to(tl.float32)
     return _high(value - value.to(tl.bfloat16).to(tl.float32), OPERAND)
 
 
 @triton.jit
 def _dot(left, right, accumulator, PRECISE: tl.constexpr, OPERAND: tl.constexpr):
-    """Product of two tiles: one of their bfloat16 parts, or three that keep 16 bits of float32."""
+    """Multiply two tiles in bfloat16; PRECISE: three products that keep 16 bits of float32."""
     left_high = _high(left, OPERAND)
     right_high = _high(right, OPERAND)
     if PRECISE:
@@ -72,7 +72,7 @@ def _dot(left, right, accumulator, PRECISE: tl.constexpr, OPERAND: tl.constexpr)
 
 @triton.jit
 def _operand(value, PRECISE: tl.constexpr, OPERAND: tl.constexpr):
-    """Left factor of several products: rounded once, unless its low part is needed as well."""
+    """Round the left factor of several products once, unless PRECISE needs its low part."""
     if not PRECISE:
         value = _high(value, OPERAND)
     return value
@@ -80,11 +80,12 @@ def _operand(value, PRECISE: tl.constexpr, OPERAND: tl.constexpr):
 
 @triton.jit
 def _attention(target, source, is_source, slope):
-    """exp(leaky(t_i + s_j) - peak_i) and peak_i = max_j leaky(t_i + s_j); 0 where not is_source.
+    """Return exp(leaky(t_i + s_j) - peak_i), and peak_i = max_j leaky(t_i + s_j).
 
-    LeakyReLU with a slope of 0 to 1 is monotonic and the larger of z and slope * z. So the peak
-    belongs to the largest s_j, and an exponential of a sum is a product of exponentials: nodes
-    need some each, edges need none. No factor exceeds 1.
+    Entries where ``is_source`` is False are 0. LeakyReLU with a slope from 0 to 1 is monotonic, and
+    equals the larger of z and slope * z. So the peak belongs to the largest s_j, and the
+    exponential of a sum is a product of exponentials, which are computed per node instead of per
+    edge. No factor exceeds 1.
     """
     top = tl.max(tl.where(is_source, source, NEGATIVE), axis=0)
     above = tl.exp(tl.where(is_source, source - top, NEGATIVE))
@@ -101,9 +102,9 @@ def _attention(target, source, is_source, slope):
 
 
 @triton.jit
-def _terms(candidate_terms, base, row, column, is_drawn, WIDTH: tl.constexpr):
-    """One attention term of every text node."""
-    term = tl.load(candidate_terms + row * WIDTH + column, mask=is_drawn, other=0.0)
+def _terms(candidate_terms, base, row, column, is_candidate, WIDTH: tl.constexpr):
+    """Load one attention term of every text node."""
+    term = tl.load(candidate_terms + row * WIDTH + column, mask=is_candidate, other=0.0)
     return term + tl.load(base + column)
 
 
@@ -113,7 +114,7 @@ def spread(
     num_pairs,
     DIM: tl.constexpr, WIDE: tl.constexpr, FRAMES: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """Radii exp(s W + b) of some pairs minus the centre, and the squared lengths of both."""
+    """Compute radii exp(s W + b) minus the centre, and the squared lengths of both."""
     pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     is_pair = pair < num_pairs
     columns = tl.arange(0, WIDE)
@@ -146,24 +147,25 @@ def graph_weights(
     RESIDUAL_WIDTH: tl.constexpr, JOINT: tl.constexpr, ACTIVATED: tl.constexpr,
     PRECISE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """Softmax weights of the text nodes of one pair (eqs. 5-9 with the last layer collapsed).
+    """Compute the softmax weights of the text nodes of one pair (eqs. 5-9).
 
-    ``projections`` holds what the noise of every candidate adds to the text-text messages, then
-    (ACTIVATED, not JOINT) to the text-frame messages, then to the residual; ``scores`` what it adds
-    to the attention terms. The part of the text itself is the same in all its nodes, and attention
-    weights sum to 1, so ``text_base`` (messages and residual) and ``text_messages`` (messages to
-    frames) are added after attention. JOINT: one relation for all edges (GAT), whose softmax is
-    shared by texts and frames.
-    ACTIVATED: edge weights are read after LeakyReLU, so frames matter. RESIDUAL_WIDTH: 0 without a
-    residual, HEAD if all heads share it, else INNER.
+    projections: contribution of the noise of every candidate to the text-text messages, then
+        (ACTIVATED, not JOINT) to the text-frame messages, then to the residual.
+    scores: contribution of the noise to the attention terms.
+    text_base, text_messages: contribution of the text itself to messages and residual, and to
+        messages to frames. It is equal in all nodes of the text, and attention weights sum to 1, so
+        it is added after attention.
+    JOINT: one relation for all edges (GAT), with one softmax over texts and frames.
+    ACTIVATED: edge weights are read after LeakyReLU, so that frames matter.
+    RESIDUAL_WIDTH: 0 without a residual, HEAD if all heads share it, else INNER.
     """
     pair = tl.program_id(0).to(tl.int64)
     video = pair // num_texts
     node = tl.arange(0, ROWS)
     is_node = node < NODES
-    is_drawn = is_node & (node > 0)  # node 0 is the text itself: nothing is added to it
-    # 32 bits are enough inside a pair; 64-bit offsets of a whole tile would cost registers.
-    row = tl.where(is_drawn, node - 1, 0)
+    is_candidate = is_node & (node > 0)  # Node 0 is the text itself, without noise.
+    # 32-bit offsets are enough inside a pair; 64-bit offsets would need more registers.
+    row = tl.where(is_candidate, node - 1, 0)
     projections += pair * ((NODES - 1) * WIDTH)
     scores += pair * ((NODES - 1) * SCORES)
     text_row = pair % num_texts
@@ -180,13 +182,13 @@ def graph_weights(
     frame_normaliser += video * (FRAMES * HEADS)
     is_frame = (frame < FRAMES) & (tl.load(frame_mask + frame_row) != 0)
 
-    # Text nodes: their own part, and messages from texts and from frames.
+    # Text nodes: residual, and messages from texts and from frames.
     vector_range = tl.arange(0, VECTORS)
     text_terms = tl.zeros([ROWS, VECTORS], dtype=tl.float32)
     for head in range(0, HEADS):
-        target = _terms(scores, text_scores, row, head, is_drawn, SCORES)
-        source = _terms(scores, text_scores, row, HEADS + head, is_drawn, SCORES)
-        text_target_term = _terms(scores, text_scores, row, 2 * HEADS + head, is_drawn, SCORES)
+        target = _terms(scores, text_scores, row, head, is_candidate, SCORES)
+        source = _terms(scores, text_scores, row, HEADS + head, is_candidate, SCORES)
+        text_target_term = _terms(scores, text_scores, row, 2 * HEADS + head, is_candidate, SCORES)
         frame_source_term = tl.load(frame_source + frame_row * HEADS + head)
         edge, peak = _attention(target, source, is_node, slope)
         cross, cross_peak = _attention(text_target_term, frame_source_term, is_frame, slope)
@@ -202,7 +204,7 @@ def graph_weights(
             cross *= (cross_scale / joint)[:, None]
         else:
             edge *= (1.0 / total)[:, None]
-            # A video may have no frame at all.
+            # A video may have no real frame.
             cross *= (1.0 / tl.where(cross_total == 0, 1.0, cross_total))[:, None]
         edge = _operand(edge, PRECISE, OPERAND)
         cross = _operand(cross, PRECISE, OPERAND)
@@ -210,44 +212,48 @@ def graph_weights(
             columns = head * HEAD + block + tl.arange(0, BLOCK)
             positions = row[:, None] * WIDTH + columns[None, :]
             frame_positions = frame_row[:, None] * INNER + columns[None, :]
-            text_projection = tl.load(projections + positions, mask=is_drawn[:, None], other=0.0)
+            text_projection = tl.load(
+                projections + positions, mask=is_candidate[:, None], other=0.0
+            )
             values = tl.load(frame_values + frame_positions)
             base = tl.load(text_base + columns)[None, :]
             if JOINT:
                 base = base * text_part
             if RESIDUAL_WIDTH > 0:
-                own = (WIDTH - RESIDUAL_WIDTH) + columns % RESIDUAL_WIDTH
-                own_positions = row[:, None] * WIDTH + own[None, :]
-                residual = tl.load(projections + own_positions, mask=is_drawn[:, None], other=0.0)
+                residual_columns = (WIDTH - RESIDUAL_WIDTH) + columns % RESIDUAL_WIDTH
+                residual_positions = row[:, None] * WIDTH + residual_columns[None, :]
+                residual = tl.load(
+                    projections + residual_positions, mask=is_candidate[:, None], other=0.0
+                )
                 base = base + residual.to(tl.float32)
-            # Added last: as a start of the products it would change its layout in float32.
+            # ``base`` is added last: as an accumulator it would change its layout in float32.
             text_out = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
             text_out = _dot(edge, text_projection, text_out, PRECISE, OPERAND)
             text_out = _dot(cross, values, text_out, PRECISE, OPERAND)
             vectors = tl.load(text_vectors + columns[:, None] * VECTORS + vector_range[None, :])
             text_terms = _dot(_relu(text_out + base), vectors, text_terms, PRECISE, OPERAND)
 
-    # Mean over heads and frames of the last layer's edge weights: one number per text node.
+    # Mean over heads and frames of the edge weights of the last layer, per text node.
     weight = tl.zeros([ROWS], dtype=tl.float32)
     if ACTIVATED:
-        # Frame nodes, some at a time: messages from texts, added to what the video gives them.
+        # Frame nodes in tiles: messages from texts, added to the prepared messages of frames.
         for first in range(0, FRAME_ROWS, FRAME_TILE):
-            here = first + tl.arange(0, FRAME_TILE)
-            here_row = tl.where(here < FRAMES, here, 0)
-            is_here = (here < FRAMES) & (tl.load(frame_mask + here_row) != 0)
+            frame_index = first + tl.arange(0, FRAME_TILE)
+            tile_row = tl.where(frame_index < FRAMES, frame_index, 0)
+            is_tile_frame = (frame_index < FRAMES) & (tl.load(frame_mask + tile_row) != 0)
             frame_terms = tl.zeros([FRAME_TILE, VECTORS], dtype=tl.float32)
             for head in range(0, HEADS):
-                target = tl.load(frame_target + here_row * HEADS + head)
-                source = _terms(scores, text_scores, row, 3 * HEADS + head, is_drawn, SCORES)
+                target = tl.load(frame_target + tile_row * HEADS + head)
+                source = _terms(scores, text_scores, row, 3 * HEADS + head, is_candidate, SCORES)
                 back, peak = _attention(target, source, is_node, slope)
                 total = tl.sum(back, axis=1)
                 if JOINT:
-                    rest = tl.load(frame_normaliser + here_row * HEADS + head)
-                    summit = tl.maximum(peak, rest)
+                    normaliser = tl.load(frame_normaliser + tile_row * HEADS + head)
+                    summit = tl.maximum(peak, normaliser)
                     back_scale = tl.exp(peak - summit)
-                    rest = tl.exp(rest - summit)
-                    joint = total * back_scale + rest
-                    base_part = (rest / joint)[:, None]
+                    normaliser = tl.exp(normaliser - summit)
+                    joint = total * back_scale + normaliser
+                    base_part = (normaliser / joint)[:, None]
                     text_message_part = (total * back_scale / joint)[:, None]
                     back *= (back_scale / joint)[:, None]
                 else:
@@ -259,9 +265,9 @@ def graph_weights(
                     if not JOINT:
                         positions += INNER
                     text_values = tl.load(
-                        projections + positions, mask=is_drawn[:, None], other=0.0
+                        projections + positions, mask=is_candidate[:, None], other=0.0
                     )
-                    base = tl.load(frame_base + here_row[:, None] * INNER + columns[None, :])
+                    base = tl.load(frame_base + tile_row[:, None] * INNER + columns[None, :])
                     base = base.to(tl.float32)
                     text_message = tl.load(text_messages + columns)[None, :]
                     if JOINT:
@@ -275,9 +281,11 @@ def graph_weights(
                         frame_terms, PRECISE, OPERAND,
                     )  # fmt: skip
             for head in range(0, HEADS):
-                seen = _column(frame_terms, head, VECTORS)
-                edge = _leaky(_column(text_terms, head, VECTORS)[:, None] + seen[None, :], slope)
-                weight += tl.sum(tl.where(is_here[None, :], edge, 0.0), axis=1)
+                frame_term = _column(frame_terms, head, VECTORS)
+                edge = _leaky(
+                    _column(text_terms, head, VECTORS)[:, None] + frame_term[None, :], slope
+                )
+                weight += tl.sum(tl.where(is_tile_frame[None, :], edge, 0.0), axis=1)
     else:
         for head in range(0, HEADS):
             weight += _column(text_terms, head, VECTORS)
@@ -295,9 +303,9 @@ def enrich(
     DIM: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr,
     PAIRS: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """Enriched texts t + r * sum_i w_i noise_i of some pairs (eq. 10), and their LayerNorm.
+    """Compute enriched texts t + r * sum_i w_i noise_i (eq. 10), and their LayerNorm.
 
-    Pairs share what is read of the noise. The product keeps 16 bits of both sides.
+    The pairs of a program share the loaded noise. The product keeps 16 bits of both factors.
     """
     pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     is_pair = pair < num_pairs
@@ -309,55 +317,57 @@ def enrich(
         weights + pair[:, None] * NODES + node[None, :],
         mask=is_pair[:, None] & is_node[None, :], other=0.0,
     )  # fmt: skip
-    draw = tl.load(
+    noise_tile = tl.load(
         noise + node[:, None] * DIM + columns[None, :],
         mask=is_node[:, None] & (columns < DIM)[None, :], other=0.0,
     )  # fmt: skip
     shift = tl.zeros([PAIRS, WIDE], dtype=tl.float32)
-    shift = _dot(weight, draw, shift, True, OPERAND)
+    shift = _dot(weight, noise_tile, shift, True, OPERAND)
     positions = pair[:, None] * DIM + columns[None, :]
     text_positions = (pair % num_texts)[:, None] * DIM + columns[None, :]
     radius = tl.load(offsets + positions, mask=inside, other=0.0).to(tl.float32)
     radius += tl.load(centre + columns, mask=columns < DIM, other=0.0)[None, :]
-    own = tl.load(text + text_positions, mask=inside, other=0.0).to(tl.float32)
-    value = tl.where(inside, own + radius * shift, 0.0)
+    text_value = tl.load(text + text_positions, mask=inside, other=0.0).to(tl.float32)
+    value = tl.where(inside, text_value + radius * shift, 0.0)
     tl.store(enriched + positions, value, mask=inside)
-    away = tl.where(inside, value - (tl.sum(value, axis=1) / DIM)[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(away * away, axis=1) / DIM + epsilon)
-    tl.store(query + positions, away * scale[:, None], mask=inside)
+    centred = tl.where(inside, value - (tl.sum(value, axis=1) / DIM)[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, axis=1) / DIM + epsilon)
+    tl.store(query + positions, centred * scale[:, None], mask=inside)
 
 
 @triton.jit
 def finish(
-    attended, product, bias, scale, offset, enriched, output,
+    attention_output, product, bias, scale, offset, enriched, output,
     epsilon,
     DIM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Cosine of the enriched text and LayerNorm(attended + product + bias) of one pair."""
+    """Compute the cosine of a text and LayerNorm(attention_output + product + bias)."""
     pair = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDE)
     inside = columns < DIM
     positions = pair * DIM + columns
-    value = tl.load(attended + positions, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(attention_output + positions, mask=inside, other=0.0).to(tl.float32)
     value += tl.load(product + positions, mask=inside, other=0.0).to(tl.float32)
     value += tl.load(bias + columns, mask=inside, other=0.0)
-    away = tl.where(inside, value - tl.sum(value, axis=0) / DIM, 0.0)
-    pooled = away * tl.rsqrt(tl.sum(away * away, axis=0) / DIM + epsilon)
-    pooled = pooled * tl.load(scale + columns, mask=inside, other=0.0)
-    pooled += tl.load(offset + columns, mask=inside, other=0.0)
+    centred = tl.where(inside, value - tl.sum(value, axis=0) / DIM, 0.0)
+    pooled_video = centred * tl.rsqrt(tl.sum(centred * centred, axis=0) / DIM + epsilon)
+    pooled_video = pooled_video * tl.load(scale + columns, mask=inside, other=0.0)
+    pooled_video += tl.load(offset + columns, mask=inside, other=0.0)
     text = tl.load(enriched + positions, mask=inside, other=0.0).to(tl.float32)
-    lengths = tl.sqrt(tl.sum(pooled * pooled, axis=0)) * tl.sqrt(tl.sum(text * text, axis=0))
-    tl.store(output + pair, tl.sum(pooled * text, axis=0) / tl.maximum(lengths, 1e-12))
+    lengths = tl.sqrt(tl.sum(pooled_video * pooled_video, axis=0)) * tl.sqrt(
+        tl.sum(text * text, axis=0)
+    )
+    tl.store(output + pair, tl.sum(pooled_video * text, axis=0) / tl.maximum(lengths, 1e-12))
 
 
 def operand_type() -> tl.dtype:
-    """Type of factors: bfloat16, or float32 holding bfloat16 values under the interpreter.
+    """Return the operand type: bfloat16, or float32 with bfloat16 values in the interpreter.
 
-    Triton's interpreter keeps bfloat16 as raw 16-bit integers and would multiply those.
+    The interpreter of Triton stores bfloat16 as 16-bit integers and would multiply those.
     """
     return tl.float32 if is_interpreted() else tl.bfloat16
 
 
 def is_interpreted() -> bool:
-    """Triton's interpreter stands in for a CUDA device (``TRITON_INTERPRET=1``)."""
+    """Return whether Triton interprets kernels instead of compiling (``TRITON_INTERPRET=1``)."""
     return bool(triton.knobs.runtime.interpret)

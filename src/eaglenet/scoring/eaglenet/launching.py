@@ -1,4 +1,4 @@
-"""Launches of the Triton kernels, with prepared weights and the products in between."""
+"""Launches of the Triton kernels, and the matrix products between them."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from eaglenet.scoring.eaglenet.plan import Plan
 
 MAX_NODES = 64
 MAX_FRAMES = 64
-"""Largest size run on a GPU; the factorised scorer takes any number."""
+"""Largest numbers tested on a GPU; the factorised scorer takes any number."""
 LARGE_TILE = 32
-"""Above this many text nodes or frames, their tiles crowd a program's registers."""
+"""Number of text nodes or frames above which their tiles use too many registers."""
 NARROW_WIDTH = 128
-"""Below this width, rounding errors of a cosine do not average out and float32 is cheap."""
+"""Width below which rounding errors of a cosine do not average out, and float32 is cheap."""
 ENRICH_PAIRS = 16
-"""Pairs of one program of ``enrich``: the rows of a matrix unit's tile."""
+"""Pairs per program of ``enrich``: the rows of a tile of the matrix unit."""
 SPREAD_PAIRS = 4
-"""Pairs of one program of ``spread``."""
+"""Pairs per program of ``spread``."""
 SAMPLE_SIZE = 64
-"""Number of texts and of videos whose radii a basis is made from."""
+"""Number of texts and of videos from whose radii a basis is computed."""
 
 
 @dataclass(frozen=True)
 class Tuning:
     """Launch shape of ``graph_weights``.
 
-    block: columns of text nodes at a time; frame_tile and frame_block: frame nodes and their
-    columns at a time; stages: loads ahead; registers: the most for a thread.
+    block: columns of text nodes per step. frame_tile, frame_block: frame nodes and their columns
+    per step. stages: loads ahead. registers: maximum per thread.
 
-    With 4 or 8 warps, some shapes of tiles of 64 rows ended in illegal memory accesses on an H200
-    (Triton 3.6).
+    With 4 or 8 warps, some tiles of 64 rows caused illegal memory accesses on an H200 (Triton 3.6).
     """
 
     block: int = 64
@@ -48,24 +47,24 @@ class Tuning:
 
 @dataclass(frozen=True)
 class RadiusBasis:
-    """Radii of pairs as a centre plus a combination of a few vectors.
+    """Basis of radii: a centre plus combinations of a few vectors.
 
-    A radius is a smooth function of a pair's cosines with the frames, so few vectors are enough;
-    the products with the model's matrices then have as many rows instead of all dimensions.
+    A radius is a smooth function of the cosines of a pair, so that few vectors are enough. Products
+    with the matrices of the model then have that many rows instead of all dimensions.
     """
 
     centre: Tensor
     """``[dim]`` float32."""
     vectors: Tensor
-    """``[dim, k]`` orthonormal; the first column is zero and stands for the centre. For radii in
-    bfloat16 two parts side by side."""
+    """``[dim, k]``, orthonormal; the first column is zero and stands for the centre. For radii in
+    bfloat16: high and low parts, concatenated."""
     columns: Tensor
     projection: Tensor
-    """Centre and vectors times the factors of radii; see ``KernelLauncher._noise_scaled``."""
+    """Centre and vectors times the factors of radii; see ``KernelLauncher._scale_by_noise``."""
 
 
 def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
-    """Return the fastest of several shapes on an H200 for the released preset.
+    """Return the launch shape that was fastest on an H200 for the released preset.
 
     After a change here, run ``tests/scoring/kernel_on_device.py``.
     """
@@ -79,21 +78,21 @@ def why_not(plan: Plan, num_frames: int) -> str | None:
     graph = plan.graph
     nodes = plan.noise.shape[0]
     if len(graph.layers) != 1:
-        return f"the kernels are written for 2 graph layers, not {len(graph.layers) + 1}"
+        return f"the kernels support 2 graph layers, not {len(graph.layers) + 1}"
     head = graph.layers[0].text_text.weight.shape[1] // graph.num_heads
     if head < 16 or head & (head - 1):
-        return f"a head of {head} dimensions is not a power of two of at least 16"
+        return f"the width of a head must be a power of two of at least 16, not {head}"
     if nodes > MAX_NODES:
-        return f"{nodes} text nodes are more than {MAX_NODES}"
+        return f"the kernels support at most {MAX_NODES} text nodes, not {nodes}"
     if not 0 <= graph.negative_slope <= 1:
-        return f"the kernels take LeakyReLU slopes from 0 to 1, not {graph.negative_slope}"
+        return f"the kernels support LeakyReLU slopes from 0 to 1, not {graph.negative_slope}"
     if num_frames > MAX_FRAMES:
-        return f"{num_frames} frames are more than {MAX_FRAMES}"
+        return f"the kernels support at most {MAX_FRAMES} frames, not {num_frames}"
     return None
 
 
 def _power_of_two(value: int) -> int:
-    """At least 16: the smallest side of a matrix unit's tile."""
+    """Return the next power of two, at least 16: the smallest tile side of the matrix unit."""
     return max(16, 1 << (value - 1).bit_length())
 
 
@@ -101,14 +100,14 @@ def _pad_columns(columns: Tensor, width: int) -> Tensor:
     return F.pad(columns, (0, width - columns.shape[1])).contiguous()
 
 
-def _parts(value: Tensor) -> tuple[Tensor, Tensor]:
-    """A float32 tensor as the sum of two bfloat16 tensors (16 bits of mantissa)."""
+def _split_float(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Split a float32 tensor into the sum of two bfloat16 tensors (16 bits of mantissa)."""
     high = value.to(torch.bfloat16)
     return high, (value.float() - high.float()).to(torch.bfloat16)
 
 
 def _leading_directions(rows: Tensor, count: int) -> Tensor:
-    """Orthonormal ``[dim, count]`` that explain nearly all of ``rows``: a subspace iteration."""
+    """Return orthonormal ``[dim, count]`` that span nearly all of ``rows`` (subspace iteration)."""
     gram = rows.T @ rows
     start = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], count, generator=start).to(rows)
@@ -118,10 +117,10 @@ def _leading_directions(rows: Tensor, count: int) -> Tensor:
 
 
 class KernelLauncher:
-    """Scores tiles of pairs with the kernels. Built once per plan; holds its rearranged weights.
+    """Launcher of the kernels, with the rearranged weights of one plan.
 
-    precise: products of two bfloat16 parts each, accumulated in float32 (about 1e-6 of the exact
-    score) instead of plain bfloat16.
+    precise: split factors into two bfloat16 parts, so that scores are within about 1e-6 of the
+    exact ones, instead of multiplying in plain bfloat16.
     """
 
     def __init__(self, plan: Plan, *, precise: bool) -> None:
@@ -135,11 +134,11 @@ class KernelLauncher:
         self.score_width = _power_of_two(4 * self.heads)
         self.vector_width = _power_of_two(self.heads)
         self.dtype = torch.float32 if precise else torch.bfloat16
-        # Type of everything outside the graph: radius, enriched text and pooling.
+        # Data type outside the graph: radius, enriched text and pooling.
         self.outer = torch.float32 if plan.noise.shape[1] < NARROW_WIDTH else self.dtype
         columns = _pad_columns(layer.attention_vectors, self.score_width)
         self.columns = columns
-        self.noise_columns = self._split(self._noise_scaled(columns))
+        self.noise_columns = self._to_factor(self._scale_by_noise(columns))
         weights = [layer.text_text.weight]
         if graph.frame_vectors is not None and not graph.joint:
             weights.append(layer.text_frame.weight)
@@ -147,9 +146,9 @@ class KernelLauncher:
             weights.append(layer.residual)
         self.width = sum(weight.shape[1] for weight in weights)
         self.projection = torch.cat(weights, dim=1)
-        self.noise_projection = self._split(self._noise_scaled(self.projection))
+        self.noise_projection = self._to_factor(self._scale_by_noise(self.projection))
         self.basis: RadiusBasis | None = None
-        # Sharp edge weights magnify the error of a basis: 3e-4 gave errors of 1.5e-5.
+        # Sharp edge weights magnify the error of a basis: 3e-4 caused errors of 1.5e-5.
         self.tolerance = 1e-4 if precise else 1e-3
         base = layer.text_text.weight
         if layer.residual is not None:
@@ -168,17 +167,17 @@ class KernelLauncher:
         self.linear = pooling.linear.to(self.outer).contiguous()
         self.middle = (pooling.middle_weight.to(self.outer), pooling.middle_bias.to(self.outer))
 
-    def _noise_scaled(self, weight: Tensor) -> Tensor:
-        """``diag(noise_i) W`` of every candidate, side by side: the factor of a radius."""
+    def _scale_by_noise(self, weight: Tensor) -> Tensor:
+        """Return ``diag(noise_i) W`` of all candidates, concatenated: the factor of a radius."""
         return (self.plan.noise[1:].T[:, :, None] * weight[:, None]).flatten(1)
 
-    def _split(self, values: Tensor) -> Tensor:
-        """In bfloat16. Precise: ``[w_high; w_high; w_low]`` for ``[r_high | r_low | r_high]``."""
-        high, low = _parts(values)
+    def _to_factor(self, values: Tensor) -> Tensor:
+        """Convert to bfloat16; if precise, stack ``[high; high; low]`` for :meth:`_to_rows`."""
+        high, low = _split_float(values)
         return torch.cat([high, high, low]) if self.precise else high
 
     def calibrate(self, text: Tensor, prepared_videos: PreparedVideos) -> None:
-        """Find a basis of the radii of these pairs, if one of few vectors is enough."""
+        """Compute a basis of the radii of these pairs, if few vectors are enough."""
         cosine = self.cosines(text, prepared_videos).flatten(0, 1)
         frames = cosine.shape[1]
         radii = torch.addmm(self.radius_bias, cosine, self.radius[:frames]).exp_()
@@ -192,32 +191,32 @@ class KernelLauncher:
             if 2 * rows > radii.shape[1]:
                 break
             vectors = _leading_directions(offsets, rows - 1)
-            left = squares - (offsets @ vectors).square().sum(dim=1)
-            if bool((left <= limits).all()):
-                self.basis = self._basis(centre, vectors)
+            squared_error = squares - (offsets @ vectors).square().sum(dim=1)
+            if bool((squared_error <= limits).all()):
+                self.basis = self._make_basis(centre, vectors)
                 return
         self.basis = None
 
-    def _basis(self, centre: Tensor, vectors: Tensor) -> RadiusBasis:
+    def _make_basis(self, centre: Tensor, vectors: Tensor) -> RadiusBasis:
         rows = torch.cat([centre[None], vectors.T])
         vectors = F.pad(vectors, (1, 0)).contiguous()
         return RadiusBasis(
             centre,
-            vectors if self.outer == torch.float32 else torch.cat(_parts(vectors), dim=1),
-            columns=self._split(rows @ self._noise_scaled(self.columns)),
-            projection=self._split(rows @ self._noise_scaled(self.projection)),
+            vectors if self.outer == torch.float32 else torch.cat(_split_float(vectors), dim=1),
+            columns=self._to_factor(rows @ self._scale_by_noise(self.columns)),
+            projection=self._to_factor(rows @ self._scale_by_noise(self.projection)),
         )
 
     def bytes_per_pair(self) -> int:
-        """Bytes of the projections of a pair, which are nearly all of a tile."""
+        """Return the bytes of the projections of a pair, which dominate those of a tile."""
         return (self.noise.shape[0] - 1) * self.width * self.dtype.itemsize
 
     def prepare(self, prepared_videos: PreparedVideos) -> PreparedVideos:
-        """Convert the output of ``factorised.prepare`` to the kernels' types."""
-        converted_parts = {
+        """Convert the output of ``factorised.prepare`` to the data types of the kernels."""
+        converted = {
             "unit": prepared_videos["unit"].float().contiguous(),
             "mask": prepared_videos["mask"].contiguous(),
-            # The kernel multiplies all frames with their attention, which is 0 for masked ones.
+            # The kernel multiplies all frames with their attention, which is 0 if masked.
             "message": prepared_videos["message"]
             .masked_fill(~prepared_videos["mask"][..., None], 0.0)
             .to(self.dtype)
@@ -228,28 +227,28 @@ class KernelLauncher:
             "value": prepared_videos["value"].to(self.outer).contiguous(),
         }
         if "base" in prepared_videos:
-            converted_parts["base"] = prepared_videos["base"].to(self.dtype).contiguous()
-            converted_parts["target"] = prepared_videos["target"].float().contiguous()
+            converted["base"] = prepared_videos["base"].to(self.dtype).contiguous()
+            converted["target"] = prepared_videos["target"].float().contiguous()
         if "normaliser" in prepared_videos:
-            converted_parts["normaliser"] = prepared_videos["normaliser"].float().contiguous()
-        return converted_parts
+            converted["normaliser"] = prepared_videos["normaliser"].float().contiguous()
+        return converted
 
     def score_tile(self, sentence: Tensor, prepared_videos: PreparedVideos) -> Tensor:
-        """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
+        """Return the scores ``[texts, videos]`` of a tile; pairs inside are ``[videos, texts]``."""
         text = sentence.float().contiguous()
-        # Rows may be any selection; the kernels need contiguous tensors.
+        # The kernels need contiguous tensors, and rows may be any selection.
         prepared_videos = {name: value.contiguous() for name, value in prepared_videos.items()}
         cosine = self.cosines(text, prepared_videos)
         basis = self.basis
-        offsets, squares = self._spread(cosine, basis)
+        offsets, squares = self._compute_radii(cosine, basis)
         coefficients = None if basis is None else self._coefficients(offsets, squares, basis)
         if basis is None or coefficients is None:
             if basis is not None:
-                offsets, _ = self._spread(cosine, None)
-            rows, centre = self._rows(offsets.flatten(0, 1)), self.zero
+                offsets, _ = self._compute_radii(cosine, None)
+            rows, centre = self._to_rows(offsets.flatten(0, 1)), self.zero
             columns, projection = self.noise_columns, self.noise_projection
         else:
-            rows, centre = self._rows(coefficients), basis.centre
+            rows, centre = self._to_rows(coefficients), basis.centre
             columns, projection = basis.columns, basis.projection
         scores = self._product(rows, columns, torch.float32)
         projections = self._product(rows, projection, self.dtype)
@@ -257,13 +256,13 @@ class KernelLauncher:
         return self.pool(text, offsets, centre, weights, prepared_videos).T
 
     def cosines(self, text: Tensor, prepared_videos: PreparedVideos) -> Tensor:
-        """Cosines of texts with frames: ``[videos, texts, frames]``; 0 for masked frames."""
+        """Return the cosines of texts with frames ``[videos, texts, frames]``; 0 if masked."""
         unit = F.normalize(text, dim=-1, eps=MIN_NORM)
         cosine = torch.matmul(unit, prepared_videos["unit"].transpose(1, 2))
         return cosine.masked_fill(~prepared_videos["mask"][:, None], 0.0)
 
-    def _spread(self, cosine: Tensor, basis: RadiusBasis | None) -> tuple[Tensor, Tensor]:
-        """Radii minus the centre ``[videos, texts, dim]``; squared lengths of both."""
+    def _compute_radii(self, cosine: Tensor, basis: RadiusBasis | None) -> tuple[Tensor, Tensor]:
+        """Return radii minus the centre ``[videos, texts, dim]``, and squared lengths of both."""
         from eaglenet.scoring.eaglenet.kernel import spread
 
         videos, texts, frames = cosine.shape
@@ -288,28 +287,28 @@ class KernelLauncher:
         return offsets, squares
 
     def _coefficients(self, offsets: Tensor, squares: Tensor, basis: RadiusBasis) -> Tensor | None:
-        """Coefficients of centre and vectors ``[pairs, k]``; None if a radius does not fit."""
+        """Return coefficients ``[pairs, k]`` of centre and vectors; None if a radius has no fit."""
         flat = offsets.flatten(0, 1)
         if self.outer == torch.bfloat16:
             high, low = self._product(flat, basis.vectors, torch.float32).chunk(2, dim=1)
             coefficients = high + low
         else:
             coefficients = flat @ basis.vectors
-        left = squares[0] - coefficients.square().sum(dim=1)
-        if not bool((left <= self.tolerance**2 * squares[1]).all()):
+        squared_error = squares[0] - coefficients.square().sum(dim=1)
+        if not bool((squared_error <= self.tolerance**2 * squares[1]).all()):
             return None
         coefficients[:, 0] = 1.0
         return coefficients
 
-    def _rows(self, values: Tensor) -> Tensor:
-        """Rows of a product in bfloat16, three parts side by side if precise."""
+    def _to_rows(self, values: Tensor) -> Tensor:
+        """Convert to bfloat16; if precise, concatenate ``[high | low | high]``."""
         if not self.precise:
             return values.to(torch.bfloat16)
-        high, low = _parts(values)
+        high, low = _split_float(values)
         return torch.cat([high, low, high], dim=1)
 
     def _product(self, rows: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """A matrix product of bfloat16 numbers, summed in float32, by the vendor's library."""
+        """Multiply bfloat16 matrices, accumulated in float32."""
         if dtype == torch.bfloat16:
             return rows @ weight
         if rows.is_cuda:
@@ -319,21 +318,21 @@ class KernelLauncher:
     def attend(
         self, text: Tensor, projections: Tensor, scores: Tensor, prepared_videos: PreparedVideos
     ) -> Tensor:
-        """Softmax weights of the text nodes: ``[videos, texts, 1 + candidates]`` float32."""
+        """Return softmax weights of text nodes ``[videos, texts, 1 + candidates]`` in float32."""
         from eaglenet.scoring.eaglenet.kernel import graph_weights, operand_type
 
         texts, nodes = len(text), self.noise.shape[0]
         videos, frames = prepared_videos["mask"].shape
         tuning = tuning_for(nodes, frames, precise=self.precise)
         widths = [self.inner, self.inner, self.score_width]
-        own = (part.contiguous() for part in (text @ self.text_side).split(widths, dim=1))
+        text_terms = (part.contiguous() for part in (text @ self.text_side).split(widths, dim=1))
         output = torch.empty(videos, texts, nodes, device=scores.device)
         head = self.inner // self.heads
         blank = prepared_videos["source"]
         graph_weights[(texts * videos,)](
             projections,
             scores,
-            *own,
+            *text_terms,
             prepared_videos["message"],
             prepared_videos.get("base", prepared_videos["message"]),
             prepared_videos["source"],
@@ -377,7 +376,7 @@ class KernelLauncher:
         weights: Tensor,
         prepared_videos: PreparedVideos,
     ) -> Tensor:
-        """Cosine of enriched text and pooled video: ``[videos, texts]`` float32."""
+        """Return cosines of enriched texts and pooled videos ``[videos, texts]`` in float32."""
         from eaglenet.scoring.eaglenet.kernel import enrich, finish, operand_type
 
         pooling = self.plan.pooling

@@ -1,6 +1,6 @@
-"""EagleNet's weights rearranged for scoring: transposed matrices, folded vectors.
+"""Weights of EagleNet rearranged for scoring: transposed matrices and folded vectors.
 
-Nothing here is learned; a plan is derived from a method and is as exact as its own ``score``.
+Nothing here is learned: a plan is derived from a method, and as exact as its ``score``.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from eaglenet.methods.eaglenet import EagleNet
 
 @dataclass(frozen=True)
 class RelationPlan:
-    """A relation of a graph layer.
+    """Relation of a graph layer.
 
     ``target`` and ``source`` are ``[in, heads]``: the attention vectors folded into the projection,
     ``e_ij = target(h_i) + source(h_j)``.
     """
 
     weight: Tensor
-    """``[in, heads * head]``: heads are concatenated in the last axis."""
+    """``[in, heads * head]``; heads are concatenated along the last axis."""
     target: Tensor
     source: Tensor
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A graph layer that passes messages."""
+    """Graph layer that passes messages."""
 
     text_text: RelationPlan
     text_frame: RelationPlan
@@ -51,13 +51,13 @@ class LayerPlan:
 
     @cached_property
     def text_matrix(self) -> Tensor:
-        """All matrices that multiply text nodes, concatenated; see :meth:`parts_of`."""
-        parts = [self.text_text.weight]
+        """All matrices that multiply text nodes, concatenated; see :meth:`split_product`."""
+        matrices = [self.text_text.weight]
         if self._projects_frames_separately:
-            parts.append(self.text_frame.weight)
+            matrices.append(self.text_frame.weight)
         if self.residual is not None:
-            parts.append(self.residual)
-        return torch.cat([*parts, self.attention_vectors], dim=1)
+            matrices.append(self.residual)
+        return torch.cat([*matrices, self.attention_vectors], dim=1)
 
     @property
     def attention_vectors(self) -> Tensor:
@@ -65,15 +65,17 @@ class LayerPlan:
         within, across = self.text_text, self.text_frame
         return torch.cat([within.target, within.source, across.target, across.source], dim=1)
 
-    def parts_of(self, product: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """Split ``text @ text_matrix``: messages to texts and frames, residual, 4 head terms."""
+    def split_product(self, product: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Split ``text @ text_matrix``: messages to texts and frames, residual, attention terms."""
         inner = self.text_text.weight.shape[1]
-        own = inner * 2 if self._projects_frames_separately else inner
-        last = own + (0 if self.residual is None else self.residual.shape[1])
-        projected = product[..., :inner]
-        frame_values = product[..., inner:own] if self._projects_frames_separately else projected
-        residual = None if self.residual is None else product[..., own:last]
-        return projected, frame_values, residual, product[..., last:]
+        messages = inner * 2 if self._projects_frames_separately else inner
+        last = messages + (0 if self.residual is None else self.residual.shape[1])
+        text_values = product[..., :inner]
+        frame_values = (
+            product[..., inner:messages] if self._projects_frames_separately else text_values
+        )
+        residual = None if self.residual is None else product[..., messages:last]
+        return text_values, frame_values, residual, product[..., last:]
 
     @property
     def _projects_frames_separately(self) -> bool:
@@ -82,18 +84,18 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """The graph of a method: message layers, then the collapsed last layer."""
+    """Graph of a method: message layers, and the collapsed last layer."""
 
     layers: tuple[LayerPlan, ...]
     text_vectors: Tensor
-    """``[in, heads]``: the last layer's term of a text node."""
+    """``[in, heads]``: term of a text node in the last layer."""
     frame_vectors: Tensor | None
     """``[in, heads]``; None if edge weights are read before LeakyReLU, where frames cancel."""
     frame_position: Tensor | None
     num_heads: int
     negative_slope: float
     joint: bool
-    """One relation, one softmax over all neighbours (GAT)."""
+    """True for one relation with one softmax over all neighbours (GAT)."""
 
 
 @dataclass(frozen=True)
@@ -120,17 +122,17 @@ class PoolingPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a score depends on besides the features."""
+    """All values besides the features that a score depends on."""
 
     radius: Tensor
     """``[frames, dim]``."""
     radius_bias: Tensor | None
     noise: Tensor
-    """``[1 + candidates, dim]``; row 0 is zero: the text itself."""
+    """``[1 + candidates, dim]``; row 0 is zero and stands for the text itself."""
     graph: GraphPlan
     pooling: PoolingPlan
     masked: bool
-    """Padded frames are masked (the released code counts them)."""
+    """True if padded frames are masked (the released code counts them)."""
 
 
 def plan_of(method: EagleNet, device: torch.device | None = None) -> Plan | None:
@@ -139,12 +141,13 @@ def plan_of(method: EagleNet, device: torch.device | None = None) -> Plan | None
         return None
     if device is not None and method.noise.device != device:
         raise UsageError(
-            f"features are on {device}, the model on {method.noise.device}; move one of them"
+            f"the features are on {device} and the model is on {method.noise.device}; move one of "
+            "them"
         )
     log_radius = method.stochastic.log_radius
     noise = method.noise.detach().float()
     return Plan(
-        radius=_right(log_radius.weight),
+        radius=_transposed(log_radius.weight),
         radius_bias=None if log_radius.bias is None else log_radius.bias.detach().float(),
         noise=torch.cat([torch.zeros_like(noise[:1]), noise]),
         graph=_graph_plan(method.graph),
@@ -153,7 +156,7 @@ def plan_of(method: EagleNet, device: torch.device | None = None) -> Plan | None
     )
 
 
-def _right(weight: Tensor) -> Tensor:
+def _transposed(weight: Tensor) -> Tensor:
     """Return the transposed weight of a linear layer, for products from the right."""
     return weight.detach().float().T.contiguous()
 
@@ -186,7 +189,7 @@ def _graph_plan(graph: TextFrameGraph) -> GraphPlan:
 
 
 def _fold(relation: Relation, vector: Tensor | None) -> Tensor:
-    """``[in, heads]``: an attention vector folded into its projection."""
+    """Return an attention vector folded into its projection: ``[in, heads]``."""
     if vector is None:
         raise ValueError("this relation was built without the attention vector that scoring needs")
     return relation.collapse(vector).detach().float().T.contiguous()
@@ -197,7 +200,7 @@ def _relational_plan(layer: RelationalAttention) -> LayerPlan:
         text_text=_relation_plan(layer.text_text),
         text_frame=_relation_plan(layer.text_frame),
         frame_frame=None if layer.frame_frame is None else _relation_plan(layer.frame_frame),
-        residual=_right(layer.residual.weight),
+        residual=_transposed(layer.residual.weight),
         frames_needed=layer.update_frames,
     )
 
@@ -216,7 +219,7 @@ def _plain_plan(layer: PlainAttention) -> LayerPlan:
 
 def _relation_plan(relation: Relation) -> RelationPlan:
     return RelationPlan(
-        _right(relation.projection.weight),
+        _transposed(relation.projection.weight),
         target=_fold(relation, relation.query),
         source=_fold(relation, relation.key),
     )
@@ -227,7 +230,7 @@ def _pooling_plan(pooling: FramePooling) -> PoolingPlan:
         return value.detach().float()
 
     scale, offset = pooling.input_norm.weight.double(), pooling.input_norm.bias.double()
-    # Folded in float64, so that the product is as exact as the two it replaces.
+    # Folded in float64, so that the product is as exact as the two products it replaces.
     key = pooling.key.weight.double().T / math.sqrt(len(scale))
     folded = key @ pooling.query.weight.double()
     constant = folded @ offset + key @ pooling.query.bias.double()
@@ -243,7 +246,7 @@ def _pooling_plan(pooling: FramePooling) -> PoolingPlan:
         output_bias=vector(pooling.output.bias),
         middle_weight=vector(pooling.attention_norm.weight),
         middle_bias=vector(pooling.attention_norm.bias),
-        linear=_right(pooling.feed_forward.weight),
+        linear=_transposed(pooling.feed_forward.weight),
         linear_bias=vector(pooling.feed_forward.bias),
         final_weight=vector(pooling.output_norm.weight),
         final_bias=vector(pooling.output_norm.bias),

@@ -1,4 +1,4 @@
-"""EagleNet's fast scorers and their registration."""
+"""Fast scorers of EagleNet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eaglenet.scoring.eaglenet.plan import Plan, plan_of
 from eaglenet.scoring.scorer import FAST_FORMS, Precision, Scorer, fixed_precision
 
 KERNEL_TILE_BYTES = 2 * 2**30
-"""Maximum size of a tile's projections, or a twentieth of a larger GPU's memory."""
+"""Maximum size of the projections of a tile; a twentieth of the GPU memory if that is more."""
 
 
 class FactorisedScorer(Scorer):
@@ -34,16 +34,18 @@ class FactorisedScorer(Scorer):
         self.tile_videos = 256 if on_device else 128
 
     def _prepare(self, video: VideoFeatures) -> PreparedVideos:
-        full = video.to(video.frames.device, torch.float32)
-        return factorised.round_messages(factorised.prepare(self.plan, full), self.dtype)
+        full_precision = video.to(video.frames.device, torch.float32)
+        return factorised.round_messages(factorised.prepare(self.plan, full_precision), self.dtype)
 
     def _score(self, text: TextFeatures, prepared_videos: PreparedVideos) -> Tensor:
         project = None if self.subspace is None else self.subspace.project
         return factorised.score_tile(self.fast, text.sentence.float(), prepared_videos, project)
 
     def allow_shortcuts(self) -> None:
-        """Score with :class:`RadiusSubspace`: exact to 1e-5; the last digit may depend on earlier
-        calls. For searches on a CPU; no effect elsewhere."""
+        """Use :class:`RadiusSubspace` on a CPU: exact to 1e-5.
+
+        The last digit of a score may then depend on earlier calls.
+        """
         super().allow_shortcuts()
         if self.precision == "fp32" and not self.plan.noise.is_cuda and self.plan.graph.layers:
             self.subspace = RadiusSubspace(self.plan)
@@ -60,13 +62,13 @@ class KernelScorer(Scorer):
         self.precision = precision
         self.plan = plan
         self.launcher = KernelLauncher(plan, precise=precision == "fp32")
-        row = self.tile_texts * self.launcher.bytes_per_pair()
+        bytes_per_video = self.tile_texts * self.launcher.bytes_per_pair()
         tile_bytes = KERNEL_TILE_BYTES
         if plan.noise.is_cuda:
             tile_bytes = max(
                 tile_bytes, torch.cuda.get_device_properties(plan.noise.device).total_memory // 20
             )
-        self.tile_videos = min(max(tile_bytes // row, 1), 512)
+        self.tile_videos = min(max(tile_bytes // bytes_per_video, 1), 512)
 
     def calibrate(self, text: TextFeatures, video: VideoFeatures) -> None:
         from eaglenet.scoring.eaglenet.launching import SAMPLE_SIZE
@@ -76,15 +78,15 @@ class KernelScorer(Scorer):
             self.launcher.calibrate(text.sentence[_every(len(text), SAMPLE_SIZE)].float(), sample)
 
     def _prepare(self, video: VideoFeatures) -> PreparedVideos:
-        full = video.to(video.frames.device, torch.float32)
-        return self.launcher.prepare(factorised.prepare(self.plan, full))
+        full_precision = video.to(video.frames.device, torch.float32)
+        return self.launcher.prepare(factorised.prepare(self.plan, full_precision))
 
     def _score(self, text: TextFeatures, prepared_videos: PreparedVideos) -> Tensor:
         return self.launcher.score_tile(text.sentence, prepared_videos)
 
 
 def _every(count: int, size: int) -> slice:
-    """Slice of evenly spaced rows, fewer than ``2 * size``."""
+    """Return a slice of fewer than ``2 * size`` evenly spaced rows."""
     return slice(None, None, max(1, count // size))
 
 
@@ -95,17 +97,17 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, tuple):
         return tuple(_cast(item, dtype) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {spec.name: _cast(getattr(value, spec.name), dtype) for spec in fields(value)}
-        # A projection shared by all edges stays one object, so that it is multiplied once.
-        if parts.get("text_frame") is not None and value.text_frame is value.text_text:  # type: ignore[attr-defined]
-            parts["text_frame"] = parts["text_text"]
-        return replace(value, **parts)
+        values = {spec.name: _cast(getattr(value, spec.name), dtype) for spec in fields(value)}
+        # A projection shared by all edges must stay one object, so that it is multiplied once.
+        if values.get("text_frame") is not None and value.text_frame is value.text_text:  # type: ignore[attr-defined]
+            values["text_frame"] = values["text_text"]
+        return replace(value, **values)
     return value
 
 
 @dataclass(frozen=True)
 class EagleNetForm:
-    """See :class:`eaglenet.scoring.scorer.FastForm`."""
+    """Implementation of :class:`eaglenet.scoring.scorer.FastForm` for EagleNet."""
 
     plan: Plan
 
@@ -122,7 +124,7 @@ class EagleNetForm:
         from eaglenet.scoring.eaglenet.launching import why_not
 
         if video.frames.device.type != "cuda" and not is_interpreted():
-            return f"features are on {video.frames.device.type}, the kernels need a CUDA device"
+            return f"features are on {video.frames.device.type}, but the kernels need a CUDA device"
         return why_not(self.plan, video.frames.shape[1])
 
 

@@ -1,53 +1,53 @@
-// The address bar holds the whole search, and the moment that is being watched.
+// The address bar contains the whole search, and the moment that is playing.
 
 export const read = () => new URLSearchParams(location.search);
 
-const written = (parameters) => {
+const addressOf = (parameters) => {
   const text = parameters.toString();
   return text ? `/?${text}` : "/";
 };
 
 export const go = (parameters) => {
-  const target = written(parameters);
+  const target = addressOf(parameters);
   if (target !== location.pathname + location.search) history.pushState(null, "", target);
 };
 
-// A moment does not make a new step for Back; leaving the player takes it out again.
+// A moment is no entry of the history; closing the player removes it from the address.
 export const watch = (hit, seconds) => {
   const parameters = read();
   parameters.set("clip", hit.clip_id);
   parameters.set("t", seconds.toFixed(1));
-  history.replaceState(null, "", written(parameters));
+  history.replaceState(null, "", addressOf(parameters));
 };
 
 export const leave = () => {
   const parameters = read();
   parameters.delete("clip");
   parameters.delete("t");
-  history.replaceState(null, "", written(parameters));
+  history.replaceState(null, "", addressOf(parameters));
 };
 
 export const linkTo = (hit, seconds) => {
   const parameters = read();
   parameters.set("clip", hit.clip_id);
   parameters.set("t", seconds.toFixed(1));
-  return new URL(written(parameters), location.href).href;
+  return new URL(addressOf(parameters), location.href).href;
 };
 
-// What a link names is shown even where the search does not find it any more.
-export const linked = async () => {
+// The moment of a link, which is shown even if the search no longer finds it.
+export const linkedMoment = async () => {
   const parameters = read();
   const id = parameters.get("clip");
   if (!id) return null;
   const answer = await fetch(`/api/clips/${encodeURIComponent(id)}`);
   if (!answer.ok) return null;
   const clip = await answer.json();
-  const asked = Number.parseFloat(parameters.get("t"));
-  const start = Number.isFinite(asked) ? Math.min(Math.max(asked, 0), clip.duration) : clip.start;
+  const seconds = Number.parseFloat(parameters.get("t"));
+  const start = Number.isFinite(seconds) ? Math.min(Math.max(seconds, 0), clip.duration) : clip.start;
   return asHit(clip, { start, end: Math.max(clip.end, start), best: start });
 };
 
-// A link to several moments: clip ids with their seconds, in order.
+// Link to several moments: clip ids and spans, in order.
 export const MAX_LINKED = 50;
 
 export const linkToAll = (hits) => {
@@ -56,11 +56,11 @@ export const linkToAll = (hits) => {
   return new URL(`/?moments=${parts.join(",")}`, location.href).href;
 };
 
-// Moments of such a link; clips that are gone are left out.
+// Moments of such a link, without clips that are no longer indexed.
 export const linkedMoments = async (text, signal) => {
   const parts = text.split(",").slice(0, MAX_LINKED).map((part) =>
     /^([0-9a-f]{16}-[0-9]{1,9})@([0-9.]{1,12})-([0-9.]{1,12})$/.exec(part)).filter(Boolean);
-  const found = await Promise.all(parts.map(async ([, id, first, last]) => {
+  const moments = await Promise.all(parts.map(async ([, id, first, last]) => {
     const answer = await fetch(`/api/clips/${id}`, { signal });
     if (!answer.ok) return null;
     const clip = await answer.json();
@@ -68,10 +68,10 @@ export const linkedMoments = async (text, signal) => {
     const end = Math.min(Math.max(Number.parseFloat(last) || 0, start), clip.duration);
     return asHit(clip, { start, end, best: start });
   }));
-  return found.filter(Boolean).map((hit, place) => ({ ...hit, rank: place + 1 }));
+  return moments.filter(Boolean).map((hit, index) => ({ ...hit, rank: index + 1 }));
 };
 
-// Whether the text is on the clipboard; without a safe connection a page may not write there.
+// Copy a text; returns false if the browser refuses, as without a secure connection.
 export const copy = async (text) => {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,24 +1,24 @@
-// The page: one field, a grid of moments, filters, keys. The address bar holds the whole search.
+// The page: search field, filters, grid of moments, keyboard shortcuts.
 
 import * as address from "./address.js";
 import * as browse from "./browse.js";
 import * as compose from "./compose.js";
 import * as help from "./help.js";
-import * as picture from "./picture.js";
+import * as image from "./image.js";
+import { lineOf } from "./lines.js";
 import * as player from "./player.js";
 import * as selection from "./selection.js";
-import { card, element, isMeasured, span, waiting } from "./view.js";
-import { lineOf } from "./words.js";
+import { card, element, isMeasured, placeholders, span } from "./view.js";
 
 const PAGE = 24;
-const MOST = 200;
-const NOTHING = 0.1; // Below it the best result is most likely none; as on the command line.
+const MAX_RESULTS = 200;
+const MIN_LIKELY = 0.1; // If no hit has this confidence, none is likely to be right; as on the command line.
 
 const form = document.querySelector("#search");
 const field = document.querySelector("#query");
 const heading = document.querySelector("#heading");
 const lead = document.querySelector("#lead");
-const chosen = document.querySelector("#chosen");
+const example = document.querySelector("#chosen");
 const results = document.querySelector("#results");
 const status = document.querySelector("#status");
 const more = document.querySelector("#more");
@@ -29,14 +29,14 @@ const notice = document.querySelector("#notice");
 const language = document.querySelector("#language");
 
 let hits = [];
-let running = null;
+let controller = null;
 let similarTo = null;
-let asked = null; // The picture that is searched with.
-let linked = ""; // Moments that a link names instead of a search.
+let queryImage = null; // Image to search with: its file and its address.
+let linkedMoments = ""; // Moments of a link, shown instead of a search.
 let folder = "";
-let wanted = PAGE;
+let limit = PAGE;
 
-const filled = () => {
+const filterValues = () => {
   const parameters = new URLSearchParams();
   for (const [name, value] of new FormData(form)) {
     if (name !== "q" && typeof value === "string" && value.trim()) parameters.append(name, value.trim());
@@ -44,16 +44,16 @@ const filled = () => {
   return parameters;
 };
 
-const say = (message, bad = false, understood = "", hint = "") => {
+const say = (message, isBad = false, interpretation = "", hint = "") => {
   language.hidden = !hint;
   language.textContent = hint && `${hint[0].toUpperCase()}${hint.slice(1)}.`;
-  notice.hidden = !understood;
-  notice.firstElementChild.textContent = understood;
+  notice.hidden = !interpretation;
+  notice.firstElementChild.textContent = interpretation;
   status.textContent = message;
-  status.classList.toggle("bad", bad);
+  status.classList.toggle("bad", isBad);
 };
 
-const problem = async (answer) => {
+const errorText = async (answer) => {
   try {
     const { error } = await answer.json();
     return `${error.message} \u2014 ${error.hint}`;
@@ -63,34 +63,34 @@ const problem = async (answer) => {
 };
 
 const showFilterCount = () => {
-  const count = [...filled().keys()].length;
+  const count = [...filterValues().keys()].length;
   filterCount.textContent = count;
   filterCount.hidden = !count;
 };
 
 const play = (hit) => player.open(hit, hits);
 
-const show = (found) => {
-  hits = found;
+const show = (newHits) => {
+  hits = newHits;
   results.replaceChildren(...hits.map((hit) => {
     const line = hit.transcript?.length ? lineOf(hit.transcript[0]) : null;
     const item = card(hit, play, line);
-    item.append(selection.tick(hit));
+    item.append(selection.checkbox(hit));
     return item;
   }));
-  const doubtful = hits.findLastIndex((hit) => !isMeasured(hit) || hit.match !== "unlikely") + 1;
-  if (doubtful && doubtful < hits.length) results.children[doubtful].before(element("li", "less", "Less likely"));
+  const numLikely = hits.findLastIndex((hit) => !isMeasured(hit) || hit.match !== "unlikely") + 1;
+  if (numLikely && numLikely < hits.length) results.children[numLikely].before(element("li", "less", "Less likely"));
   results.hidden = !hits.length;
-  [...results.querySelectorAll(".card")].forEach((button, place) => {
-    button.tabIndex = place ? -1 : 0; // One stop for Tab; arrows move inside the grid.
+  [...results.querySelectorAll(".card")].forEach((button, index) => {
+    button.tabIndex = index ? -1 : 0; // One stop for Tab; arrows move inside the grid.
   });
 };
 
-const remember = () => {
-  const parameters = filled();
-  if (linked) parameters.set("moments", linked);
+const updateAddress = () => {
+  const parameters = filterValues();
+  if (linkedMoments) parameters.set("moments", linkedMoments);
   else if (similarTo) parameters.set("similar", similarTo);
-  else if (compose.query() && !asked) parameters.set("q", compose.query());
+  else if (compose.query() && !queryImage) parameters.set("q", compose.query());
   else if (folder) parameters.set("folder", folder);
   address.go(parameters);
 };
@@ -101,8 +101,8 @@ const headline = (text, below = "") => {
   lead.hidden = !below;
 };
 
-// What the results are like: the clip or the picture that was chosen, with a way out.
-const showChosen = (source, name, detail) => {
+// Show the clip or image that the results are similar to, with a button to leave it.
+const showExample = (source, name, detail) => {
   const frame = element("img");
   frame.alt = "";
   frame.src = source;
@@ -111,53 +111,53 @@ const showChosen = (source, name, detail) => {
   const leave = element("button", "quiet", "Back to all files");
   leave.type = "button";
   leave.addEventListener("click", () => {
-    forget();
+    resetQuery();
     search();
   });
-  chosen.replaceChildren(frame, text, leave);
-  chosen.hidden = false;
+  example.replaceChildren(frame, text, leave);
+  example.hidden = false;
 };
 
-const forget = () => {
+const resetQuery = () => {
   similarTo = null;
-  linked = "";
-  if (asked) URL.revokeObjectURL(asked.source);
-  asked = null;
+  linkedMoments = "";
+  if (queryImage) URL.revokeObjectURL(queryImage.source);
+  queryImage = null;
 };
 
-const showLook = async (query) => {
-  chosen.hidden = true;
+const showHeading = async (query) => {
+  example.hidden = true;
   if (similarTo) {
     headline("Similar moments");
     const id = similarTo;
     const answer = await fetch(`/api/clips/${encodeURIComponent(id)}`).catch(() => null);
     if (answer?.ok && similarTo === id) {
       const clip = await answer.json();
-      showChosen(clip.thumbnail, clip.name, span(clip));
+      showExample(clip.thumbnail, clip.name, span(clip));
     }
-  } else if (asked) {
-    headline("Moments like a picture");
-    showChosen(asked.source, asked.file.name || "Pasted picture", `${Math.ceil(asked.file.size / 1024)} KB`);
-  } else if (linked) {
+  } else if (queryImage) {
+    headline("Moments like an image");
+    showExample(queryImage.source, queryImage.file.name || "Pasted image", `${Math.ceil(queryImage.file.size / 1024)} KB`);
+  } else if (linkedMoments) {
     headline("Shared moments");
   } else if (query) {
     headline(query.replace(/ within (\d+)s$/, (all, seconds) => (seconds % 60 ? all : ` within ${seconds / 60} min`)));
   } else {
-    headline("Find the moment", "Say what should be seen, in plain words, or look around.");
+    headline("Find the moment", "Describe what you want to see, in plain words, or browse the files.");
   }
 };
 
 const request = (query, signal) => {
-  const parameters = filled();
-  parameters.set("k", wanted);
-  if (similarTo || asked) {
+  const parameters = filterValues();
+  parameters.set("k", limit);
+  if (similarTo || queryImage) {
     parameters.delete("negative");
     parameters.delete("in");
     parameters.delete("literal");
     parameters.delete("min_confidence");
   }
-  if (asked) {
-    return fetch(`/api/search/image?${parameters}`, { method: "POST", body: asked.file, signal });
+  if (queryImage) {
+    return fetch(`/api/search/image?${parameters}`, { method: "POST", body: queryImage.file, signal });
   }
   if (similarTo) return fetch(`/api/similar/${encodeURIComponent(similarTo)}?${parameters}`, { signal });
   parameters.set("q", query);
@@ -167,10 +167,10 @@ const request = (query, signal) => {
 const search = async ({ isNew = true } = {}) => {
   const query = compose.query();
   showFilterCount();
-  running?.abort();
-  if (isNew) remember();
-  showLook(query);
-  const isBrowsing = !query && !similarTo && !asked && !linked;
+  controller?.abort();
+  if (isNew) updateAddress();
+  showHeading(query);
+  const isBrowsing = !query && !similarTo && !queryImage && !linkedMoments;
   welcome.hidden = !isBrowsing;
   if (isNew) selection.clear();
   if (isBrowsing) {
@@ -184,77 +184,77 @@ const search = async ({ isNew = true } = {}) => {
     return;
   }
   document.title = `${heading.textContent} \u00b7 eaglenet`;
-  const mine = new AbortController();
-  running = mine;
-  // Names are not filtered, so that they would contradict filters.
-  const isPlain = !similarTo && !asked && !linked && !compose.isComposed() && ![...filled()].length;
-  browse.showNamed(isPlain ? query : "", mine.signal);
+  const ownController = new AbortController();
+  controller = ownController;
+  // Only without filters, which do not apply to names.
+  const isPlain = !similarTo && !queryImage && !linkedMoments && !compose.isComposed() && ![...filterValues()].length;
+  browse.showNamed(isPlain ? query : "", ownController.signal);
   say("Searching\u2026");
   results.setAttribute("aria-busy", "true");
   results.classList.add("busy");
   results.hidden = false;
-  if (!hits.length) results.replaceChildren(...waiting(8));
+  if (!hits.length) results.replaceChildren(...placeholders(8));
   try {
-    if (linked) {
-      show(await address.linkedMoments(linked, mine.signal));
+    if (linkedMoments) {
+      show(await address.linkedMoments(linkedMoments, ownController.signal));
       say(hits.length ? "" : "None of these moments is indexed here any more.", !hits.length);
       more.hidden = true;
       return;
     }
-    const answer = await request(query, mine.signal);
+    const answer = await request(query, ownController.signal);
     if (answer.status === 401) {
-      location.reload(); // The login page stands at the same address.
+      location.reload(); // The login page has the same address.
       return;
     }
-    if (!answer.ok) throw new Error(await problem(answer));
+    if (!answer.ok) throw new Error(await errorText(answer));
     const body = await answer.json();
     show(body.hits);
     const count = `${body.hits.length} ${body.hits.length === 1 ? "moment" : "moments"}`;
     const what = similarTo ? "similar to this one" : `in ${Math.round(body.milliseconds)} ms`;
     const missing = body.missing?.length ? `; without ${body.missing.join(", ")}, which cannot be reached` : "";
-    const isDoubtful = body.hits.every((hit) => isMeasured(hit) && hit.confidence < NOTHING);
-    const doubt = isDoubtful ? "; nothing here is likely to show that" : "";
+    const isDoubtful = body.hits.every((hit) => isMeasured(hit) && hit.confidence < MIN_LIKELY);
+    const doubt = isDoubtful ? "; no moment is likely to show this" : "";
     const note = body.note ? `; ${body.note}` : "";
-    say((body.hits.length ? `${count} ${what}${doubt}${note}` : nothing(body.note)) + missing, false, body.notice, body.language_hint);
-    more.hidden = body.hits.length < wanted || wanted >= MOST;
+    say((body.hits.length ? `${count} ${what}${doubt}${note}` : emptyMessage(body.note)) + missing, false, body.notice, body.language_hint);
+    more.hidden = body.hits.length < limit || limit >= MAX_RESULTS;
   } catch (error) {
     if (error.name === "AbortError") return;
     show([]);
     more.hidden = true;
     say(error instanceof TypeError ? "The service cannot be reached. Is it still running?" : error.message, true);
   } finally {
-    if (running === mine) {
+    if (controller === ownController) {
       results.classList.remove("busy");
       results.removeAttribute("aria-busy");
     }
   }
 };
 
-const nothing = (note) => {
-  if (note) return `No moment fits: ${note}`;
-  return [...filled().keys()].length
-    ? "No moment fits. Try fewer filters."
-    : "No moment fits. Is anything indexed?";
+const emptyMessage = (note) => {
+  if (note) return `No moment matches: ${note}`;
+  return [...filterValues().keys()].length
+    ? "No moment matches. Try fewer filters."
+    : "No moment matches. Is anything indexed?";
 };
 
 const findSimilar = (hit) => {
-  forget();
+  resetQuery();
   similarTo = hit.clip_id;
   compose.restore("");
-  wanted = PAGE;
+  limit = PAGE;
   search();
   scrollTo({ top: 0 });
 };
 
-const findPicture = (file) => {
-  forget();
-  asked = { file, source: URL.createObjectURL(file) };
+const findByImage = (file) => {
+  resetQuery();
+  queryImage = { file, source: URL.createObjectURL(file) };
   compose.restore("");
-  wanted = PAGE;
+  limit = PAGE;
   search();
 };
 
-const offer = (tag) => {
+const addTag = (tag) => {
   const choice = form.elements.tag;
   if ([...choice.options].some((option) => option.value === tag)) return;
   const option = element("option", "", tag);
@@ -264,35 +264,35 @@ const offer = (tag) => {
 
 const restore = async () => {
   const parameters = address.read();
-  if (parameters.get("tag")) offer(parameters.get("tag"));
+  if (parameters.get("tag")) addTag(parameters.get("tag"));
   for (const input of form.elements) {
     if (!input.name || !parameters.has(input.name)) continue;
     if (input.type === "checkbox") input.checked = parameters.getAll(input.name).includes(input.value);
     else input.value = parameters.get(input.name);
   }
   if (parameters.has("q")) compose.restore(parameters.get("q"));
-  forget();
+  resetQuery();
   similarTo = parameters.get("similar");
-  linked = parameters.get("moments") ?? "";
+  linkedMoments = parameters.get("moments") ?? "";
   folder = parameters.get("folder") ?? "";
-  wanted = PAGE;
-  filters.open = filters.open || [...filled().keys()].length > 0;
-  // The link is read before the search begins: opening and leaving the player change it.
-  const moment = address.linked();
+  limit = PAGE;
+  filters.open = filters.open || [...filterValues().keys()].length > 0;
+  // Read the link before the search, because opening and closing the player change it.
+  const moment = address.linkedMoment();
   await search({ isNew: false });
-  const watched = await moment.catch(() => null);
-  if (!watched) return;
-  const known = hits.find((hit) => hit.clip_id === watched.clip_id);
-  player.open(known ?? watched, hits, watched.moment.start);
+  const linkedHit = await moment.catch(() => null);
+  if (!linkedHit) return;
+  const hit = hits.find((each) => each.clip_id === linkedHit.clip_id);
+  player.open(hit ?? linkedHit, hits, linkedHit.moment.start);
 };
 
-const focusCard = (place) => {
+const focusCard = (index) => {
   const cards = [...results.querySelectorAll("button.card")];
-  if (!cards[place]) return false;
+  if (!cards[index]) return false;
   cards.forEach((button) => { button.tabIndex = -1; });
-  cards[place].tabIndex = 0;
-  cards[place].focus();
-  cards[place].scrollIntoView({ block: "nearest" });
+  cards[index].tabIndex = 0;
+  cards[index].focus();
+  cards[index].scrollIntoView({ block: "nearest" });
   return true;
 };
 
@@ -300,19 +300,19 @@ const columns = () => getComputedStyle(results).gridTemplateColumns.split(" ").l
 
 const moveInGrid = (event) => {
   const cards = [...results.querySelectorAll("button.card")];
-  const place = cards.indexOf(document.activeElement);
-  if (place < 0) return;
+  const index = cards.indexOf(document.activeElement);
+  if (index < 0) return;
   const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(), ArrowUp: -columns() };
   if (event.key in steps) {
     event.preventDefault();
-    const target = place + steps[event.key];
+    const target = index + steps[event.key];
     if (target < 0) field.focus();
     else focusCard(Math.min(target, cards.length - 1));
   } else if (event.key === "Home" || event.key === "End") {
     event.preventDefault();
     focusCard(event.key === "Home" ? 0 : cards.length - 1);
   } else if (event.key === "s") {
-    findSimilar(hits[place]);
+    findSimilar(hits[index]);
   } else if (event.key === "Escape") {
     field.focus();
     field.select();
@@ -321,33 +321,33 @@ const moveInGrid = (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  const typing = event.target.matches("input:not([type=checkbox], [type=range]), select, textarea");
-  if (event.key === "?" && !typing && !document.querySelector("#help[open]")) {
+  const isTyping = event.target.matches("input:not([type=checkbox], [type=range]), select, textarea");
+  if (event.key === "?" && !isTyping && !document.querySelector("#help[open]")) {
     event.preventDefault();
     help.show();
     return;
   }
   if (document.querySelector("dialog[open]")) return;
-  if (event.key === "/" && !typing) {
+  if (event.key === "/" && !isTyping) {
     event.preventDefault();
     field.focus();
     field.select();
   } else if (event.target === field && event.key === "ArrowDown") {
     if (focusCard(0)) event.preventDefault();
-  } else if (!typing) {
+  } else if (!isTyping) {
     moveInGrid(event);
   }
 });
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  forget();
-  wanted = PAGE;
+  resetQuery();
+  limit = PAGE;
   search();
 });
 filters.addEventListener("change", () => {
-  linked = ""; // Filters belong to a search.
-  wanted = PAGE;
+  linkedMoments = ""; // Filters belong to a search.
+  limit = PAGE;
   search();
 });
 document.querySelector("#clear").addEventListener("click", () => {
@@ -362,10 +362,10 @@ document.querySelector("#take-literally").addEventListener("click", () => {
   search();
 });
 more.addEventListener("click", async () => {
-  const place = hits.length;
-  wanted = Math.min(MOST, wanted * 2);
+  const index = hits.length;
+  limit = Math.min(MAX_RESULTS, limit * 2);
   await search({ isNew: false });
-  focusCard(place);
+  focusCard(index);
 });
 addEventListener("popstate", () => {
   form.reset();
@@ -377,7 +377,7 @@ compose.setUp();
 help.setUp();
 selection.setUp((hit, all) => player.open(hit, all));
 player.setUp(findSimilar, (hit) => focusCard(hits.indexOf(hit)));
-picture.setUp(findPicture, () => say(picture.REFUSED, true));
+image.setUp(findByImage, () => say(image.REFUSAL, true));
 browse.setUp((file, all) => player.open(file, all), (target) => {
   folder = target;
   search();
@@ -402,14 +402,14 @@ const setUp = async () => {
       (info.transcript_lines ? `${number.format(info.transcript_lines)} transcript lines \u00b7 ` : "") + info.model;
     document.querySelector("#parts").hidden = !info.transcript_lines;
     document.querySelector("#sureness").hidden = !info.confidence_measured;
-    info.tags.forEach(offer);
+    info.tags.forEach(addTag);
     form.elements.tag.closest("label").hidden = !info.tags.length;
-    picture.allow(info.uploads);
+    image.setAllowed(info.uploads);
   } catch {
     say("The service cannot be reached. Is it still running?", true);
   }
 };
 
-// What was typed before this script came is kept.
+// Text typed before this script was loaded stays.
 setUp();
 restore();

@@ -1,6 +1,6 @@
-// What is in the store: folders and files, before anything is searched for.
+// Browsing: folders and files of the store, shown while there is no query.
 
-import { clock, damaged, day, element, isPicture, picture } from "./view.js";
+import { clock, damageLabel, day, element, isImage, thumbnailImage } from "./view.js";
 import { asHit } from "./address.js";
 
 const PAGE = 24;
@@ -13,8 +13,8 @@ const order = document.querySelector("#order");
 const title = document.querySelector("#browse-title");
 
 let folder = "";
-let shown = [];
-let running = null;
+let currentFiles = [];
+let controller = null;
 let open = () => {};
 let enter = () => {};
 
@@ -24,15 +24,15 @@ const fileCard = (file, all = null) => {
   button.type = "button";
   button.title = file.path;
   const frame = element("span", "frame");
-  frame.append(picture(file.thumbnail, frame), element("span", "span", isPicture(file) ? "picture" : clock(file.duration)));
+  frame.append(thumbnailImage(file.thumbnail, frame), element("span", "span", isImage(file) ? "image" : clock(file.duration)));
   const text = element("span", "text");
   const facts = element("span", "facts");
   const when = day(file) || day({ recorded: file.modified });
   facts.append(element("span", "folder", file.folder || "-"), element("span", "", when));
-  if (file.damage) facts.firstChild.after(damaged(file));
+  if (file.damage) facts.firstChild.after(damageLabel(file));
   text.append(element("span", "name", file.name), facts);
   button.append(frame, text);
-  button.addEventListener("click", () => open(file, all ?? shown));
+  button.addEventListener("click", () => open(file, all ?? currentFiles));
   item.append(button);
   return item;
 };
@@ -52,8 +52,8 @@ const showTrail = () => {
   trail.hidden = !parts.length;
 };
 
-const showFolders = (found) => {
-  folders.replaceChildren(...found.map((each) => {
+const showFolders = (subfolders) => {
+  folders.replaceChildren(...subfolders.map((each) => {
     const item = element("li");
     const button = step(each.name, each.folder, false);
     button.classList.add("folder-button");
@@ -61,55 +61,55 @@ const showFolders = (found) => {
     item.append(button);
     return item;
   }));
-  folders.hidden = !found.length;
+  folders.hidden = !subfolders.length;
 };
 
-export const load = async (wanted = folder, isMore = false) => {
-  folder = wanted;
-  running?.abort();
-  const mine = new AbortController();
-  running = mine;
-  const first = isMore ? shown.length : 0;
+export const load = async (target = folder, isMore = false) => {
+  folder = target;
+  controller?.abort();
+  const ownController = new AbortController();
+  controller = ownController;
+  const first = isMore ? currentFiles.length : 0;
   const parameters = new URLSearchParams({ folder, order: order.value, first, k: PAGE });
   let body;
   try {
-    const answer = await fetch(`/api/files?${parameters}`, { signal: mine.signal });
+    const answer = await fetch(`/api/files?${parameters}`, { signal: ownController.signal });
     if (!answer.ok) return;
     body = await answer.json();
   } catch {
-    return; // Asked for something else meanwhile, or the service is gone, which searching tells.
+    return; // Another request replaced it, or the service is down, which a search reports.
   }
   if (!folder && body.folders.length === 1 && body.folders[0].files === body.total) {
-    await load(body.folders[0].folder); // One folder with everything in it says nothing.
+    await load(body.folders[0].folder); // Skip a single folder that contains everything.
     return;
   }
   title.textContent = folder ? `Files in ${folder}` : "Files";
   showTrail();
   showFolders(body.folders);
-  const found = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));
-  shown = isMore ? [...shown, ...found] : found;
-  const cards = found.map((file) => fileCard(file));
+  const newFiles = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));
+  currentFiles = isMore ? [...currentFiles, ...newFiles] : newFiles;
+  const cards = newFiles.map((file) => fileCard(file));
   if (isMore) files.append(...cards);
   else files.replaceChildren(...cards);
-  more.hidden = shown.length >= body.total;
+  more.hidden = currentFiles.length >= body.total;
 };
 
-// Files whose name or folder has the words of the query, beside the moments that show it.
+// Files whose name or folder contains the words of the query, above the moments.
 const named = document.querySelector("#named");
-const MOST_NAMED = 6;
+const MAX_NAMED = 6;
 
 export const showNamed = async (query, signal) => {
   named.hidden = true;
   if (!query) return;
-  const parameters = new URLSearchParams({ name: query.slice(0, 300), k: MOST_NAMED });
+  const parameters = new URLSearchParams({ name: query.slice(0, 300), k: MAX_NAMED });
   const answer = await fetch(`/api/files?${parameters}`, { signal }).catch(() => null);
   if (!answer?.ok) return;
   const body = await answer.json();
   if (signal.aborted || !body.files.length) return;
-  const found = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));
+  const newFiles = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));
   const count = `${body.total} ${body.total === 1 ? "file has" : "files have"} these words in the name or folder`;
-  named.querySelector("h2").textContent = body.total > found.length ? `${count}; the newest:` : count;
-  named.querySelector("ul").replaceChildren(...found.map((file) => fileCard(file, found)));
+  named.querySelector("h2").textContent = body.total > newFiles.length ? `${count}; the newest:` : count;
+  named.querySelector("ul").replaceChildren(...newFiles.map((file) => fileCard(file, newFiles)));
   named.hidden = false;
 };
 
@@ -118,8 +118,8 @@ export const setUp = (onOpen, onEnter) => {
   enter = onEnter;
   order.addEventListener("change", () => load());
   more.addEventListener("click", async () => {
-    const place = files.children.length;
+    const first = files.children.length;
     await load(folder, true);
-    files.children[place]?.querySelector("button").focus();
+    files.children[first]?.querySelector("button").focus();
   });
 };

@@ -1,10 +1,10 @@
-// Queries of several parts without typing syntax: the field is the first part, rows are the others.
-// The service gets, and the address bar holds, the text that docs/queries.md explains.
+// Queries of several parts without typing operators: the field is the first part, rows are the others.
+// They become one text in the grammar of docs/reference/queries.md.
 
 import { element } from "./view.js";
 
-const MOST = 7; // With the field, as many steps as a query may have.
-const WORDS = { "+": "And", "-": "Without", then: "Then" };
+const MAX_ROWS = 7; // With the field: the largest number of steps.
+const LABELS = { "+": "And", "-": "Without", then: "Then" };
 const WHOLE = /^\s*"([^"]*)"((?:\s+(?:\+|-|then)\s+"[^"]*")+)(?:\s+within\s+(\d+)s)?\s*$/i;
 const PART = /(\+|-|then)\s+"([^"]*)"/gi;
 
@@ -13,7 +13,7 @@ const rows = document.querySelector("#query-parts");
 const add = document.querySelector("#add-part");
 const within = document.querySelector("#within-steps");
 
-const quoted = (text) => `"${text.replace(/["\u201c\u201d]/g, " ").trim()}"`;
+const quote = (text) => `"${text.replace(/["\u201c\u201d]/g, " ").trim()}"`;
 
 const values = () => [...rows.children].map((row) => ({
   kind: row.querySelector("select").value,
@@ -22,10 +22,10 @@ const values = () => [...rows.children].map((row) => ({
 
 const update = () => {
   within.closest("label").hidden = !values().some((part) => part.kind === "then");
-  add.hidden = rows.children.length >= MOST;
+  add.hidden = rows.children.length >= MAX_ROWS;
   rows.hidden = !rows.children.length;
-  [...rows.children].forEach((row, place) => {
-    const number = place + 2;
+  [...rows.children].forEach((row, index) => {
+    const number = index + 2;
     row.querySelector("select").setAttribute("aria-label", `How part ${number} belongs to the query`);
     row.querySelector("input").setAttribute("aria-label", `Part ${number}`);
     row.querySelector("button").setAttribute("aria-label", `Remove part ${number}`);
@@ -35,8 +35,8 @@ const update = () => {
 const addRow = (kind = "+", text = "") => {
   const row = element("li", "part");
   const choice = element("select");
-  for (const [value, word] of Object.entries(WORDS)) {
-    const option = element("option", "", word);
+  for (const [value, label] of Object.entries(LABELS)) {
+    const option = element("option", "", label);
     option.value = value;
     choice.append(option);
   }
@@ -58,19 +58,19 @@ const addRow = (kind = "+", text = "") => {
   return input;
 };
 
-// The whole query as text; that of the field alone where no other part has any.
+// The whole query as text; the field alone if all other parts are empty.
 export const query = () => {
   const first = field.value.trim();
   const parts = values().filter((part) => part.text);
   if (!first || !parts.length) return first;
-  const rest = parts.map((part) => ` ${part.kind} ${quoted(part.text)}`).join("");
+  const others = parts.map((part) => ` ${part.kind} ${quote(part.text)}`).join("");
   const limit = within.value && parts.some((part) => part.kind === "then") ? ` within ${within.value}s` : "";
-  return quoted(first) + rest + limit;
+  return quote(first) + others + limit;
 };
 
 export const isComposed = () => query() !== field.value.trim();
 
-// Show a query: in rows if it could have been built with them, else as it is typed.
+// Show a query: in rows if they can express it, else as text in the field.
 export const restore = (text) => {
   const match = WHOLE.exec(text);
   const limits = [...within.options].map((option) => option.value);

@@ -1,38 +1,38 @@
-// The dialog that plays a hit from its moment on; what the browser cannot play comes converted.
-// A photograph is shown in the place of the video.
+// Dialog that plays a hit from its moment on, converted if the browser cannot play the file.
+// Images are shown instead of the video.
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, day, element, folderOf, frameOf, isMeasured, isPicture, scoreOf, span, streamOf } from "./view.js";
-import * as words from "./words.js";
+import { clock, day, element, folderOf, frameOf, isImage, isMeasured, scoreOf, span, streamOf } from "./view.js";
+import { lineItems, stepItems } from "./lines.js";
 
 const dialog = document.querySelector("#player");
 const video = document.querySelector("#video");
-const still = document.querySelector("#still");
+const imageView = document.querySelector("#still");
 const again = document.querySelector("#again");
 const track = document.querySelector(".timeline");
-const cannot = document.querySelector("#cannot-play");
+const failure = document.querySelector("#cannot-play");
 const title = document.querySelector("#player-title");
 const detail = document.querySelector("#player-detail");
 const lines = document.querySelector("#player-words");
 const previous = document.querySelector("#previous");
 const next = document.querySelector("#next");
 const download = document.querySelector("#download");
-const shared = document.querySelector("#shared");
+const shareStatus = document.querySelector("#shared");
 const path = document.querySelector("#player-path");
 const toggle = document.querySelector("#toggle");
 const sound = document.querySelector("#sound");
 const fullscreen = document.querySelector("#fullscreen");
 
-let shown = null;
+let current = null;
 let hits = [];
-let wanted = 0; // Second of the file to play from.
-let begin = null; // Second of the file at which a converted stream begins; null: the file itself.
-let isMoved = false; // Whether someone chose another position than that of the moment.
+let startTime = 0; // Second of the file to play from.
+let streamStart = null; // Second of the file at which a converted stream starts; null: the file itself.
+let isMoved = false; // True if the user chose another position than the start of the moment.
 
-const now = () => (begin ?? 0) + video.currentTime;
+const now = () => (streamStart ?? 0) + video.currentTime;
 
-const start = () => video.play().catch(() => {}); // A browser may wait for a click on Play.
+const start = () => video.play().catch(() => {}); // The browser may require a click on Play.
 
 const isLoaded = (seconds) => {
   for (let part = 0; part < video.buffered.length; part += 1) {
@@ -42,28 +42,28 @@ const isLoaded = (seconds) => {
 };
 
 const playFrom = (seconds) => {
-  wanted = seconds;
-  cannot.hidden = true;
-  if (begin !== null && !isLoaded(seconds - begin)) {
+  startTime = seconds;
+  failure.hidden = true;
+  if (streamStart !== null && !isLoaded(seconds - streamStart)) {
     convert();
     return;
   }
-  video.currentTime = seconds - (begin ?? 0);
+  video.currentTime = seconds - (streamStart ?? 0);
   start();
 };
 
-const sureness = (hit) => (isMeasured(hit)
+const matchText = (hit) => (isMeasured(hit)
   ? `${hit.match} (${Math.round(100 * hit.confidence)}%)` : scoreOf(hit) && `score ${scoreOf(hit)}`);
 
 const describe = (hit) => {
-  const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, sureness(hit)];
+  const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, matchText(hit)];
   const recording = [day(hit), hit.camera, hit.damage];
-  if (isPicture(hit)) return ["picture", ...score.slice(1), ...recording].filter(Boolean).join(" \u00b7 ");
-  const where = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
-  return [where, ...score, ...recording].filter(Boolean).join(" \u00b7 ");
+  if (isImage(hit)) return ["image", ...score.slice(1), ...recording].filter(Boolean).join(" \u00b7 ");
+  const times = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
+  return [times, ...score, ...recording].filter(Boolean).join(" \u00b7 ");
 };
 
-// The folder is enough to recognise a file; the whole path unfolds.
+// Show the folder; the whole path unfolds.
 const showPath = (hit) => {
   path.open = false;
   path.querySelector("summary").textContent = folderOf(hit) || "Path";
@@ -76,67 +76,67 @@ const moveTo = (seconds) => {
 };
 
 export const open = (hit, all, seconds = hit.moment.start) => {
-  shown = hit;
+  current = hit;
   hits = all;
-  wanted = seconds;
-  begin = null;
+  startTime = seconds;
+  streamStart = null;
   isMoved = seconds !== hit.moment.start;
-  cannot.hidden = true;
-  shared.textContent = "";
+  failure.hidden = true;
+  shareStatus.textContent = "";
   title.textContent = hit.name;
   detail.textContent = describe(hit);
   showPath(hit);
-  lines.replaceChildren(...words.steps(hit.steps ?? [], moveTo), ...words.list(hit.transcript ?? [], moveTo));
+  lines.replaceChildren(...stepItems(hit.steps ?? [], moveTo), ...lineItems(hit.transcript ?? [], moveTo));
   lines.hidden = !lines.children.length;
-  const place = hits.indexOf(hit);
-  previous.disabled = place <= 0;
-  next.disabled = place < 0 || place >= hits.length - 1;
+  const index = hits.indexOf(hit);
+  previous.disabled = index <= 0;
+  next.disabled = index < 0 || index >= hits.length - 1;
   download.href = hit.video;
   download.download = hit.name;
-  for (const part of [video, track, again]) part.hidden = isPicture(hit);
-  still.hidden = !isPicture(hit);
-  if (isPicture(hit)) showStill(hit);
+  for (const node of [video, track, again]) node.hidden = isImage(hit);
+  imageView.hidden = !isImage(hit);
+  if (isImage(hit)) showImage(hit);
   else {
     video.poster = hit.thumbnail;
     video.src = `${hit.video}#t=${seconds.toFixed(2)}`;
   }
   if (!dialog.open) dialog.showModal();
-  (isPicture(hit) ? still : video).focus();
-  if (!isPicture(hit)) timeline.show(hit, hits, moveTo);
+  (isImage(hit) ? imageView : video).focus();
+  if (!isImage(hit)) timeline.show(hit, hits, moveTo);
   address.watch(hit, seconds);
 };
 
-const showStill = (hit) => {
-  letGo();
-  still.alt = hit.name;
-  still.src = hit.video;
+const showImage = (hit) => {
+  unloadVideo();
+  imageView.alt = hit.name;
+  imageView.src = hit.video;
 };
 
-const letGo = () => {
+const unloadVideo = () => {
   video.removeAttribute("src");
   video.removeAttribute("poster");
   video.load();
 };
 
-const say = (message) => {
-  cannot.replaceChildren(element("strong", "", message));
+const showFailure = (message) => {
+  failure.replaceChildren(element("strong", "", message));
   const link = element("a", "", "Download the file to play it elsewhere");
-  link.href = shown.video;
-  link.download = shown.name;
-  cannot.append(link);
-  cannot.hidden = false;
+  link.href = current.video;
+  link.download = current.name;
+  failure.append(link);
+  failure.hidden = false;
 };
 
-// The stream begins at a keyframe before the moment, or at it: only the service knows.
+// A stream may start at a keyframe before the moment; the service reports its start.
 const convert = async () => {
-  const hit = shown;
-  const source = `${streamOf(hit)}?start=${wanted.toFixed(2)}`;
+  const hit = current;
+  const source = `${streamOf(hit)}?start=${startTime.toFixed(2)}`;
   let message = "This browser cannot play this file's codec.";
   try {
     const answer = await fetch(source, { method: "HEAD" });
     if (answer.ok) {
-      if (hit !== shown || !dialog.open) return;
-      begin = Number(answer.headers.get("Eaglenet-Start"));
+      if (hit !== current || !dialog.open) return;
+      streamStart = Number(answer.headers.get("Eaglenet-Start"));
       video.src = source;
       return;
     }
@@ -145,89 +145,89 @@ const convert = async () => {
   } catch {
     message = "The service cannot be reached.";
   }
-  if (hit === shown) say(message);
+  if (hit === current) showFailure(message);
 };
 
 video.addEventListener("loadedmetadata", () => {
-  if (!shown) return;
-  if (!video.videoWidth && begin === null) {
+  if (!current) return;
+  if (!video.videoWidth && streamStart === null) {
     convert();
     return;
   }
-  video.currentTime = Math.max(0, wanted - (begin ?? 0));
+  video.currentTime = Math.max(0, startTime - (streamStart ?? 0));
   start();
 });
 
-// Browsers show no TIFF, HEIC or RAW; a JPEG of it comes instead. A file that is gone says so.
-still.addEventListener("error", async () => {
-  const hit = shown;
-  if (!hit || !still.getAttribute("src")) return;
-  const isThumbnail = still.getAttribute("src") === hit.thumbnail;
-  let message = isThumbnail ? "There is no picture of this file." : "";
+// Browsers cannot show TIFF, HEIC or RAW: show a JPEG instead, or the error if the file is missing.
+imageView.addEventListener("error", async () => {
+  const hit = current;
+  if (!hit || !imageView.getAttribute("src")) return;
+  const isThumbnail = imageView.getAttribute("src") === hit.thumbnail;
+  let message = isThumbnail ? "This file has no thumbnail." : "";
   try {
     const answer = await fetch(hit.video, { headers: { Range: "bytes=0-0" } });
     if (!answer.ok) message = (await answer.json()).error.message;
   } catch {
     message = "The service cannot be reached.";
   }
-  if (hit !== shown) return;
+  if (hit !== current) return;
   if (message) {
-    say(message);
+    showFailure(message);
     return;
   }
-  still.src = hit.thumbnail; // Until the larger one is decoded.
+  imageView.src = hit.thumbnail; // Until the larger image is decoded.
   const large = new Image();
-  large.addEventListener("load", () => { if (hit === shown) still.src = large.src; }, { once: true });
+  large.addEventListener("load", () => { if (hit === current) imageView.src = large.src; }, { once: true });
   large.src = frameOf(hit.thumbnail, 1600);
 });
 
-video.addEventListener("timeupdate", () => shown && timeline.follow(now()));
+video.addEventListener("timeupdate", () => current && timeline.follow(now()));
 
 video.addEventListener("error", async () => {
-  if (!shown || !dialog.open || !video.getAttribute("src")) return;
-  if (begin !== null) {
-    say("This browser cannot play this file's codec.");
+  if (!current || !dialog.open || !video.getAttribute("src")) return;
+  if (streamStart !== null) {
+    showFailure("This browser cannot play this file's codec.");
     return;
   }
-  const hit = shown;
-  // A file that is gone or has changed says so; one that is there is asked for in another form.
+  const hit = current;
+  // Report a missing or changed file; convert an existing one.
   try {
     const answer = await fetch(hit.video, { headers: { Range: "bytes=0-0" } });
     if (!answer.ok) {
       const { error } = await answer.json();
-      if (hit === shown) say(error.message);
+      if (hit === current) showFailure(error.message);
       return;
     }
   } catch {
-    if (hit === shown) say("The service cannot be reached.");
+    if (hit === current) showFailure("The service cannot be reached.");
     return;
   }
-  if (hit === shown) convert();
+  if (hit === current) convert();
 });
 
 const step = (by) => {
-  const target = hits[hits.indexOf(shown) + by];
+  const target = hits[hits.indexOf(current) + by];
   if (target) open(target, hits);
 };
 
-// A link names the moment, wherever playback is by now, unless another position was chosen.
+// A link contains the start of the moment, unless the user chose another position.
 const share = async () => {
-  const seconds = isMoved ? now() : shown.moment.start;
-  const link = address.linkTo(shown, seconds);
+  const seconds = isMoved ? now() : current.moment.start;
+  const link = address.linkTo(current, seconds);
   if (await address.copy(link)) {
-    shared.textContent = isPicture(shown) ? "Link copied." : `Link to ${clock(seconds)} copied.`;
+    shareStatus.textContent = isImage(current) ? "Link copied." : `Link to ${clock(seconds)} copied.`;
   } else {
     const field = element("input");
     field.readOnly = true;
     field.value = link;
     field.setAttribute("aria-label", "Link to this moment");
-    shared.replaceChildren(field);
+    shareStatus.replaceChildren(field);
     field.select();
   }
 };
 
 const togglePlay = () => {
-  if (isPicture(shown)) return;
+  if (isImage(current)) return;
   if (video.paused) start();
   else video.pause();
 };
@@ -247,14 +247,14 @@ const showState = () => {
 
 export const setUp = (onSimilar, onClose) => {
   const similar = () => {
-    const hit = shown;
+    const hit = current;
     dialog.close();
     onSimilar(hit);
   };
   const replay = () => {
-    if (isPicture(shown)) return;
+    if (isImage(current)) return;
     isMoved = false;
-    playFrom(shown.moment.start);
+    playFrom(current.moment.start);
   };
   toggle.addEventListener("click", togglePlay);
   video.addEventListener("click", togglePlay);
@@ -283,11 +283,11 @@ export const setUp = (onSimilar, onClose) => {
     keys[event.key]?.();
   });
   dialog.addEventListener("close", () => {
-    const hit = shown;
-    shown = null;
-    begin = null;
-    letGo();
-    still.removeAttribute("src");
+    const hit = current;
+    current = null;
+    streamStart = null;
+    unloadVideo();
+    imageView.removeAttribute("src");
     address.leave();
     onClose(hit);
   });

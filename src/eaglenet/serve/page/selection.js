@@ -1,11 +1,11 @@
-// Moments that were ticked, to be saved as a list, and favourites, which stay in this browser.
+// Selected moments, which can be exported, and favourites, which are stored in this browser.
 
 import { asHit, copy, linkToAll, MAX_LINKED } from "./address.js";
-import { clock, element, picture, span } from "./view.js";
+import { clock, element, span, thumbnailImage } from "./view.js";
 
-const KEPT = "eaglenet-favourites";
-const MOST_KEPT = 500;
-const MAX_SAVED = 200;
+const STORAGE_KEY = "eaglenet-favourites";
+const MAX_FAVOURITES = 500;
+const MAX_EXPORTED = 200;
 const bar = document.querySelector("#selection");
 const count = document.querySelector("#selected-count");
 const favourites = document.querySelector("#favourites");
@@ -20,8 +20,8 @@ const show = (message = "") => {
   count.textContent = message || `${selected.size} selected`;
 };
 
-// A tick on a card; the card itself opens the player.
-export const tick = (hit) => {
+// Checkbox of a card; the card itself opens the player.
+export const checkbox = (hit) => {
   const label = element("label", "tick");
   const box = element("input");
   box.type = "checkbox";
@@ -50,8 +50,8 @@ const saveList = async () => {
     clip_id: hit.clip_id, start: hit.moment.start, end: hit.moment.end,
     score: hit.score ?? 0, confidence: hit.confidence ?? null,
   }));
-  if (moments.length > MAX_SAVED) {
-    show(`At most ${MAX_SAVED} moments can be saved at once.`);
+  if (moments.length > MAX_EXPORTED) {
+    show(`At most ${MAX_EXPORTED} moments can be saved at once.`);
     return;
   }
   const answer = await fetch("/api/export", {
@@ -76,10 +76,10 @@ const copyList = async () => {
   const lines = [...selected.values()].map((hit) => `${hit.path}\t${span(hit.moment)}`);
   show(await copy(lines.join("\n"))
     ? `${lines.length} copied`
-    : "This browser does not let a page copy here; save the list instead.");
+    : "The browser does not allow copying here; save the list instead.");
 };
 
-// A phone offers its own ways to send a link; elsewhere it is copied.
+// Share the link on a phone; copy it elsewhere.
 const share = async () => {
   const hits = [...selected.values()];
   const link = linkToAll(hits);
@@ -104,59 +104,59 @@ const selectAll = () => {
   for (const box of document.querySelectorAll("#results .tick input:not(:checked)")) box.click();
 };
 
-const kept = () => {
+const readFavourites = () => {
   try {
-    const found = JSON.parse(localStorage.getItem(KEPT) ?? "[]");
-    return Array.isArray(found) ? found.filter((each) => typeof each?.clip_id === "string" && each.moment) : [];
+    const hits = JSON.parse(localStorage.getItem(STORAGE_KEY) ?? "[]");
+    return Array.isArray(hits) ? hits.filter((each) => typeof each?.clip_id === "string" && each.moment) : [];
   } catch {
     return [];
   }
 };
 
-const keep = (list) => {
+const writeFavourites = (hits) => {
   try {
-    localStorage.setItem(KEPT, JSON.stringify(list.slice(0, MOST_KEPT)));
+    localStorage.setItem(STORAGE_KEY, JSON.stringify(hits.slice(0, MAX_FAVOURITES)));
     return true;
   } catch {
     return false;
   }
 };
 
-const favour = () => {
-  const known = kept();
-  const keys = new Set(known.map(keyOf));
-  const added = [...selected.values()].filter((hit) => !keys.has(keyOf(hit)));
-  const isKept = keep([...added, ...known]);
+const addFavourites = () => {
+  const hits = readFavourites();
+  const keys = new Set(hits.map(keyOf));
+  const newHits = [...selected.values()].filter((hit) => !keys.has(keyOf(hit)));
+  const isSaved = writeFavourites([...newHits, ...hits]);
   clear();
-  show(isKept ? `${added.length} added to favourites` : "This browser keeps nothing for this page.");
+  show(isSaved ? `${newHits.length} added to favourites` : "This browser does not allow this page to store favourites.");
   showFavourites();
 };
 
-const favourite = (hit, all) => {
+const favouriteTile = (hit, all) => {
   const item = element("li");
   const button = element("button", "tile");
   button.type = "button";
   button.title = hit.path;
   const frame = element("span", "frame");
-  frame.append(picture(hit.thumbnail, frame), element("span", "span", clock(hit.moment.start)));
+  frame.append(thumbnailImage(hit.thumbnail, frame), element("span", "span", clock(hit.moment.start)));
   const text = element("span", "text");
   text.append(element("span", "name", hit.name));
   button.append(frame, text);
   button.addEventListener("click", () => open(hit, all));
-  const drop = element("button", "round drop", "\u00d7");
-  drop.type = "button";
-  drop.setAttribute("aria-label", `Remove ${hit.name} from favourites`);
-  drop.addEventListener("click", () => {
-    keep(kept().filter((each) => keyOf(each) !== keyOf(hit)));
+  const remove = element("button", "round drop", "\u00d7");
+  remove.type = "button";
+  remove.setAttribute("aria-label", `Remove ${hit.name} from favourites`);
+  remove.addEventListener("click", () => {
+    writeFavourites(readFavourites().filter((each) => keyOf(each) !== keyOf(hit)));
     showFavourites();
   });
-  item.append(button, drop);
+  item.append(button, remove);
   return item;
 };
 
 export const showFavourites = () => {
-  const all = kept().map((hit) => asHit(hit, hit.moment));
-  favourites.querySelector("ul").replaceChildren(...all.map((hit) => favourite(hit, all)));
+  const all = readFavourites().map((hit) => asHit(hit, hit.moment));
+  favourites.querySelector("ul").replaceChildren(...all.map((hit) => favouriteTile(hit, all)));
   favourites.hidden = !all.length;
 };
 
@@ -166,6 +166,6 @@ export const setUp = (onOpen) => {
   document.querySelector("#select-all").addEventListener("click", selectAll);
   document.querySelector("#share-selected").addEventListener("click", share);
   document.querySelector("#copy-list").addEventListener("click", copyList);
-  document.querySelector("#favour").addEventListener("click", favour);
+  document.querySelector("#favour").addEventListener("click", addFavourites);
   document.querySelector("#unselect").addEventListener("click", clear);
 };

@@ -1,136 +1,135 @@
-// Results as cards. Text from the store only ever becomes text nodes, never markup.
+// Cards of results. Text from the store only becomes text nodes, never markup.
 
 export const clock = (seconds) => {
   const tenths = Math.round(seconds * 10);
   const hours = Math.floor(tenths / 36000);
   const minutes = Math.floor(tenths / 600) % 60;
-  const rest = ((tenths % 600) / 10).toFixed(1).padStart(4, "0");
-  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+  const secondsText = ((tenths % 600) / 10).toFixed(1).padStart(4, "0");
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${secondsText}` : `${minutes}:${secondsText}`;
 };
 
 export const span = (moment) => `${clock(moment.start)} \u2013 ${clock(moment.end)}`;
 
-// A photograph is the one file without a length.
-export const isPicture = (hit) => hit.duration === 0;
+// Images have no duration.
+export const isImage = (hit) => hit.duration === 0;
 
 export const element = (name, className, text) => {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
+  const node = document.createElement(name);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
 };
 
-// The same file, made playable for any browser while it is sent.
+// Address of the same file, converted on the fly for any browser.
 export const streamOf = (hit) => hit.video.replace(/video$/, "stream");
 
 export const folderOf = (hit) => hit.path.slice(0, -hit.name.length).split("/").filter(Boolean).pop() ?? "";
 
-export const picture = (source, frame) => {
-  const made = element("img", "picture");
-  made.alt = "";
-  made.loading = "lazy";
-  made.decoding = "async";
-  made.addEventListener("load", () => {
-    showWhole(frame, made);
-    if (devicePixelRatio > 1) sharpen(made);
+export const thumbnailImage = (source, frame) => {
+  const image = element("img", "picture");
+  image.alt = "";
+  image.loading = "lazy";
+  image.decoding = "async";
+  image.addEventListener("load", () => {
+    showWhole(frame, image);
+    if (devicePixelRatio > 1) sharpen(image);
   }, { once: true });
-  made.src = source;
-  return made;
+  image.src = source;
+  return image;
 };
 
-// The frame of a thumbnail, decoded from the file in a larger size.
+// Address of the frame of a thumbnail in a larger size.
 export const frameOf = (thumbnail, side) => thumbnail.replace(/thumbnail$/, `frame?side=${side}`);
 
-// Stored thumbnails are small; on a dense screen a larger one replaces them when it is there.
-// Two at a time: a browser has few connections, and the service few decoders.
+// Stored thumbnails are small; on a dense screen larger ones replace them once they are decoded.
+// Two at a time, because a browser has few connections and the service few decoders.
 const MAX_SHARPENING = 2;
-const waitingImages = [];
-let sharpening = 0;
+const sharpenQueue = [];
+let numSharpening = 0;
 
 const sharpenNext = () => {
-  const made = waitingImages.shift();
-  if (!made) return;
-  const source = frameOf(made.src, 640);
-  if (!made.isConnected || source === made.src) { // Another search has replaced it.
+  const image = sharpenQueue.shift();
+  if (!image) return;
+  const source = frameOf(image.src, 640);
+  if (!image.isConnected || source === image.src) { // Another search has replaced it.
     sharpenNext();
     return;
   }
-  sharpening += 1;
+  numSharpening += 1;
   const large = new Image();
-  large.addEventListener("load", () => { made.src = source; }, { once: true });
+  large.addEventListener("load", () => { image.src = source; }, { once: true });
   for (const end of ["load", "error"]) {
-    large.addEventListener(end, () => { sharpening -= 1; sharpenNext(); }, { once: true });
+    large.addEventListener(end, () => { numSharpening -= 1; sharpenNext(); }, { once: true });
   }
   large.src = source;
 };
 
-const sharpen = (made) => {
-  waitingImages.push(made);
-  if (sharpening < MAX_SHARPENING) sharpenNext();
+const sharpen = (image) => {
+  sharpenQueue.push(image);
+  if (numSharpening < MAX_SHARPENING) sharpenNext();
 };
 
-// How sure the model is where that was measured, else the bare score; that of words or of a sequence
-// says nothing, nor does one below 0.
+// The confidence as a label if it was measured, else the score. Scores of transcripts and sequences,
+// and negative scores, are not shown.
 export const isMeasured = (hit) => typeof hit.confidence === "number";
 export const scoreOf = (hit) => (hit.steps?.length || hit.transcript?.length || hit.score < 0 ? "" : hit.score?.toFixed(3) ?? "");
 const strength = (hit) => (isMeasured(hit) ? hit.match : scoreOf(hit));
 
-// Day of the recording as people write it here; empty where the file does not say.
+// Local format of the day of the recording; empty if unknown.
 export const day = (hit) => (typeof hit.recorded === "number"
   ? new Date(1000 * hit.recorded).toLocaleDateString(undefined, { dateStyle: "medium" }) : "");
 
-const where = (hit) => {
+const positionBar = (hit) => {
   const bar = element("span", "where");
   const mark = element("i");
-  const share = (seconds) => `${100 * Math.min(1, Math.max(0, seconds / (hit.duration || 1)))}%`;
-  mark.style.setProperty("--from", share(hit.moment.start));
-  mark.style.setProperty("--size", share(hit.moment.end - hit.moment.start));
+  const percent = (seconds) => `${100 * Math.min(1, Math.max(0, seconds / (hit.duration || 1)))}%`;
+  mark.style.setProperty("--from", percent(hit.moment.start));
+  mark.style.setProperty("--size", percent(hit.moment.end - hit.moment.start));
   bar.append(mark);
   return bar;
 };
 
-// A file of which parts cannot be read; the player says which.
-export const damaged = (hit) => {
+// Label of a file with unreadable parts; the player shows which.
+export const damageLabel = (hit) => {
   const mark = element("span", "damaged", "damaged");
   mark.title = hit.damage;
   return mark;
 };
 
-// Its name for those who do not see it is its text: what is visible and what is heard agree.
-export const card = (hit, open, words = null) => {
+// The accessible name of a card is its visible text.
+export const card = (hit, open, line = null) => {
   const item = element("li");
   const button = element("button", "card");
   button.type = "button";
   button.title = hit.path;
   const frame = element("span", "frame");
   frame.append(
-    picture(hit.thumbnail, frame),
+    thumbnailImage(hit.thumbnail, frame),
     element("span", "rank", hit.rank),
-    element("span", "span", isPicture(hit) ? "picture" : span(hit.moment)),
+    element("span", "span", isImage(hit) ? "image" : span(hit.moment)),
   );
   const text = element("span", "text");
   const facts = element("span", "facts");
-  const place = [folderOf(hit), day(hit)].filter(Boolean).join(" \u00b7 ");
-  const more = hit.more.length ? `+${hit.more.length} more` : place;
-  facts.append(element("span", "folder", more), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
-  if (hit.damage) facts.firstChild.after(damaged(hit));
+  const origin = [folderOf(hit), day(hit)].filter(Boolean).join(" \u00b7 ");
+  facts.append(element("span", "folder", hit.more.length ? `+${hit.more.length} more` : origin), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
+  if (hit.damage) facts.firstChild.after(damageLabel(hit));
   if (hit.from_keyframes) facts.firstChild.after(element("span", "folder", "from keyframes"));
   text.append(element("span", "name", hit.name));
-  if (words) text.append(words);
+  if (line) text.append(line);
   text.append(facts);
-  button.append(frame, ...(isPicture(hit) ? [] : [where(hit)]), text);
+  button.append(frame, ...(isImage(hit) ? [] : [positionBar(hit)]), text);
   button.addEventListener("click", () => open(hit));
-  if (!isPicture(hit)) preview(button, frame, hit);
+  if (!isImage(hit)) preview(button, frame, hit);
   item.append(button);
   return item;
 };
 
-// Wide pictures fill the frame; tall and square ones are shown whole before a blurred copy.
-const showWhole = (frame, picture) => {
-  if (picture.naturalWidth >= 1.25 * picture.naturalHeight) return;
-  const backdrop = picture.cloneNode();
+// Wide images fill the frame; tall and square ones are shown whole, in front of a blurred copy.
+const showWhole = (frame, image) => {
+  if (image.naturalWidth >= 1.25 * image.naturalHeight) return;
+  const backdrop = image.cloneNode();
   backdrop.className = "backdrop";
-  picture.before(backdrop);
+  image.before(backdrop);
   frame.classList.add("tall");
 };
 
@@ -143,7 +142,7 @@ const preview = (button, frame, hit) => {
     clearTimeout(timer);
     if (!video) return;
     video.removeAttribute("src");
-    video.load(); // Lets go of the connection.
+    video.load(); // Closes the connection.
     video.remove();
     video = null;
   };
@@ -188,7 +187,7 @@ const preview = (button, frame, hit) => {
   button.addEventListener("click", stop);
 };
 
-export const waiting = (count) => Array.from({ length: count }, () => {
+export const placeholders = (count) => Array.from({ length: count }, () => {
   const item = element("li", "waiting");
   item.setAttribute("aria-hidden", "true");
   item.append(element("span", "card"));
