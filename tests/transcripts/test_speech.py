@@ -11,6 +11,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import av
 import numpy as np
@@ -156,6 +157,15 @@ def test_loads_a_ctranslate2_folder_and_returns_timed_lines(
     assert lines
     assert all(100.0 <= line.start <= line.end <= 108.0 for line in lines)
     assert {line.language for line in lines} <= {"en", "de", "zh"}
+
+
+@pytest.mark.parametrize("ids", [[1, 3], [-2], ["1"], 5])
+def test_tokens_outside_the_vocabulary_are_refused(ids: Any, tmp_path: Path) -> None:
+    """CTranslate2 would write beyond its scores."""
+    (tmp_path / "vocabulary.json").write_text('["a", "b", "c"]')
+    (tmp_path / "config.json").write_text(json.dumps({"suppress_ids_begin": ids}))
+    with pytest.raises(ModelNotFoundError, match="--listen"):
+        SpeechModel(str(tmp_path), "cpu")
 
 
 @pytest.mark.slow

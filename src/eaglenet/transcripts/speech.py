@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eaglenet.core.errors import ModelNotFoundError, naming_extra
 from eaglenet.core.platform import num_cores
+from eaglenet.core.untrusted import read_json, read_object
 from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
 from eaglenet.video.audio import Samples
 
@@ -41,6 +43,7 @@ class SpeechModel:
         # 0 means OMP_NUM_THREADS; without that variable the library would use four threads.
         threads = 0 if "OMP_NUM_THREADS" in os.environ else num_cores()
         try:
+            check_token_ids(Path(model))
             # "auto" is int8 on a CPU: half the time of fp32, with the same text.
             self._model: Any = faster_whisper.WhisperModel(
                 model, device=device_type, compute_type="auto", cpu_threads=threads
@@ -85,6 +88,23 @@ class SpeechModel:
             if is_plausible(segment)
         )
         return drop_repeats(lines)
+
+
+def check_token_ids(folder: Path) -> None:
+    """Raise ``ValueError`` if a model folder names tokens outside its vocabulary.
+
+    CTranslate2 does not check them and writes out of bounds.
+    """
+    config, vocabulary = folder / "config.json", folder / "vocabulary.json"
+    if not (config.is_file() and vocabulary.is_file()):
+        return
+    num_tokens, settings = len(read_json(vocabulary)), read_object(config)
+    for name in ("suppress_ids", "suppress_ids_begin", "lang_ids"):
+        ids = settings.get(name) or []
+        if not isinstance(ids, list) or not all(
+            isinstance(token, int) and 0 <= token < num_tokens for token in ids
+        ):
+            raise ValueError(f"{name} of config.json has tokens outside the vocabulary")
 
 
 def is_plausible(segment: Any) -> bool:
