@@ -142,6 +142,7 @@ def test_a_layer_gives_the_same_with_it() -> None:
 
 
 @needs_the_interpreter
+@pytest.mark.filterwarnings("ignore:Guards may run slower")  # of Python 3.13.0
 def test_compiling_takes_the_operation_as_it_is() -> None:
     given = operands(7, 16, 8)
     graphs: list[Any] = []

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -387,7 +388,9 @@ class RadiusSubspace:
             vectors = basis.vectors.double()
             units = torch.nn.functional.normalize(radii.double(), dim=-1)
             remainder = units - (units @ vectors.T) @ vectors
-            _, sizes, directions = torch.linalg.svd(remainder, full_matrices=False)
+            # NumPy's: torch's CUDA wheels for ARM end the process in the LAPACK that they bundle.
+            svd = np.linalg.svd(remainder.cpu().numpy(), full_matrices=False)
+            sizes, directions = (torch.from_numpy(part).to(radii.device) for part in svd[1:])
             # Limits the error of all radii together, which bounds that of each.
             errors = sizes.square().flip(0).cumsum(0).flip(0).sqrt()
             new_vectors = directions[: int((errors > 0.3 * TOLERANCE).sum())]
