@@ -291,19 +291,12 @@ class Engine:
             judge = Judge(judge)
         count = k if judge is None else max(k, judge.count)
 
-        def search(view: StoreView) -> tuple[list[list[Hit]], list[str]]:
-            retriever = self._retriever(view)
-            lists = retriever.search(typed_queries, count, options)
-            return lists, [
-                retriever.few_clips_notice(query, hits, options)
-                for query, hits in zip(typed_queries, lists, strict=True)
-            ]
-
-        lists, few_clips_notices = self.read(search)
+        lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
         results = []
-        for query, hits, few_clips in zip(typed_queries, lists, few_clips_notices, strict=True):
+        for query, hits in zip(typed_queries, lists, strict=True):
             notices = [query.dates.notice] if query.dates else []
-            notices += [self.language_hint(query, options), few_clips]
+            notices.append(self.language_hint(query, options))
+            notices.append(self.few_clips_notice(query, hits, options))
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
                 hits, notices = judgement.hits[:k], [*notices, judgement.notice]
@@ -390,6 +383,10 @@ class Engine:
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
         """Say that a query is in a language that the model does not know; empty if not."""
         return language_hint(query, self._view.manifest.model, options)
+
+    def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
+        """Say that hits have no confidence because few clips were searched; empty if they have."""
+        return self.read(lambda view: self._retriever(view).few_clips_notice(query, hits, options))
 
     def why_empty(self, options: SearchOptions, query: AnyQuery | None = None) -> str:
         """Say why there are no hits: a filter that no file meets, or a text that no line has."""

@@ -404,7 +404,12 @@ class Retriever:
         return _confident(hits, options)
 
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
-        """Say that hits have no confidence because few clips were searched; empty if they have."""
+        """Say that hits have no confidence because few clips were searched; empty if they have.
+
+        Also empty for queries without a text, whose hits never have one.
+        """
+        if isinstance(query, Query) and query.text is None:
+            return ""
         is_missing = any(hit.confidence is None for hit in hits) or bool(options.min_confidence)
         if self.calibration is None or not is_missing:
             return ""

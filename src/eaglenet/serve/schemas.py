@@ -268,7 +268,8 @@ class HitsBody(BaseModel):
     hits: list[HitBody]
     note: str = Field(
         default="",
-        description="Filters that exclude everything, or why the judge did not rate all results",
+        description="Filters that exclude everything, why the judge did not rate all results, "
+        "or that hits have no confidence because few clips were searched",
     )
     notice: str = Field(
         default="", description="How the text was understood, if not as it is written: its date"
