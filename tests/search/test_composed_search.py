@@ -185,7 +185,8 @@ def test_so_few_clips_were_not_measured(measured: Engine) -> None:
     assert (list(strict), strict.notice) == ([], hits.notice)
     assert measured.search("dog runs").notice == ""
     similar = measured.search(Query(clip_id=hit.clip_id), path="2.mp4")
-    assert similar and similar.notice == ""
+    assert similar
+    assert similar.notice == ""
 
 
 def test_a_sequence_is_as_likely_as_its_steps_together(measured: Engine) -> None:
