@@ -94,6 +94,8 @@ class Engine:
         ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
         uses a GPU if there is one; a :class:`Method` stays on its device.
         """
+        if not isinstance(store, str | Path | None):
+            raise UsageError(f"expected the location of a store, not {store!r:.60}")
         opened = open_store(store or default_store())
         return cls(opened, model=model, device=device, decoder=decoder)
 

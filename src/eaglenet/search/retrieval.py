@@ -406,9 +406,9 @@ class Retriever:
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
         """Say that hits have no confidence because few clips were searched; empty if they have.
 
-        Also empty for queries without a text, whose hits never have one.
+        Also empty for images, composed queries and texts to avoid, whose hits never have one.
         """
-        if isinstance(query, Query) and query.text is None:
+        if not _is_plain(query):
             return ""
         is_missing = any(hit.confidence is None for hit in hits) or bool(options.min_confidence)
         if self.calibration is None or not is_missing:
@@ -437,6 +437,15 @@ class Retriever:
         snapshot = self.view.snapshot
         arrays = self.view.manifest.layout.unpack(snapshot.features_at(rows))
         return ClipFeatures(arrays, snapshot.fingerprints(rows))
+
+
+def _is_plain(query: AnyQuery) -> bool:
+    """Return whether a query is a text without negatives, or a sequence of such texts."""
+    if isinstance(query, TemporalQuery):
+        return all(map(_is_plain, query.steps))
+    if isinstance(query, ComposedQuery):
+        return len(query.parts) == 1 and _is_plain(query.parts[0].query)
+    return query.text is not None and not query.negatives
 
 
 def _confident(hits: list[Hit], options: SearchOptions) -> list[Hit]:
