@@ -166,3 +166,12 @@ def test_a_folder_is_indexed_and_searched_and_hits_are_plain(
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no option 'works'; it has .*workers"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
+
+
+def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
+    for videos in (3, None, [tmp_path, 3], b"/videos"):
+        with pytest.raises(UsageError, match="expected a folder"):
+            eaglenet.index(videos, tmp_path / "store")  # type: ignore[arg-type]
+    for call in (lambda: eaglenet.index(tmp_path, 5), lambda: eaglenet.open(5)):
+        with pytest.raises(UsageError, match="expected the location of a store, not 5"):
+            call()

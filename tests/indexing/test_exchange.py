@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.indexing import exchange
 from eaglenet.indexing.exchange import export_store, import_store
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, IndexedFile, Line, Source, SourceLines
@@ -86,6 +87,26 @@ def test_csv_has_vectors_as_pgvector_reads_them(store: Path, tmp_path: Path) -> 
     with pytest.raises(UsageError, match="parquet or lance"):
         import_store(tmp_path / "tables", tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failed_export_can_be_repeated(
+    failure: BaseException, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tables"
+
+    def fail(folder: Path, name: str, *rest: object) -> int:
+        (folder / f"{name}.csv").write_text("half a ta")
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "write_table", fail)
+        expected = UsageError if isinstance(failure, OSError) else KeyboardInterrupt
+        with pytest.raises(expected) as caught:
+            export_store(store, folder, "csv")
+    if isinstance(failure, OSError):
+        assert str(caught.value) == f"{folder}: cannot be written: No space left on device"
+    assert export_store(store, folder, "csv")["clips"] > 0
 
 
 def test_empty_store_is_exported(tmp_path: Path) -> None:

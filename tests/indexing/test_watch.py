@@ -15,6 +15,7 @@ from index_cases import SPLITTING, run
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
+from eaglenet.core.errors import StoreLockedError
 from eaglenet.indexing import watch
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexProgress, IndexReport, OnProgress
@@ -66,6 +67,23 @@ def test_indexes_changes_once_files_have_settled(tmp_path: Path, runs: list[Inde
     assert watched(tmp_path, *steps) == 4
     # The first run may be on a folder that is half there; later ones know what went.
     assert [options.drop_missing for options in runs] == [False, True, True, True]
+
+
+def test_waits_while_another_process_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An index run of someone else on the same store does not end a watch and its alerts."""
+    (tmp_path / "a.mp4").touch()
+    calls = iter([True, True, False])
+
+    def index(*paths: object, **rest: object) -> IndexReport:
+        if next(calls):
+            raise StoreLockedError("the store is being written to")
+        return IndexReport(0, 0, 0, 0, 0, 0, 0.0, 0.0, (), ())
+
+    monkeypatch.setattr(watch, "index_videos", index)
+    assert watched(tmp_path, None, None, None, None) == 1
+    assert caplog.text.count("the store is being written to; trying again") == 1
 
 
 def test_drops_nothing_when_a_mount_disappears(tmp_path: Path, runs: list[IndexOptions]) -> None:

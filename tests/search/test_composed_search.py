@@ -72,7 +72,7 @@ def test_three_steps(scenes: Engine) -> None:
     times = [step["best"] for step in steps]
     assert times == sorted(times)
     for step, following in pairwise(steps):
-        assert step["start"] <= step["best"] <= step["end"] <= following["best"]
+        assert step["start"] <= step["best"] <= step["end"] <= following["start"]
     assert hits[0].moment.start == steps[0]["start"]
     assert hits[0].moment.end == steps[-1]["end"]
 
@@ -184,6 +184,11 @@ def test_so_few_clips_were_not_measured(measured: Engine) -> None:
     strict = measured.search("dog runs", path="1.mp4", min_confidence=0.1)
     assert (list(strict), strict.notice) == ([], hits.notice)
     assert measured.search("dog runs").notice == ""
+    for query in (Query(clip_id=hit.clip_id), '"dog" + "car"', Query("dog", negatives=("car",))):
+        others = measured.search(query, path="2.mp4")
+        assert others
+        assert others.notice == "", query
+    assert measured.search('"blue ball" then "red car"', path="2.mp4").notice.startswith("conf")
 
 
 def test_a_sequence_is_as_likely_as_its_steps_together(measured: Engine) -> None:

@@ -81,7 +81,11 @@ def test_hits_become_tables(engine: Engine) -> None:
     assert rows[0]["steps"] == []
     table = pytest.importorskip("pyarrow") and hits.to_arrow()
     assert table.to_pylist() == rows
-    assert HitList().to_arrow().num_rows == 0
+    empty = HitList().to_arrow()
+    assert (empty.num_rows, empty.schema) == (0, table.schema)
+    steps = engine.search('"red" then "blue"', k=1).to_arrow()
+    assert steps.schema == table.schema
+    assert len(steps["steps"][0]) == 2
 
 
 def test_hits_become_a_data_frame(engine: Engine) -> None:
@@ -90,6 +94,9 @@ def test_hits_become_a_data_frame(engine: Engine) -> None:
     frame = hits.to_pandas()
     assert list(frame["clip_id"]) == [hit.clip_id for hit in hits]
     assert list(HitList().to_pandas().columns) == COLUMNS
+    # Without a value too: a mean of numbers that are all missing is NaN, not an error.
+    assert (frame["confidence"].dtype, frame["recorded"].dtype) == ("float64", "float64")
+    assert HitList().to_pandas()["confidence"].dtype == "float64"
 
 
 def test_a_missing_table_library_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,18 +331,22 @@ def test_joins_words_without_quotes(world: Path) -> None:
     assert "--queries FILE" in str(result.exception)
 
 
-@pytest.mark.parametrize("is_short", [False, True])
+@pytest.mark.parametrize(
+    ("name", "is_short"), [("index", False), ("serve", False), ("search", True)]
+)
 def test_reports_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_short: bool
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, is_short: bool
 ) -> None:
     interrupted = typer.Typer()
 
-    @interrupted.command()
     def command() -> None:
         raise KeyboardInterrupt
 
+    for each in ("index", "serve", "search"):
+        interrupted.command(each)(command)
+
     monkeypatch.setattr(main, "app", interrupted)
-    monkeypatch.setattr("sys.argv", ["eaglenet"])
+    monkeypatch.setattr("sys.argv", ["eaglenet", name])
     monkeypatch.setattr(main.ShortCommand, "is_running", is_short)
     monkeypatch.setattr(main, "end_short_command", sys.exit)  # it would end this process
     with pytest.raises(SystemExit) as leaving:
@@ -350,7 +354,7 @@ def test_reports_an_interrupt(
     assert leaving.value.code == 130
     told = capsys.readouterr().err
     assert told.startswith("interrupted")
-    assert ("run the same command again" in told) == (not is_short)
+    assert ("run the same command again" in told) == (name == "index")
 
 
 def test_prints_the_version() -> None:

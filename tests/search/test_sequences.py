@@ -1,13 +1,14 @@
 """Joint ranking of steps, compared with trying every combination."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglenet.search.sequences import rank_sequences
+from eaglenet.search.sequences import FrameSequence, _step_moments, rank_sequences
 
 
 def try_everything(
@@ -81,3 +82,14 @@ def test_only_the_k_best_files_are_returned() -> None:
     seconds, files = np.tile([0.0, 1.0], 5), np.repeat(np.arange(5), 2)
     sequences = rank_sequences(scores, seconds, files, k=2)
     assert [sequence.frames for sequence in sequences] == [(8, 9), (6, 7)]
+
+
+def test_moments_of_steps_do_not_overlap() -> None:
+    features = SimpleNamespace(mask=np.ones((1, 6)), seconds=np.arange(6.0)[None])
+    clip = SimpleNamespace(start=0.0, end=6.0)
+    # Both steps match frames 2 and 3; the moment of each reaches over the frame of the other.
+    scores = np.array([[[0, 0, 1, 0.9, 0, 0]], [[0, 0, 0.9, 1, 0, 0]]], np.float32)
+    first, second = _step_moments(FrameSequence(1.0, (2, 3)), features, scores, [clip])
+    assert (first.best, second.best) == (2.0, 3.0)
+    assert first.start < first.best < first.end == second.start == 2.5
+    assert second.best < second.end

@@ -270,7 +270,7 @@ def test_times_of_fcpxml_are_whole_frames_at_ntsc_rates(
 
 
 def test_xmeml_has_frames_of_the_source(tmp_path: Path) -> None:
-    root = ElementTree.fromstring(written(tmp_path, "xmeml"))
+    root = ElementTree.fromstring(written(tmp_path, "xml"))
     items = [
         tuple(int(item.findtext(name) or -1) for name in ("start", "end", "in", "out"))
         for item in root.iter("clipitem")
@@ -285,7 +285,7 @@ def test_files_with_audio_keep_it(tmp_path: Path) -> None:
     """On a track of their own in xmeml, linked to the picture; by the channels of an EDL event."""
     loud = Media("/videos/loud.mp4", PAL, 500, has_audio=True)
     cuts = [Cut(loud, 25, 50), Cut(B, 0, 50), Cut(loud, 100, 150)]
-    root = ElementTree.fromstring(written(tmp_path, "xmeml", cuts))
+    root = ElementTree.fromstring(written(tmp_path, "xml", cuts))
     spans = {
         kind: [
             (int(item.findtext("start") or -1), int(item.findtext("in") or -1))
@@ -349,7 +349,7 @@ def test_hostile_names_stay_inside_their_field(tmp_path: Path, kind: str) -> Non
     text = written(tmp_path, kind, [Cut(media, 0, 25)], title=f"a {name}")
     assert "\x1b" not in text
     assert "\x00" not in text
-    if kind in ("fcpxml", "xmeml"):
+    if kind in ("fcpxml", "xml"):
         ElementTree.fromstring(text)
     elif kind == "otio":
         assert len(json.loads(text)["tracks"]["children"][0]["children"]) == 1
@@ -395,7 +395,7 @@ def read_with_otio(path: Path, **options: Any) -> list[tuple[float, float]]:
 @pytest.mark.parametrize(
     ("kind", "rate"),
     [
-        *((kind, rate) for kind in ("otio", "edl", "xmeml") for rate in (FILM, NTSC, SMOOTH, PAL)),
+        *((kind, rate) for kind in ("otio", "edl", "xml") for rate in (FILM, NTSC, SMOOTH, PAL)),
         # Its reader of FCPXML takes 29.97 for 29; our rational times are checked above.
         ("fcpxml", PAL),
     ],
@@ -406,9 +406,9 @@ def test_opentimelineio_reads_the_same_frames(
     hour = parse_timecode("01:00:00:00", rate)
     media = Media("/videos/a.mov", rate, 30_000, hour, has_audio=has_audio)
     cuts = [Cut(media, 17, 117), Cut(media, 1_000, 1_001)]
-    path = tmp_path / f"timeline.{'xml' if kind == 'xmeml' else kind}"
+    path = tmp_path / f"timeline.{kind}"
     write_timeline(path, cuts, "a red car", kind)
     options = {"rate": float(rate)} if kind == "edl" else {}
     ranges = read_with_otio(path, **options)
-    first = 0 if kind == "xmeml" and ranges[0][0] < hour else hour
+    first = 0 if kind == "xml" and ranges[0][0] < hour else hour
     assert ranges == [(first + 17, 100), (first + 1_000, 1)]

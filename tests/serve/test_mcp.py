@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from slow_decoding import read_slowly
 
 from eaglenet.core.errors import UsageError
 from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.search.confidence import FEATURES, Calibration
 from eaglenet.search.engine import Engine
+from eaglenet.search.hits import HitList
 from eaglenet.serve.app import run
 from eaglenet.serve.settings import Settings
 from processes import descendants
@@ -43,6 +46,15 @@ TOOLS = {"search_moments", "similar", "look", "read_transcript", "list_files", "
 def stdio(demo: DemoStore, *options: str) -> StdioServerParameters:
     arguments = ["-m", "eaglenet", "mcp", "--store", str(demo.folder), *options]
     return StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
+
+
+def pretend_measured(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a store's model a calibration."""
+    weights = {**dict.fromkeys(FEATURES, 0.0), "score": 3.0}
+    calibration = Calibration(
+        engine.manifest.identity, str(engine.snapshot.hubness_bank), 30.0, weights
+    )
+    monkeypatch.setattr(Engine, "_load_calibration", lambda self, view: calibration)
 
 
 @contextmanager
@@ -229,6 +241,30 @@ def test_tools_over_http(engine: Engine, tmp_path: Path) -> None:
         # Clients of the protocol before 2026.
         status = over_http(url, lambda client: call(client, "store_status"), mode="legacy")
         assert status["can_save_clips"]
+
+
+def test_notes_say_what_results_lack(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_measured(engine, monkeypatch)
+    hits = engine.search("a red ball", k=1, path="beach")
+    metadata = {**hits[0].metadata, "copies": ["/a.mp4", "/b.mp4"], "from_keyframes": True}
+    changed = HitList([replace(hits[0], metadata=metadata)])
+    monkeypatch.setattr(Engine, "search_many", lambda *_, **__: [changed])
+    monkeypatch.setattr(Engine, "missing", ("shard-2",))
+
+    async def search(client: Client) -> None:
+        found = await call(client, "search_moments", query="a red ball", k=1, path="beach")
+        gaps = (
+            "near copies not shown: 2; some moments are from files indexed from keyframes only so "
+            "far; without shard-2, which cannot be reached"
+        )
+        assert re.fullmatch(
+            rf"confidence was not measured for so few clips \(\d; it needs 10\); {gaps}",
+            found["note"],
+        )
+        assert (await call(client, "similar", clip_id=hits[0].clip_id))["note"] == gaps
+
+    with service(engine, token=TOKEN) as url:
+        over_http(url, search)
 
 
 def test_hostile_arguments_over_http(engine: Engine, tmp_path: Path) -> None:

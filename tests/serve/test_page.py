@@ -232,9 +232,11 @@ def test_names_are_searched_and_another_language_is_told(
     page.wait_for_selector("#language:not([hidden])")
     assert "German" in page.text_content("#language")
     page.wait_for_selector("#named", state="hidden")
+    monkeypatch.setattr(Engine, "few_clips_notice", lambda *_: "so few clips (4; it needs 10)")
     page.goto("/?q=beach&path=town")
     page.wait_for_selector("button.card")
     assert page.locator("#named").is_hidden()
+    assert page.text_content("#status").endswith("; so few clips (4; it needs 10)")
     assert tab.problems == []
     tab.context.close()
 

@@ -77,6 +77,18 @@ def test_a_least_confidence_needs_a_measured_model(
     )
     monkeypatch.setattr(Engine, "_load_calibration", lambda self, view: calibration)
     # Hits of this store have no confidence, because it has no hubness offsets.
-    assert client.get("/api/search", params={"q": "red"}).json()["hits"]
+    body = client.get("/api/search", params={"q": "red"}).json()
+    assert body["hits"]
+    assert body["note"] == ""
     asked = {"q": "red", "min_confidence": 0.1}
     assert client.get("/api/search", params=asked).json()["hits"] == []
+    notice = "confidence was not measured for so few clips ("
+    few = client.get("/api/search", params={"q": "red", "path": "beach"}).json()
+    assert few["hits"]
+    assert few["note"].startswith(notice)
+    none = client.get("/api/search", params={**asked, "path": "beach"}).json()
+    assert none["hits"] == []
+    assert f"; {notice}" in none["note"]
+    sent = {"queries": ["red", "\u200b"], "path": "beach"}
+    results = client.post("/api/search", json=sent).json()["results"]
+    assert [result["note"].startswith(notice) for result in results] == [True, False]

@@ -194,6 +194,8 @@ def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
     return modules, rest
 
 
+RESUMABLE = ("train", "compare", "ablate", "index", "data")
+"""Commands that continue where they were interrupted."""
 DISK_FAULTS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -273,8 +275,9 @@ def main() -> None:
     except SystemExit as leaving:
         # Typer turns an interrupt into this code without a message.
         if leaving.code == 130:
+            command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
             advice = "; run the same command again to continue training, indexing or caching"
-            print(f"interrupted{'' if ShortCommand.is_running else advice}", file=sys.stderr)
+            print(f"interrupted{advice if command in RESUMABLE else ''}", file=sys.stderr)
         if ShortCommand.is_running and isinstance(leaving.code, int | None):
             end_short_command(leaving.code or 0)
         raise

@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote
 from eaglenet.core.object_storage import (
     ChangedObjectError,
     MissingObjectError,
@@ -365,8 +365,8 @@ class Lease:
             raise self._held_error(self.folder.read(LEASE)[0]) from None
         threading.Thread(target=self._renew, name="lease", daemon=True).start()
 
-    def _held_error(self, content: bytes) -> StoreError:
-        return StoreError(
+    def _held_error(self, content: bytes) -> StoreLockedError:
+        return StoreLockedError(
             f"{self.folder.url} is being written to by {_holder(content)}; wait for it to finish. "
             "Searching still works"
         )

@@ -94,6 +94,10 @@ class StoreError(EagleNetError):
     exit_code = 5
 
 
+class StoreLockedError(StoreError):
+    """Another process writes to the store."""
+
+
 class UnreachableError(StoreError):
     """Storage or another machine does not answer. Stored data is unchanged."""
 

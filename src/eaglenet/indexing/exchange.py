@@ -18,7 +18,9 @@ import itertools
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,12 +81,36 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
         "lines": _line_chunks(snapshot),
         "hubness": _bank_chunks(bank),
     }
-    rows = {name: write_table(folder, name, kind, chunks[name]) for name in TABLES}
+    with _removed_on_failure(folder):
+        rows = {name: write_table(folder, name, kind, chunks[name]) for name in TABLES}
+        _describe(folder, kind, rows, store.manifest, bank)
+    return rows
+
+
+@contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    """Empty a folder if the block fails or is interrupted, so that it can be written again."""
+    try:
+        yield
+    except BaseException as error:
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"{folder}: cannot be written: {cause_of(error)}") from error
+        raise
+
+
+def _describe(
+    folder: Path, kind: Format, rows: dict[str, int], manifest: Manifest, bank: HubnessBank | None
+) -> None:
     description = {
         "version": VERSION,
         "format": kind,
         "rows": rows,
-        "manifest": json.loads(store.manifest.to_json()),
+        "manifest": json.loads(manifest.to_json()),
         "hubness": (
             None
             if bank is None
@@ -94,7 +120,6 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
     # Last: a folder without it is not complete.
     with atomic_write(folder / DESCRIPTION) as partial:
         partial.write_text(json.dumps(description, indent=2) + "\n")
-    return rows
 
 
 def _clip_chunks(snapshot: Snapshot) -> Iterator[Columns]:

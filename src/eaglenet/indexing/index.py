@@ -97,6 +97,10 @@ def index(
     :class:`IndexOptions`, such as ``device="cuda"`` or ``drop_missing=True``.
     """
     paths = [videos] if isinstance(videos, str | Path) else videos
+    if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
+        raise UsageError(f"expected a folder, or a list of folders and files, not {videos!r:.60}")
+    if not isinstance(store, str | Path | None):
+        raise UsageError(f"expected the location of a store, not {store!r:.60}")
     names = [spec.name for spec in dataclasses.fields(IndexOptions)]
     for name in options:
         if name not in names:

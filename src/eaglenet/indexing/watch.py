@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import StoreLockedError, UsageError
 from eaglenet.indexing.files import find_videos
 from eaglenet.indexing.index import ModelSource, index_videos
 from eaglenet.indexing.options import IndexOptions
@@ -61,6 +61,7 @@ def watch(
     indexed_state: State | None = None
     previous: State | None = None
     changed_at = time.monotonic()
+    is_locked = False
     while True:
         current = scan(roots, store, options) if guard.is_safe() else None
         if current is not None:
@@ -74,15 +75,23 @@ def watch(
             ):
                 drop_missing = options.drop_missing or indexed_state is not None
                 run_options = dataclasses.replace(options, drop_missing=drop_missing)
-                yield index_videos(
-                    roots,
-                    store,
-                    model,
-                    options=run_options,
-                    source=source,
-                    on_progress=on_progress,
-                )
-                indexed_state, changed_at = current, time.monotonic()
+                try:
+                    report = index_videos(
+                        roots,
+                        store,
+                        model,
+                        options=run_options,
+                        source=source,
+                        on_progress=on_progress,
+                    )
+                except StoreLockedError as error:
+                    if not is_locked:
+                        logger.warning("%s; trying again until then", error)
+                    is_locked = True
+                else:
+                    is_locked = False
+                    yield report
+                    indexed_state, changed_at = current, time.monotonic()
         previous = current
         # After a change, scan again soon to see whether it has settled.
         if not wait(interval if current == indexed_state else min(interval, 2.0)):

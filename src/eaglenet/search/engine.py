@@ -97,9 +97,10 @@ class Engine:
         ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
         uses a GPU if there is one; a :class:`Method` stays on its device.
         """
-        return cls(
-            open_store(store or default_store()), model=model, device=device, decoder=decoder
-        )
+        if not isinstance(store, str | Path | None):
+            raise UsageError(f"expected the location of a store, not {store!r:.60}")
+        opened = open_store(store or default_store())
+        return cls(opened, model=model, device=device, decoder=decoder)
 
     def __repr__(self) -> str:
         state = "closed, of" if self._closed_location else "of"
@@ -297,19 +298,12 @@ class Engine:
             judge = Judge(judge)
         count = k if judge is None else max(k, judge.count)
 
-        def search(view: StoreView) -> tuple[list[list[Hit]], list[str]]:
-            retriever = self._retriever(view)
-            lists = retriever.search(typed_queries, count, options)
-            return lists, [
-                retriever.few_clips_notice(query, hits, options)
-                for query, hits in zip(typed_queries, lists, strict=True)
-            ]
-
-        lists, few_clips_notices = self.read(search)
+        lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
         results = []
-        for query, hits, few_clips in zip(typed_queries, lists, few_clips_notices, strict=True):
+        for query, hits in zip(typed_queries, lists, strict=True):
             notices = [query.dates.notice] if query.dates else []
-            notices += [self.language_hint(query, options), few_clips]
+            notices.append(self.language_hint(query, options))
+            notices.append(self.few_clips_notice(query, hits, options))
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
                 hits, notices = judgement.hits[:k], [*notices, judgement.notice]
@@ -396,6 +390,10 @@ class Engine:
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a hint if a query is in a language that the model does not know, else ``""``."""
         return language_hint(query, self._view.manifest.model, options)
+
+    def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
+        """Say that hits have no confidence because few clips were searched; empty if they have."""
+        return self.read(lambda view: self._retriever(view).few_clips_notice(query, hits, options))
 
     def why_empty(self, options: SearchOptions, query: AnyQuery | None = None) -> str:
         """Return the reason for no hits: a filter that no file meets, or a text in no line."""

@@ -324,7 +324,8 @@ class HitList(list[Hit]):
             import pandas
         except ModuleNotFoundError as error:
             raise UsageError("to_pandas needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self.to_rows(), columns=COLUMNS)
+        frame = pandas.DataFrame(self.to_rows(), columns=COLUMNS)
+        return frame.astype(dict.fromkeys(NUMBERS, "float64"))
 
     def to_arrow(self) -> pyarrow.Table:
         """Return an Arrow table with the columns of :meth:`to_rows`."""
@@ -332,8 +333,17 @@ class HitList(list[Hit]):
             import pyarrow
         except ModuleNotFoundError as error:
             raise missing_extra(error, "to_arrow") or error from error
-        rows = self.to_rows()
-        return pyarrow.table({name: [row[name] for row in rows] for name in COLUMNS})
+        number, text = pyarrow.float64(), pyarrow.string()
+        step = pyarrow.struct(
+            {"query": text, "clip_id": text, **dict.fromkeys(("start", "end", "best"), number)}
+        )
+        types = {
+            **dict.fromkeys(COLUMNS, text),
+            **dict.fromkeys(NUMBERS, number),
+            "rank": pyarrow.int64(),
+            "steps": pyarrow.list_(step),
+        }
+        return pyarrow.Table.from_pylist(self.to_rows(), pyarrow.schema(types))
 
     def _repr_html_(self) -> str:
         """Show thumbnail, time and path of each moment in a notebook.
@@ -373,6 +383,11 @@ COLUMNS = [
     *("rank", "score", "confidence", "match", "path", "start", "end", "best", "duration"),
     *("clip_id", "matched_in", "text", "steps", *RECORDING),
 ]
+NUMBERS = (
+    *("score", "confidence", "start", "end", "best", "duration"),
+    *("recorded", "latitude", "longitude"),
+)
+"""Columns of one type in every table, even if no hit has a value, so that tables can be joined."""
 
 
 def _span(hit: Hit) -> str:

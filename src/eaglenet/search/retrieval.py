@@ -402,7 +402,12 @@ class Retriever:
         return _filter_by_confidence(hits, options)
 
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
-        """Return a notice if too few clips were searched for a confidence, else ``""``."""
+        """Return a notice if too few clips were searched for a confidence, else ``""``.
+
+        Also empty for images, composed queries and texts to avoid, whose hits never have one.
+        """
+        if not _is_plain(query):
+            return ""
         is_missing = any(hit.confidence is None for hit in hits) or bool(options.min_confidence)
         if self.calibration is None or not is_missing:
             return ""
@@ -430,6 +435,15 @@ class Retriever:
         snapshot = self.view.snapshot
         arrays = self.view.manifest.layout.unpack(snapshot.features_at(rows))
         return ClipFeatures(arrays, snapshot.fingerprints(rows))
+
+
+def _is_plain(query: AnyQuery) -> bool:
+    """Return whether a query is a text without negatives, or a sequence of such texts."""
+    if isinstance(query, TemporalQuery):
+        return all(map(_is_plain, query.steps))
+    if isinstance(query, ComposedQuery):
+        return len(query.parts) == 1 and _is_plain(query.parts[0].query)
+    return query.text is not None and not query.negatives
 
 
 def _filter_by_confidence(hits: list[Hit], options: SearchOptions) -> list[Hit]:

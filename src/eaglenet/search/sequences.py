@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -110,7 +109,7 @@ def _step_moments(
     scores: NDArray[np.float32],
     clips: Sequence[Clip],
 ) -> list[Moment]:
-    """Return the moment of each step; it ends before the best frame of the next step."""
+    """Return the moment of each step; two that would overlap meet between their best frames."""
     moments: list[Moment] = []
     for number, frame in enumerate(sequence.frames):
         index = frame // features.mask.shape[1]
@@ -118,11 +117,13 @@ def _step_moments(
         moment = find_moment(
             scores[number, index].tolist(), features.seconds[index].tolist(), (clip.start, clip.end)
         )
-        start = max(moment.start, moments[-1].best) if moments else moment.start
-        moments.append(Moment(min(start, best), max(moment.end, best), best))
-    for number, (moment, following) in enumerate(pairwise(moments)):
-        end = max(min(moment.end, following.best), moment.best)
-        moments[number] = Moment(moment.start, end, moment.best)
+        start, end = min(moment.start, best), max(moment.end, best)
+        if moments:
+            previous = moments[-1]
+            if previous.end > start:
+                start = max(start, min((previous.best + best) / 2, previous.end))
+                moments[-1] = Moment(previous.start, min(previous.end, start), previous.best)
+        moments.append(Moment(start, end, best))
     return moments
 
 

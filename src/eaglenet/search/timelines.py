@@ -277,10 +277,10 @@ def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None
 
 
 def format_timeline(cuts: Sequence[Cut], title: str, kind: str) -> str:
-    """Return a timeline of cuts as text; ``kind`` is one of :data:`FORMATS`, or ``xml``."""
-    kind = "xmeml" if kind == "xml" else kind
+    """Return a timeline of cuts as text; ``kind`` is one of :data:`FORMATS`."""
     if kind not in FORMATS:
-        raise UsageError(f"unknown format {kind!r}; use one of: {', '.join(FORMATS)}")
+        names = ", ".join(f".{name}" for name in FORMATS)
+        raise UsageError(f"unknown format {kind!r}; use a name that ends in one of: {names}")
     if not cuts:
         raise UsageError("no results to save; search for something that is in the store")
     rates = Counter(cut.media.rate for cut in cuts)
@@ -547,7 +547,7 @@ def _srt(timeline: _Timeline) -> str:
 FORMATS: Mapping[str, Callable[[_Timeline], str]] = {
     "edl": _edl,
     "fcpxml": _fcpxml,
-    "xmeml": _xmeml,
+    "xml": _xmeml,
     "otio": _otio,
     "csv": _csv,
     "m3u8": _m3u8,

@@ -274,16 +274,22 @@ async def _search(
     if not any(result.hits):
         query = valid_queries[0] if len(valid_queries) == 1 else None
         note = await run_in_threadpool(state.engine.why_empty, options, query)
-    results = [
-        HitsBody(
-            query=text,
-            hits=[hit_body(state, hit) for hit in (next(lists) if query is not None else ())],
-            note=note,
-            notice=query.dates.notice if query is not None and query.dates else "",
-            language_hint="" if query is None else state.engine.language_hint(query, options),
+    results = []
+    for text, query in zip(texts, queries, strict=True):
+        if query is None:
+            results.append(HitsBody(query=text, hits=[], note=note))
+            continue
+        hits = next(lists)
+        few_clips = await run_in_threadpool(state.engine.few_clips_notice, query, hits, options)
+        results.append(
+            HitsBody(
+                query=text,
+                hits=[hit_body(state, hit) for hit in hits],
+                note="; ".join(filter(None, (note, few_clips))),
+                notice=query.dates.notice if query.dates else "",
+                language_hint=state.engine.language_hint(query, options),
+            )
         )
-        for text, query in zip(texts, queries, strict=True)
-    ]
     return results, result.shortlist
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -271,9 +271,13 @@ class Agents:
             note = note or "no moment found"
         elif fits_nothing([hit.confidence for hit in hits]):
             note = "no moment is likely to show this; these are the nearest"
+        engine = self.state.engine
         dates = typed_query.dates.notice if typed_query.dates else ""
-        hint = self.state.engine.language_hint(typed_query, options)
-        notes = filter(None, (note, dates, hint))
+        hint = engine.language_hint(typed_query, options)
+        few_clips = await anyio.to_thread.run_sync(
+            engine.few_clips_notice, typed_query, hits, options
+        )
+        notes = filter(None, (note, dates, hint, few_clips, *self._gaps(hits)))
         return MomentsBody(
             moments=[self._moment(hit) for hit in hits], note=visible_text("; ".join(notes))
         )
@@ -285,7 +289,8 @@ class Agents:
         await self._find(clip_id)
         find = partial(self.state.engine.search, Query(clip_id=clip_id), k)
         hits = await self.state.batcher.call(find)
-        return MomentsBody(moments=[self._moment(hit) for hit in hits])
+        note = visible_text("; ".join(self._gaps(hits)))
+        return MomentsBody(moments=[self._moment(hit) for hit in hits], note=note)
 
     async def look(
         self,
@@ -446,6 +451,16 @@ class Agents:
 
     async def _find(self, clip_id: str) -> tuple[Clip, FileTable]:
         return await anyio.to_thread.run_sync(find_clip, self.state.engine, clip_id)
+
+    def _gaps(self, hits: Sequence[Hit]) -> Iterator[str]:
+        """Name what the hits leave out: near copies, frames between keyframes, shards."""
+        copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
+        if copies:
+            yield f"near copies not shown: {len(copies)}"
+        if any("from_keyframes" in hit.metadata for hit in hits):
+            yield "some moments are from files indexed from keyframes only so far"
+        if self.state.engine.missing_shards:
+            yield f"without {', '.join(self.state.engine.missing_shards)}, which cannot be reached"
 
     def _moment(self, hit: Hit) -> MomentBody:
         steps = [

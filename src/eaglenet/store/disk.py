@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote
 from eaglenet.core.files import LockHeldError, hold_lock
 from eaglenet.core.platform import sync
 
@@ -86,7 +86,9 @@ def _sqlite_error(location: object, error: sqlite3.DatabaseError) -> StoreError:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damage(f"store.db ({text})", location)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreError(f"{location} is locked by another program; try again when it is done")
+        return StoreLockedError(
+            f"{location} is locked by another program; try again when it is done"
+        )
     if code in IO_ERRORS:
         if _free_bytes(location) < FULL_BYTES:  # SQLite does not say why it could not write.
             return _disk_error(location, errno.ENOSPC, text)
@@ -184,7 +186,7 @@ def writer_lock(folder: Path) -> Iterator[None]:
                         create_file(folder / LOCK)
                 locks.enter_context(hold_lock(folder / LOCK, with_folder=True))
         except LockHeldError as holder:
-            raise StoreError(
+            raise StoreLockedError(
                 f"{folder} is being written to by {holder}; wait for it to finish. Searching works "
                 "meanwhile"
             ) from None

@@ -214,7 +214,8 @@ const search = async ({ isNew = true } = {}) => {
     const missing = body.missing?.length ? `; without ${body.missing.join(", ")}, which cannot be reached` : "";
     const isDoubtful = body.hits.every((hit) => isMeasured(hit) && hit.confidence < MIN_LIKELY);
     const doubt = isDoubtful ? "; no moment is likely to show this" : "";
-    const note = body.note ? `; ${body.note}` : "";
+    const copies = new Set(body.hits.flatMap((hit) => hit.copies)).size;
+    const note = (copies ? `; near copies not shown: ${copies}` : "") + (body.note ? `; ${body.note}` : "");
     say((body.hits.length ? `${count} ${what}${doubt}${note}` : emptyMessage(body.note)) + missing, false, body.notice, body.language_hint);
     more.hidden = body.hits.length < limit || limit >= MAX_RESULTS;
   } catch (error) {
