@@ -1,4 +1,4 @@
-"""`eaglenet doctor`: protections of this machine from hostile files."""
+"""``eaglenet doctor``: check the protection of this machine against malicious files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from eaglenet.version import __version__
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check the decoder and how it is confined on this machine.
+    """Check the video decoder and its confinement on this machine.
 
-    The exit code is 1 if something is missing.
+    Exit code 1: a protection is missing.
     """
     from eaglenet.core.confinement import landlock_version
 
@@ -50,13 +50,13 @@ def _ffmpeg(problems: list[str]) -> str:
     if version < FFMPEG_FLOOR:
         floor = ".".join(map(str, FFMPEG_FLOOR))
         problems.append(
-            f"FFmpeg {name} has known holes ({floor} or newer is needed): pip install -U av"
+            f"FFmpeg {name} has known vulnerabilities; install {floor} or newer: pip install -U av"
         )
     return name
 
 
 def _missing_confinement() -> tuple[str, ...]:
-    """Start a decoder process and return what it could not apply."""
+    """Start a decoder process and return the protections that it could not apply."""
     from eaglenet.video.decoding import decode_query
     from eaglenet.video.worker import start_worker
 

@@ -112,4 +112,4 @@ def test_an_unknown_dataset_and_options_that_do_not_go_together(
         unpack_hub_dataset("mteb/Nothing")
     command = ["evaluate", "small", "--from-hub", "mteb/Colours", "--data", "msrvtt"]
     result = CliRunner().invoke(app, command)
-    assert "--from-hub brings its own videos" in str(result.exception)
+    assert "--from-hub includes its videos" in str(result.exception)

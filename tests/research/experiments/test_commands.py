@@ -420,7 +420,7 @@ def test_ablate_takes_released_settings(
             "no method to compare on didemo: .*published no settings",
         ),
         (["evaluate", "x", "--features", "f", "--split", "test"], "leave out --split"),
-        (["evaluate", "x", "--root", "f"], "--root belongs to --data"),
+        (["evaluate", "x", "--root", "f"], "--root needs --data"),
         (["evaluate", "nowhere"], "no such run folder.*--data"),
         (["recipes", "moon"], "unknown method 'moon'"),
         (["train", "x.json", "--data", "demo", "--output", "x"], "change it with --set"),
