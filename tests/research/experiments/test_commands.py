@@ -444,7 +444,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(
         main()
     assert left.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "a folder is expected there" in line
+    assert "expected a folder" in line
 
 
 def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(

@@ -35,7 +35,7 @@ from eaglenet.research.experiments.stored_data import (
     write_features,
 )
 from eaglenet.research.training.distributed import World, join
-from eaglenet.research.training.epochs import evaluate_source, fetched, index_chunks
+from eaglenet.research.training.epochs import evaluate_source, fetch_batches, index_chunks
 
 
 def evaluate_run(
@@ -217,7 +217,7 @@ def export_features(
                     "all of them first with `eaglenet data cache`"
                 )
             chunks, title = index_chunks(source.num_videos, 32), f"encoding videos with {model}"
-            batches = fetched(expert_source.videos, chunks, title, progress)
+            batches = fetch_batches(expert_source.videos, chunks, title, progress)
             videos = encode_batches(method.encode_video, batches, world.device)
             return Expert(videos.frames, videos.mask)
 

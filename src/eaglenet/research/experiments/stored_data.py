@@ -50,7 +50,7 @@ from eaglenet.research.data.sources import (
     load_records,
     open_videos,
 )
-from eaglenet.research.training.epochs import fetched, index_chunks
+from eaglenet.research.training.epochs import fetch_batches, index_chunks
 
 WORDS = "words"
 """Name of the first model's token features in a folder of experts; its frames: ``FRAMES``."""
@@ -78,12 +78,12 @@ def write_features(
     video_chunks = index_chunks(source.num_videos, 32)
     texts = encode_batches(
         method.encode_text,
-        fetched(source.texts, text_chunks, "encoding texts", progress),
+        fetch_batches(source.texts, text_chunks, "encoding texts", progress),
         method.device,
     )
     videos = encode_batches(
         method.encode_video,
-        fetched(source.videos, video_chunks, "encoding videos", progress),
+        fetch_batches(source.videos, video_chunks, "encoding videos", progress),
         method.device,
     )
     other_experts = dict(experts or {})

@@ -1,9 +1,4 @@
-"""Comparison of methods, as ``eaglenet compare`` does, for Python::
-
-from eaglenet.research.recipes.comparison import compare
-
-compare(["clip4clip", "xpool"], "frames", "OUT", root="FOLDER", seeds=3, jobs=12)
-"""
+"""Comparison of methods: ``eaglenet compare`` for Python."""
 
 from __future__ import annotations
 
