@@ -293,7 +293,7 @@ def _examples(
             notes.append(f"No examples of {group.label}: {error}")
             continue
         first = first or source
-        if list(first.sentences) != list(source.sentences):
+        if list(first.captions) != list(source.captions):
             notes.append(f"No examples of {group.label}: it was trained on other data")
             continue
         texts = (source.texts(chunk) for chunk in index_chunks(source.num_texts, 256))

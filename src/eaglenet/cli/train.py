@@ -75,7 +75,7 @@ def train(
             raise UsageError(
                 f"{name} trains towers and takes only --set (docs/how-to/make_small.md)"
             )
-        model = train_pairs(TOWER_RECIPES[name].changed(settings or []), output, device=device)
+        model = train_pairs(TOWER_RECIPES[name].override(settings or []), output, device=device)
         print(
             f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
             f"--model {shell_quote(model)}"

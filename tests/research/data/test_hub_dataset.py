@@ -98,7 +98,7 @@ def test_a_video_outside_the_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     table = pa.table({"video": rows, "caption": pa.array(["a secret"])})
     parquet.write_table(table, tmp_path / "data" / "test-0.parquet")
-    with pytest.raises(DatasetError, match="row 0: the video is not inside the table"):
+    with pytest.raises(DatasetError, match="row 0: the video is not in the table"):
         unpack_hub_dataset(str(tmp_path))
 
 

@@ -251,5 +251,5 @@ def make_examples(
                 Retrieved(source.video_ids[video], frames[rank], video == right_video)
                 for rank, video in enumerate(rankings[query].tolist())
             ]
-        examples.append(QualitativeExample(source.sentences[query], videos))
+        examples.append(QualitativeExample(source.captions[query], videos))
     return examples

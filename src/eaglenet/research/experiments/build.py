@@ -39,7 +39,7 @@ from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.files import is_packaged
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
-from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
+from eaglenet.research.data.sources import DataChoice, OpenContext, Source, SplitSummary
 from eaglenet.research.environment import peak_memory, reset_peak_memory
 from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.research.experiments.stored_data import open_video_features
@@ -285,8 +285,8 @@ def load_source(
     """Open one split; frames that are missing in ``cache`` are decoded into it."""
     spec = SOURCES[data.dataset]
     if method.tokenizer is None and not (spec.is_features or spec.gives_features):
-        return open_video_features(data, split, Opening(method, cache, device, progress))
-    return spec.open(data, split, Opening(method, cache, device, progress))
+        return open_video_features(data, split, OpenContext(method, cache, device, progress))
+    return spec.open(data, split, OpenContext(method, cache, device, progress))
 
 
 def default_split(data: DataChoice) -> str:
@@ -294,17 +294,17 @@ def default_split(data: DataChoice) -> str:
     return SOURCES[data.dataset].default_split(data)
 
 
-def inspect_split(data: DataChoice, split: str, method: Method | None) -> Findings:
+def inspect_split(data: DataChoice, split: str, method: Method | None) -> SplitSummary:
     """Count the texts and videos of a split without decoding videos.
 
     ``method`` is required for data that only a model can open, such as stored features.
     """
-    look = SOURCES[data.dataset].look
-    if look is not None:
-        return look(data, split)
+    inspect = SOURCES[data.dataset].inspect
+    if inspect is not None:
+        return inspect(data, split)
     assert method is not None
     source = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
-    return Findings(source.describe(), source.video_of_text)
+    return SplitSummary(source.describe(), source.video_of_text)
 
 
 class SeveralProblemsError(EagleNetError):
@@ -341,29 +341,29 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
         SeveralProblemsError: there are several problems; a single problem raises its own error.
     """
     problems: list[EagleNetError] = []
-    findings = _inspect_files(experiment, problems)
+    summaries = _inspect_files(experiment, problems)
     method = None
     with _collect_errors(problems):
         method = build_method(experiment)
         check_fit(method, experiment.data)
     if method is not None and not problems:
         for split in splits_of(experiment):
-            if split not in findings:
+            if split not in summaries:
                 with _collect_errors(problems):
-                    findings[split] = inspect_split(experiment.data, split, method)
-    if "train" in findings:
+                    summaries[split] = inspect_split(experiment.data, split, method)
+    if "train" in summaries:
         with _collect_errors(problems):
             # Raises if the data does not fill a batch.
-            pair_samplers(experiment.training, findings["train"].video_of_text, world)
+            pair_samplers(experiment.training, summaries["train"].video_of_text, world)
     if len(problems) > 1:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise SeveralProblemsError(f"cannot start: {len(problems)} problems\n{lines}")
     if problems or method is None:
         raise problems[0]
-    descriptions = {split: dict(entry.description) for split, entry in findings.items()}
+    descriptions = {split: dict(entry.description) for split, entry in summaries.items()}
     parameters = count_parameters(method)
     training = experiment.training
-    coarse, main = pair_samplers(training, findings["train"].video_of_text, world)
+    coarse, main = pair_samplers(training, summaries["train"].video_of_text, world)
     num_steps = training.coarse_epochs * len(coarse) + training.epochs * len(main)
     estimate: Estimate | str = "no estimate: features are computed when training starts"
     make_batch = _batch_maker(experiment, method, world.device)
@@ -410,16 +410,18 @@ def count_parameters(method: Method) -> dict[str, int]:
     return {"encoder": encoder, "head": total - encoder, "trained": num_trained}
 
 
-def _inspect_files(experiment: Experiment, problems: list[EagleNetError]) -> dict[str, Findings]:
+def _inspect_files(
+    experiment: Experiment, problems: list[EagleNetError]
+) -> dict[str, SplitSummary]:
     """Inspect the splits, if the data can be opened without a model."""
-    findings: dict[str, Findings] = {}
+    summaries: dict[str, SplitSummary] = {}
     with _collect_errors(problems):
         check_data(experiment.data)
-        look = SOURCES[experiment.data.dataset].look
-        for split in splits_of(experiment) if look is not None else ():
+        inspect = SOURCES[experiment.data.dataset].inspect
+        for split in splits_of(experiment) if inspect is not None else ():
             with _collect_errors(problems):
-                findings[split] = inspect_split(experiment.data, split, None)
-    return findings
+                summaries[split] = inspect_split(experiment.data, split, None)
+    return summaries
 
 
 @contextmanager

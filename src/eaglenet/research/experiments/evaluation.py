@@ -168,8 +168,8 @@ def dataset_source(
     max_words = min(method.encoder.context_length or max_words, max_words)
     data = DataChoice(dataset, str(root), options or {}, method.frame_spec, max_words=max_words)
     check_data(data)
-    if spec.whole is not None:
-        return spec.whole(data.folder(), method)
+    if spec.open_all is not None:
+        return spec.open_all(data.folder(), method)
     split = split or spec.default_split(data)
     base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     key = f"{Path(data.root).resolve()} {data.frames}".encode()

@@ -152,10 +152,10 @@ def prepare(
     check_data(experiment.data)
     method = build_method(experiment)
     check_fit(method, experiment.data)
-    if SOURCES[experiment.data.dataset].look is not None:
+    if SOURCES[experiment.data.dataset].inspect is not None:
         # Raises if the data does not fill a batch, before it is decoded.
-        findings = inspect_split(experiment.data, "train", None)
-        pair_samplers(experiment.training, findings.video_of_text, world)
+        summary = inspect_split(experiment.data, "train", None)
+        pair_samplers(experiment.training, summary.video_of_text, world)
     names = splits_of(experiment)
     data = experiment.data
     num_frames = data.jitter * data.frames.num_frames

@@ -36,14 +36,14 @@ from eaglenet.research.data.features import (
 from eaglenet.research.data.frame_folder import (
     FRAMES,
     OPTIONS,
-    look_at_frames,
+    inspect_frames,
     open_clips,
 )
 from eaglenet.research.data.records import check_split_name, hold_out_ids
 from eaglenet.research.data.role_graphs import over_tokens, role_graphs
 from eaglenet.research.data.sources import (
     DataChoice,
-    Opening,
+    OpenContext,
     Source,
     SourceSpec,
     add_source,
@@ -98,7 +98,7 @@ def write_features(
             videos,
             video_of_text=source.video_of_text,
             video_ids=source.video_ids,
-            captions=source.sentences,
+            captions=source.captions,
             frame_spec=method.frame_spec,
             model=model,
             dataset=dataset,
@@ -145,7 +145,7 @@ def _token_ids(source: Source) -> list[list[int]] | None:
 
 def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
     """Make graphs of the verbs and nouns of the captions, over their tokens."""
-    captions = [caption.split() for caption in source.sentences]
+    captions = [caption.split() for caption in source.captions]
     vocabulary = sorted({word for caption in captions for word in caption})
     counts = method.tokenize([*vocabulary, ""]).mask.sum(dim=1)
     num_special = int(counts[-1])  # A start and an end token, or only an end token.
@@ -184,7 +184,7 @@ def _encode_words(
 FEATURES = "features"
 
 
-def open_features(data: DataChoice, split: str, opening: Opening) -> Source:
+def open_features(data: DataChoice, split: str, context: OpenContext) -> Source:
     """Open the training or validation videos of a folder, or the folder of the test videos."""
     check_split_name(FEATURES, split, ("train", "val", "test"))
     data.refuse_options({"test_root"})
@@ -195,11 +195,11 @@ def open_features(data: DataChoice, split: str, opening: Opening) -> Source:
                 "a features folder has no test split; name the folder of the test videos with "
                 "--set data.options.test_root=FOLDER, or `eaglenet evaluate RUN --features FOLDER`"
             )
-        features = read_features(data.folder(str(root)), opening.reader)
+        features = read_features(data.folder(str(root)), context.reader)
     else:
-        train, validation = read_features(data.folder(), opening.reader).hold_out(data.val_videos)
+        train, validation = read_features(data.folder(), context.reader).hold_out(data.val_videos)
         features = train if split == "train" else validation
-    return feature_source(features.to(opening.device))
+    return feature_source(features.to(context.device))
 
 
 def feature_source(split: FeatureSplit) -> Source:
@@ -208,7 +208,7 @@ def feature_source(split: FeatureSplit) -> Source:
         texts=split.text_batch,
         videos=split.video_batch,
         video_of_text=split.video_of_text,
-        sentences=split.captions,
+        captions=split.captions,
         video_ids=split.video_ids,
         protocol=split.protocol,
     )
@@ -315,7 +315,7 @@ add_source(
         FEATURES,
         "Stored features of any dataset",
         open=open_features,
-        whole=lambda folder, reader: feature_source(read_features(folder, reader)),
+        open_all=lambda folder, reader: feature_source(read_features(folder, reader)),
         default_split=lambda data: "test" if "test_root" in data.options else "val",
         is_features=True,
     )
@@ -325,26 +325,26 @@ add_source(
 TOWERS = "small"
 
 
-def open_frames(data: DataChoice, split: str, opening: Opening) -> Source:
+def open_frames(data: DataChoice, split: str, context: OpenContext) -> Source:
     """Open frames for towers, or features of frozen towers for a head."""
-    if not ENCODERS[opening.reader.encoder.family].reads_features:
-        return open_clips(data, split, opening)
+    if not ENCODERS[context.reader.encoder.family].reads_features:
+        return open_clips(data, split, context)
     data.refuse_options(OPTIONS)
     towers = str(data.options.get("towers") or TOWERS)
     root = data.options.get("test_root") if split == "test" else None
     root_folder = data.folder(str(root) if root else None).resolve()
     kind = data.options.get("captions", "")
     key = f"{root_folder} {weights_of(towers)} {kind} {data.frames.num_frames}"
-    return _cached_features(data, split, opening, root_folder.name, key, open_clips)
+    return _cached_features(data, split, context, root_folder.name, key, open_clips)
 
 
 def _cached_features(
     data: DataChoice,
     split: str,
-    opening: Opening,
+    context: OpenContext,
     name: str,
     key: str,
-    open_pixels: Callable[[DataChoice, str, Opening], Source],
+    open_pixels: Callable[[DataChoice, str, OpenContext], Source],
     *,
     is_shared: bool = False,
 ) -> Source:
@@ -353,7 +353,7 @@ def _cached_features(
     With ``is_shared``, ``key`` includes everything the features depend on, so features in the cache
     of a neighbouring run are used too.
     """
-    base = Path(data.cache).expanduser() if data.cache else opening.cache.absolute()
+    base = Path(data.cache).expanduser() if data.cache else context.cache.absolute()
     subfolder = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
     folder = base / subfolder
     if is_shared and not folder.exists():
@@ -362,13 +362,13 @@ def _cached_features(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder.parent / f".{split}.lock", wait=True):
         if not folder.exists():
-            make_features(data, split, opening, folder, open_pixels)
-    return feature_source(read_features(folder, opening.reader).to(opening.device))
+            make_features(data, split, context, folder, open_pixels)
+    return feature_source(read_features(folder, context.reader).to(context.device))
 
 
-def open_video_features(data: DataChoice, split: str, opening: Opening) -> Source:
+def open_video_features(data: DataChoice, split: str, context: OpenContext) -> Source:
     """Open the features of videos by the frozen towers of ``small``, encoding them once."""
-    config = opening.reader.encoder.config
+    config = context.reader.encoder.config
     if not getattr(config, "identity", True):
         raise ConfigError(
             f"data.dataset={data.dataset} has texts and videos, but the encoder reads stored "
@@ -377,7 +377,7 @@ def open_video_features(data: DataChoice, split: str, opening: Opening) -> Sourc
     records = load_records(data, split).present()
     videos = [(asdict(video), _version(video.path)) for video in records.videos]
     key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
-    return _cached_features(data, split, opening, data.dataset, key, open_videos, is_shared=True)
+    return _cached_features(data, split, context, data.dataset, key, open_videos, is_shared=True)
 
 
 def _version(path: Path | None) -> tuple[int, int]:
@@ -397,13 +397,13 @@ def save_with_towers(run: Path) -> None:
 def make_features(
     data: DataChoice,
     split: str,
-    opening: Opening,
+    context: OpenContext,
     folder: Path,
-    open_pixels: Callable[[DataChoice, str, Opening], Source],
+    open_pixels: Callable[[DataChoice, str, OpenContext], Source],
 ) -> None:
     """Encode a split with the towers named by ``data.options.towers``."""
     name = str(data.options.get("towers") or TOWERS)
-    towers = load(name, device=opening.device)
+    towers = load(name, device=context.device)
     size, resize = towers.frame_spec.size, towers.frame_spec.resize
     spec = replace(data.frames, size=size, resize=resize)
     towers.frame_spec = spec
@@ -411,7 +411,7 @@ def make_features(
     source = open_pixels(
         replace(data, frames=spec, max_words=max_words),
         split,
-        Opening(towers, opening.cache, opening.device, opening.progress),
+        OpenContext(towers, context.cache, context.device, context.progress),
     )
     write_features(
         towers,
@@ -421,7 +421,7 @@ def make_features(
         dataset=data.dataset,
         split=split,
         words=True,
-        progress=opening.progress,
+        progress=context.progress,
     )
 
 
@@ -440,7 +440,7 @@ add_source(
         FRAMES,
         "Folders of frames with captions (`eaglenet data frames`)",
         open=open_frames,
-        look=look_at_frames,
+        inspect=inspect_frames,
         default_split=lambda data: "val",  # The test split is scored only on request.
         keeps_frames=True,
         gives_features=True,

@@ -84,9 +84,9 @@ def test_sentences_of_one_meaning_share_the_target() -> None:
     pictures, sentences = torch.randn(3, 5), torch.randn(3, 5)
     meanings = torch.ones(3, 1)
     log_scale = torch.tensor(1.0)
-    soft = pair_loss(pictures, sentences, log_scale, meanings=meanings, share=0.999999)
+    soft = pair_loss(pictures, sentences, log_scale, meanings=meanings, soft_weight=0.999999)
     shuffled = pair_loss(
-        pictures, sentences[[1, 2, 0]], log_scale, meanings=meanings, share=0.999999
+        pictures, sentences[[1, 2, 0]], log_scale, meanings=meanings, soft_weight=0.999999
     )
     assert soft.item() == pytest.approx(shuffled.item(), rel=1e-4)
 
