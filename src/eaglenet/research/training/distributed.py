@@ -350,7 +350,7 @@ def _choose_device(device: str, local_rank: int) -> torch.device:
     index = local_rank if target.index is None else target.index
     if index >= torch.cuda.device_count():
         raise UsageError(
-            f"device {device}: there is no GPU {index}, only {torch.cuda.device_count()} in all; "
+            f"device {device}: GPU {index} was requested, there are {torch.cuda.device_count()}; "
             "use auto or cpu, or start fewer processes"
         )
     torch.cuda.set_device(index)
