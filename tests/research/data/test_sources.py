@@ -73,7 +73,7 @@ def test_the_special_ones_are_rows_like_the_others(name: str) -> None:
 
 
 def test_a_source_without_its_folder_says_which_option_names_it() -> None:
-    with pytest.raises(DatasetError, match=r"--data msrvtt needs the folder.*--root"):
+    with pytest.raises(DatasetError, match=r"--data msrvtt needs a folder.*--root"):
         check_data(DataChoice("msrvtt"))
     check_data(DataChoice("demo"))
 

@@ -174,7 +174,7 @@ def test_every_rank_is_told_that_another_process_trains_in_the_folder(
     features: Path, tmp_path: Path
 ) -> None:
     def rank() -> None:
-        with pytest.raises(UsageError, match="is being trained by another process"):
+        with pytest.raises(UsageError, match="is being trained by another eaglenet"):
             train(tiny_experiment(features), tmp_path, device="cpu")
 
     with hold_lock(tmp_path / ".lock"):

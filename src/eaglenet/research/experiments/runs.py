@@ -235,7 +235,7 @@ def run_lock(folder: Path, world: World) -> Iterator[None]:
                 holder = str(error)
         if sum_over_ranks(torch.tensor(int(holder is not None)), world):
             raise UsageError(
-                f"{folder} is being trained by {holder or 'another process'}; wait until it has "
+                f"{folder} is being trained by {holder or 'another eaglenet'}; wait until it has "
                 "finished, or choose another --output"
             )
         yield

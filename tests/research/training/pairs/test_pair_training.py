@@ -175,7 +175,7 @@ def test_a_run_learns_colours_and_keeps_the_best_weights(folder: Path, tmp_path:
 
 def test_a_folder_that_lost_a_shard_is_refused(folder: Path) -> None:
     next(folder.glob("frames-*.tar")).unlink()
-    with pytest.raises(DatasetError, match="shards hold 0"):
+    with pytest.raises(DatasetError, match="shards have 0"):
         make_bank(folder)
 
 
