@@ -20,10 +20,7 @@ def convert(
     checkpoint: Path = argument("Checkpoint of the authors (a state_dict)."),
     out: Path = argument("Folder to write the model to."),
     source: str = option(
-        "eaglenet",
-        "Read the checkpoint of this method's official code.",
-        name="--from",
-        metavar="METHOD",
+        "eaglenet", "Method whose official code wrote it.", name="--from", metavar="METHOD"
     ),
     dataset: str | None = option(
         None,

@@ -36,11 +36,7 @@ VideoFolders = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help=f"Change an option of the dataset, e.g. {EXAMPLE}; repeatable.",
-    ),
+    typer.Option("--set", help=f"Change a dataset option, e.g. {EXAMPLE}; repeatable."),
 ]
 Workers = Annotated[int, typer.Option("--workers", help="Process this many files in parallel.")]
 
@@ -126,8 +122,8 @@ def cache(
 
     if encoding not in get_args(Encoding):
         raise UsageError(f"--encoding {encoding!r}; choose one of {', '.join(get_args(Encoding))}")
+    choices: Any = {"sampling": sampling, "resize": resize, "short": short}
     kind: Any = encoding
-    choices: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
     spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **choices)
     check_choices(spec)
     options = read_assignments(settings, EXAMPLE)
@@ -232,10 +228,7 @@ def features(
     videos: VideoFolders = None,
     settings: Settings = None,
     experts: list[str] | None = option(
-        None,
-        "Also store the features of another model; repeatable.",
-        name="--expert",
-        metavar="NAME=MODEL",
+        None, "Also store the features of NAME=MODEL; repeatable.", name="--expert"
     ),
     words: bool = option(False, "Also store the text tower's feature of every token."),
     device: Device = "auto",
@@ -369,22 +362,14 @@ def check_features(root: Path, as_json: bool) -> None:
 @data.command()
 def frames(
     images: Path = option(..., "Read the images in this folder and its subfolders."),
-    captions: list[str] = option(
-        ...,
-        "Read captions of a kind (people, machine or labels) in a file; repeatable.",
-        metavar="KIND=FILE",
-    ),
+    captions: list[str] = option(..., "Read KIND=FILE (people, machine, labels); repeatable."),
     source: str = option(..., "Name the source of the images, e.g. coco."),
     output: Path = option(..., "Write into this folder.", name="--output/-o"),
     size: int = option(192, "Scale frames to this side in pixels."),
-    item: str = option(
-        "", "Group images into items by the group of this regular expression in their path."
-    ),
+    item: str = option("", "Group images by the group of this pattern in their path."),
     halves: bool = option(False, "Split every image into two frames side by side."),
     only: Path | None = option(None, "Use only the ids in this file."),
-    without: list[Path] | None = option(
-        None, "Leave out the ids in this file, e.g. a test split; repeatable."
-    ),
+    without: list[Path] | None = option(None, "Leave out the ids in this file; repeatable."),
     validation: float = option(0.0, "Hold out this fraction or number of items for validation."),
     test: bool = option(False, "Write all items as a test split."),
 ) -> None:

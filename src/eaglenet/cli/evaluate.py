@@ -23,9 +23,7 @@ def evaluate(
     run: str = argument(
         "Run folder; with --data, a model folder or name; with --moments, a store."
     ),
-    split: str | None = option(
-        None, "Score this split: test, val or train; default: test, or val for frames."
-    ),
+    split: str | None = option(None, "Score test, val or train; default: test, or val for frames."),
     features: Path | None = option(None, "Score all videos of this features folder instead."),
     data: str | None = option(None, "Score any model on this data (demo, msrvtt, ...)."),
     root: str = option("", "With --data: read the dataset in this folder or file."),
@@ -46,7 +44,7 @@ def evaluate(
     device: Device = "auto",
     backend: str = option("auto", "Score with this back end."),
     precision: str = option(
-        "auto", "Compute in auto (the model's precision), fp32, bf16, or fp16 (towers only)."
+        "auto", "Compute in auto (the model's), fp32, bf16, or fp16 (towers only)."
     ),
     frames: list[str] | None = option(
         None,
@@ -67,9 +65,7 @@ def evaluate(
     ),
     hubness: bool = option(False, "Also rank with hubness offsets (from 256 typical texts)."),
     hubness_bank: str | None = option(
-        None,
-        "Also rank with hubness offsets from the texts in this file, one per line.",
-        metavar="FILE",
+        None, "Also rank with hubness offsets from these texts (one per line).", metavar="FILE"
     ),
     moments: Path | None = option(
         None,
@@ -88,9 +84,7 @@ def evaluate(
     """
     if moments is not None:
         if split or data or from_hub or root or features or frames or settings or videos or scores:
-            raise UsageError(
-                "--moments scores a store; leave out options of data, splits and frames"
-            )
+            raise UsageError("--moments scores a store; leave out options of data and splits")
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
     from eaglenet.indexing.hubness import read_text_file
@@ -157,16 +151,13 @@ def evaluate(
         else:
             result = evaluate_model(run, data, root, split=split, data_options=options, **shared)
     record = result.to_dict()
-    if output is None and data is None and features is None and not frames:
-        output = _report_file(Path(run).expanduser(), result.split)
+    folder = Path(run).expanduser()
+    is_whole_run = data is None and features is None and not frames
+    if output is None and is_whole_run and os.access(folder, os.W_OK):
+        output = folder / f"evaluation-{result.split}.json"  # For `eaglenet report`.
     if output is not None:
         write_json(output, record)
     print(json.dumps(record, indent=2) if as_json else str(result))
-
-
-def _report_file(run: Path, split: str) -> Path | None:
-    """Return the file that `eaglenet report` reads; None if the run folder is read-only."""
-    return run / f"evaluation-{split}.json" if os.access(run, os.W_OK) else None
 
 
 def _evaluate_moments(

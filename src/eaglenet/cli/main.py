@@ -28,12 +28,11 @@ from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
 from eaglenet.core.registry import import_plugin
 
-_NUMBERS = ("int", "float", "int range", "float range", "list[int]", "list[float]")
-_PATHS = ("path", "file", "directory", "list[Path]", "list[path]")
 VALUE_NAMES = {
-    **dict.fromkeys(_NUMBERS, "NUMBER"),
+    **dict.fromkeys(("int", "float", "int range", "float range"), "NUMBER"),
+    **dict.fromkeys(("list[int]", "list[float]"), "NUMBER"),
     **dict.fromkeys(("str", "list[str]"), "TEXT"),
-    **dict.fromkeys(_PATHS, "PATH"),
+    **dict.fromkeys(("path", "file", "directory", "list[Path]", "list[path]"), "PATH"),
 }
 """Name of a value in the help, by its type in Typer."""
 COMMANDS = {

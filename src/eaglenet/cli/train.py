@@ -52,9 +52,7 @@ def train(
     settings: Settings = None,
     device: Device = "auto",
     log: str = option(
-        "",
-        "Also log to tensorboard, wandb or trackio; separate several by commas.",
-        metavar="NAMES",
+        "", "Also log to tensorboard, wandb or trackio (comma-separated).", metavar="NAMES"
     ),
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -72,9 +70,7 @@ def train(
     boards = parse_boards(log)
     if name in TOWER_RECIPES:
         if data or tower or protocol or variants or root:
-            raise UsageError(
-                f"{name} trains towers and takes only --set (docs/how-to/make_small.md)"
-            )
+            raise UsageError(f"{name} trains towers; use only --set (docs/how-to/make_small.md)")
         model = train_pairs(TOWER_RECIPES[name].override(settings or []), output, device=device)
         print(
             f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
@@ -280,9 +276,8 @@ def _short(towers: Iterable[str]) -> str:
 
     names = list(towers)
     special_names = [name for name in names if name not in TOWERS]
-    if special_names == names:
-        return ", ".join(names)
-    return ", ".join([names[0], "any pretrained", *special_names])
+    is_special = special_names == names
+    return ", ".join(names if is_special else [names[0], "any pretrained", *special_names])
 
 
 def _wrapped(names: Iterable[str], width: int = 96) -> list[str]:
@@ -323,10 +318,7 @@ def difference_lines(experiment: Experiment) -> list[str]:
 def find_experiment(
     name: str, data: str, tower: str, protocol: str, variants: list[str] | None
 ) -> tuple[Recipe | None, Experiment]:
-    """Return the recipe of a method or a row of the paper, and its experiment.
-
-    The name may also be that of a JSON file with a whole experiment, which has no recipe.
-    """
+    """Return a recipe and its experiment; an experiment in a JSON file has no recipe."""
     from eaglenet.research.experiments.experiment import Experiment
     from eaglenet.research.recipes import Recipe, paper_recipes
     from eaglenet.research.recipes.recipe import ROW_NAME

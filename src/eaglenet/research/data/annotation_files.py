@@ -85,13 +85,11 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = header
-        missing_columns = [name for name in columns if name not in header]
-        if missing_columns:
+        column = next((name for name in columns if name not in header), None)
+        if column is not None:
             # Names in a broken file may be long or have line breaks.
             names = ", ".join(" ".join(name.split())[:60] for name in header[:20])
-            raise DatasetError(
-                f"{path}: column {missing_columns[0]!r} is missing; the header has {names}"
-            )
+            raise DatasetError(f"{path}: column {column!r} is missing; the header has {names}")
         for row in reader:
             if None in row or any(value is None for value in row.values()):
                 raise DatasetError(

@@ -56,10 +56,7 @@ Contents = tuple[str, Sequence[VideoRecord], Sequence[VideoProblem]]
 
 @dataclass(frozen=True)
 class DatasetFiles:
-    """Annotation and video files of a dataset below ``root``.
-
-    folders: names of subfolders that releases use.
-    """
+    """Annotation and video files of a dataset; releases put them into ``folders``."""
 
     root: Path
     folders: Sequence[str]

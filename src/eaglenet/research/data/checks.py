@@ -17,10 +17,7 @@ from eaglenet.research.data.records import DATASETS, Split, VideoProblem, VideoR
 
 @dataclass(frozen=True)
 class SplitReport:
-    """Check of a split: videos that exist, are missing, or cannot be decoded.
-
-    ambiguous: ids that several files match.
-    """
+    """Check of a split; ``ambiguous`` are ids that several files match."""
 
     name: str
     protocol: str
@@ -45,9 +42,8 @@ class SplitReport:
 class CheckReport:
     """Check of a dataset.
 
-    overlaps: ids in two splits, by names such as 'train and test'.
-    broken: reasons why annotations cannot be read, by split.
-    exit_code: 0 for no problems, 3 for missing or undecodable videos, 1 for other problems.
+    overlaps: ids in two splits, by names such as 'train and test'. broken: reasons why annotations
+    cannot be read, by split. exit_code: 3 for missing or undecodable videos, 1 for other problems.
     """
 
     dataset: str

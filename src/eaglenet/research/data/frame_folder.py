@@ -268,11 +268,8 @@ def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, li
             "folder of the test split with --set data.options.test_root=FOLDER"
         )
     captioned_items = [item for item in items if _captions(item, kind)]
-    left_out = [
-        VideoProblem(item.id, f"no caption of {kind}")
-        for item in items
-        if item not in captioned_items
-    ]
+    reason = f"no caption of {kind}"
+    left_out = [VideoProblem(item.id, reason) for item in items if item not in captioned_items]
     protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}")
     videos = [VideoRecord(item.id, _captions(item, kind)) for item in captioned_items]
     return make_split(FRAMES, split, protocol, videos, left_out), captioned_items

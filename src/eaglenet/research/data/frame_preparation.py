@@ -54,9 +54,7 @@ class FramePreparation:
         if not 16 <= self.size <= 1024:
             raise UsageError(f"--size {self.size}: expected 16 to 1024 pixels")
         if self.validation < 0:
-            raise UsageError(
-                f"--validation {self.validation}: expected a fraction or a number of items"
-            )
+            raise UsageError(f"--validation {self.validation}: expected a fraction or a number")
         if self.test and self.validation:
             raise UsageError("--test and --validation cannot be combined; use one of them")
         if self.item and re.compile(self.item).groups != 1:

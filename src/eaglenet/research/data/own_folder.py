@@ -106,9 +106,7 @@ def captions_file(root: Path) -> Path | None:
             raise DatasetError(f"{root}: expected a .csv or .jsonl file, or a folder")
         return root
     if not root.is_dir():
-        raise DatasetError(
-            f"{root} does not exist; expected a .csv, a .jsonl or a folder of videos"
-        )
+        raise DatasetError(f"{root} does not exist; expected a .csv, .jsonl or folder of videos")
     files = sorted(path for path in root.iterdir() if path.suffix in (".csv", ".jsonl"))
     if len(files) > 1:
         names = ", ".join(path.name for path in files)
@@ -218,16 +216,13 @@ def is_file(path: Path) -> bool:
 def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[str, Path | None]:
     """Find the file of each name: relative to ``folder``, else by its file name anywhere.
 
-    A file found by its name is not used for two names: a missing ``b/clip.mp4`` must not become
-    ``a/clip.mp4``.
+    A file is not used for two names: a missing ``b/clip.mp4`` must not become ``a/clip.mp4``.
     """
     files = {name: folder / name if is_file(folder / name) else None for name in names}
     used_paths = {path.resolve() for path in files.values() if path is not None}
-    candidates = {
-        name: finder.find(Path(name).name) for name, path in files.items() if path is None
-    }
-    counts = Counter(candidates.values())
-    for name, path in candidates.items():
+    matches = {name: finder.find(Path(name).name) for name, path in files.items() if path is None}
+    counts = Counter(matches.values())
+    for name, path in matches.items():
         if path is not None and path.resolve() not in used_paths and counts[path] == 1:
             files[name] = path
     return files

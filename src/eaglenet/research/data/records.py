@@ -70,8 +70,7 @@ class RetrievalProtocol:
 class Split:
     """Videos of a split in a fixed order, with their captions.
 
-    Raises:
-        DatasetError: there are no videos, an id appears twice, or captions are missing or empty.
+    Raises :class:`DatasetError` for no videos, repeated ids, and missing or empty captions.
     """
 
     dataset: str
@@ -184,21 +183,19 @@ class DatasetSpec:
     max_words: int = 32
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "load", with_checked_options(self.name, self.load))
+        load = self.load
+
+        @wraps(load)
+        def load_checked(root: Path | str, split: str, **options: Any) -> Split:
+            return load(root, split, **check_options(self.name, load, options))
+
+        object.__setattr__(self, "load", load_checked)
 
 
 DATASETS: Registry[DatasetSpec] = Registry("dataset", is_open=True)
 
 FILE_OPTIONS = ("finder", "video_folders")
 """Options passed to every dataset, even if its loader does not take them."""
-
-
-def with_checked_options(name: str, load: Loader) -> Loader:
-    @wraps(load)
-    def checked(root: Path | str, split: str, **options: Any) -> Split:
-        return load(root, split, **check_options(name, load, options))
-
-    return checked
 
 
 def check_options(
@@ -235,8 +232,7 @@ def make_split(
 def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, ...], int]:
     """Strip captions; return those that are not empty, and the number of empty ones.
 
-    Raises:
-        DatasetError: a caption is not text or not valid Unicode; the message begins with ``where``.
+    Raises :class:`DatasetError` if a caption is not text or not valid Unicode.
     """
     texts = []
     num_empty = 0

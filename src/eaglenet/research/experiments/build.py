@@ -249,11 +249,7 @@ def check_data(data: DataChoice) -> None:
 
 
 def check_fit(method: Method, data: DataChoice) -> None:
-    """Score one blank pair, so that wrong sizes fail before the videos are decoded.
-
-    Raises:
-        ConfigError: the frames or the number of words do not fit the model.
-    """
+    """Score one blank pair; raise if its sizes do not fit the model, before videos are decoded."""
     spec = data.frames
     if spec.num_frames < 1 or spec.size < 1:
         raise ConfigError(

@@ -39,7 +39,9 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
     method = str(config.get("method", ""))
     encoder = experiment.get("encoder", {})
     tower = encoder.get("source") or config.get("encoder", {}).get("kind", "")
-    head = [
+    name = repository.rpartition("/")[2]
+    frames = config.get("frame_spec", {})
+    lines = [
         "---",
         "library_name: eaglenet",
         "tags:",
@@ -48,11 +50,6 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         *([f"license: {licence}"] if licence else []),
         *([f"base_model: {tower}"] if is_hub_id(str(tower)) and "/" in str(tower) else []),
         "---",
-    ]
-    name = repository.rpartition("/")[2]
-    frames = config.get("frame_spec", {})
-    lines = [
-        *head,
         f"# {name}",
         "",
         f"The method `{method}` over `{tower}`, for text-video retrieval and video search with "

@@ -179,10 +179,7 @@ class PairTrainingConfig:
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay is {self.layer_decay}; expected above 0, at most 1")
         if not 0 < self.crop <= 1 or not 0 <= self.average < 1:
-            raise ConfigError(
-                f"crop is {self.crop}, average {self.average}; expected crop above 0, at most 1, "
-                "and average 0 to below 1"
-            )
+            raise ConfigError("expected crop above 0, at most 1, and average 0 to below 1")
 
 
 IMAGE_BATCH = 512

@@ -158,10 +158,8 @@ def training_losses(
             replace(step, seed=seed + index).backward(chunk, 1.0 / len(chunks))
             for index, chunk in enumerate(chunks)
         ]
-    means = {
-        name: torch.stack([entry.terms[name] for entry in losses]).mean()
-        for name in losses[0].terms
-    }
+    columns = {name: [entry.terms[name] for entry in losses] for name in losses[0].terms}
+    means = {name: torch.stack(values).mean() for name, values in columns.items()}
     return Losses(means, losses[0].weights)
 
 

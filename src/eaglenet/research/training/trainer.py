@@ -187,8 +187,9 @@ class Trainer:
         self._resume()
         self.logbook = None
         if world.is_main:
-            open_board_list = open_boards(boards, folder, self.position.step, experiment)
-            self.logbook = Logbook(folder, open_board_list)
+            self.logbook = Logbook(
+                folder, open_boards(boards, folder, self.position.step, experiment)
+            )
 
     def _next_batches(self) -> tuple[PairSampler, int, int]:
         """Return the sampler of the next step, its epoch, and its batch within the epoch."""

@@ -173,12 +173,10 @@ class DemoWorld:
         if len(scenes) < count:
             scenes.append(self._draw_still(np.random.default_rng([self.seed, 99]), split, count))
         if self.unmentioned:
-            scenes = [
-                self._add_unmentioned(scene, number // 2) for number, scene in enumerate(scenes)
-            ]
+            scenes = [self._add_events(scene, number // 2) for number, scene in enumerate(scenes)]
         return scenes
 
-    def _add_unmentioned(self, scene: Scene, couple: int) -> Scene:
+    def _add_events(self, scene: Scene, couple: int) -> Scene:
         """Add unmentioned events to a scene; twins get the same ones."""
         split = SPLITS.index(scene.split)
         generator = np.random.default_rng([self.seed, split, self.unmentioned, couple])
