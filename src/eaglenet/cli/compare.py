@@ -208,11 +208,11 @@ def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
     from eaglenet.research.evaluation.paper import paper_tables
 
     datasets = [PAPER_COLUMNS[data]] if data in PAPER_COLUMNS else list(PAPER_COLUMNS.values())
-    published = paper_tables()[table]
-    if f"average {RECALLS[0]}" in published.columns:
+    table_data = paper_tables()[table]
+    if f"average {RECALLS[0]}" in table_data.columns:
         datasets = [*datasets, "average"]
     return {
-        dataset: {name: published.value(label, f"{dataset} {name}") for name in RECALLS}
+        dataset: {name: table_data.value(label, f"{dataset} {name}") for name in RECALLS}
         for dataset in datasets
     }
 

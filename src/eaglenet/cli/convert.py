@@ -118,12 +118,12 @@ def _eaglenet_settings(
     if energy_pooling not in POOLINGS:
         raise UsageError(f"--energy-pooling {energy_pooling}: choose one of {', '.join(POOLINGS)}")
     scripts = official.UNDETERMINED["eaglenet"]
-    missing = {name: value for name, value in scripts.items() if name not in settings}
-    if dataset is None and missing:
-        options = " ".join(f"--set {name}={value}" for name, value in missing.items())
+    missing_settings = {name: value for name, value in scripts.items() if name not in settings}
+    if dataset is None and missing_settings:
+        options = " ".join(f"--set {name}={value}" for name, value in missing_settings.items())
         raise UsageError(
-            f"the checkpoint does not determine {', '.join(missing)}; name the authors' script "
-            f"with --dataset, or set them (the authors' values: {options})"
+            f"the checkpoint does not determine {', '.join(missing_settings)}; name the authors' "
+            f"script with --dataset, or set them (the authors' values: {options})"
         )
     if dataset is not None:
         weight = EagleNetConfig.released(dataset).energy_support_weight

@@ -189,8 +189,8 @@ def show(report: CheckReport) -> None:
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")
-        missing = [VideoProblem(video_id, "no file found") for video_id in split.missing]
-        for entries in (missing, split.undecodable, split.left_out):
+        missing_problems = [VideoProblem(video_id, "no file found") for video_id in split.missing]
+        for entries in (missing_problems, split.undecodable, split.left_out):
             reasons = Counter(entry.reason for entry in entries)
             for reason, count in reasons.most_common(MAX_REASONS):
                 first = next(entry.video_id for entry in entries if entry.reason == reason)
@@ -200,8 +200,8 @@ def show(report: CheckReport) -> None:
                 f"  {len(split.ambiguous):,} ids fit several files, first {split.ambiguous[0]}; "
                 "the first in path order is used"
             )
-    for pair, shared in report.overlaps.items():
-        lines.append(f"error: {pair} share {len(shared):,} videos, first {shared[0]}")
+    for pair, shared_ids in report.overlaps.items():
+        lines.append(f"error: {pair} share {len(shared_ids):,} videos, first {shared_ids[0]}")
     for name, reason in report.broken.items():
         lines.append(f"error: {name}: {reason}")
     if not report.overlaps and not report.broken and len(report.splits) > 1:
@@ -260,8 +260,8 @@ def features(
         )
     lines = [f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}"]
     if source.missing:
-        missing = f"{len(source.missing):,} videos of the split are missing"
-        lines.append(f"{missing}, first {source.missing[0]}")
+        note = f"{len(source.missing):,} videos of the split are missing"
+        lines.append(f"{note}, first {source.missing[0]}")
     print_record({"output": str(output), **source.describe()}, as_json, *lines)
 
 
@@ -323,7 +323,7 @@ def check_features(root: Path, as_json: bool) -> None:
     from eaglenet.research.data.experts import load_expert_folder
 
     split = load_expert_folder(root)
-    missing = {
+    missing_counts = {
         name: int((packed.count == 0).sum()) for name, packed in sorted(split.experts.items())
     }
     content = {
@@ -336,7 +336,7 @@ def check_features(root: Path, as_json: bool) -> None:
         "text_dim": split.text_dim,
         "max_frames": split.max_frames,
         "experts": split.expert_widths,
-        "videos_missing_experts": missing,
+        "videos_missing_experts": missing_counts,
         "words": {name: packed.values.shape[1] for name, packed in split.words.items()},
         "has_graphs": split.graphs is not None,
         "teachers": 0 if split.text_teachers is None else split.text_teachers.shape[1],
@@ -350,7 +350,7 @@ def check_features(root: Path, as_json: bool) -> None:
         f"per video; sentences {split.text_dim} wide; all numbers finite",
         *(
             f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos"
-            for name, count in missing.items()
+            for name, count in missing_counts.items()
         ),
         *(
             f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text"

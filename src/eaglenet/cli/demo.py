@@ -156,9 +156,9 @@ def choose_questions(world: DemoSplit) -> list[Question]:
     order, which only a model of time can tell apart.
     """
     single = _first(world, "single")
-    ordered = _first(world, "sequence")
-    twin = next(scene for scene in world.scenes if scene.scene_id == ordered.twin_id)
-    scenes = (single, ordered, twin)
+    sequence = _first(world, "sequence")
+    twin = next(scene for scene in world.scenes if scene.scene_id == sequence.twin_id)
+    scenes = (single, sequence, twin)
     return [Question(scene.captions[0], f"{scene.scene_id}.mp4") for scene in scenes]
 
 

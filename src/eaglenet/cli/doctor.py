@@ -30,9 +30,9 @@ def doctor(as_json: AsJson = False) -> None:
         "ffmpeg": _ffmpeg(problems),
         "landlock": f"version {landlock_version()}" if is_linux else "Linux only",
     }
-    missing = _missing_confinement()
-    facts["confinement"] = "complete" if not missing else "incomplete"
-    problems += [f"decoders are not fully confined: {reason}" for reason in missing]
+    missing_protections = _missing_confinement()
+    facts["confinement"] = "complete" if not missing_protections else "incomplete"
+    problems += [f"decoders are not fully confined: {reason}" for reason in missing_protections]
     lines = [f"{name:12} {value}" for name, value in facts.items()]
     lines += [f"problem      {problem}" for problem in problems]
     print_record({**facts, "problems": problems}, as_json, *lines)

@@ -140,16 +140,18 @@ def evaluate(
             f"--split test, or write evaluation-{split}.json"
         )
     with show_progress(quiet=as_json) as announce:
-        shared: dict[str, Any] = {
+        shared_options: dict[str, Any] = {
             "options": evaluation_options,
             "frames": frames or (),
             "device": device,
             "progress": announce("evaluate"),
         }
         if data is None:
-            result = evaluate_run(run, split=split, features=features, **shared)
+            result = evaluate_run(run, split=split, features=features, **shared_options)
         else:
-            result = evaluate_model(run, data, root, split=split, data_options=options, **shared)
+            result = evaluate_model(
+                run, data, root, split=split, data_options=options, **shared_options
+            )
     record = result.to_dict()
     folder = Path(run).expanduser()
     is_whole_run = data is None and features is None and not frames
@@ -243,8 +245,10 @@ def metrics(
         ("sinkhorn", sinkhorn, post.sinkhorn_norm),
     ):
         if path is not None:
-            normalised = normalise(scores, read_bank(path).double())
-            record[name] = {"t2v": retrieval_metrics(normalised, video_indices).t2v.to_dict()}
+            metrics_with_bank = retrieval_metrics(
+                normalise(scores, read_bank(path).double()), video_indices
+            )
+            record[name] = {"t2v": metrics_with_bank.t2v.to_dict()}
     if hubness is not None:
         bank = read_bank(hubness)
         if bank.shape[1] != scores.shape[1]:

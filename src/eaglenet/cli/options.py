@@ -248,7 +248,7 @@ def _field_type(cls: type, spec: dataclasses.Field[Any]) -> Any:
     return eval(spec.type, vars(sys.modules[cls.__module__]))
 
 
-def _nested(cls: type, spec: dataclasses.Field[Any]) -> type | None:
+def _nested_class(cls: type, spec: dataclasses.Field[Any]) -> type | None:
     if spec.metadata or spec.default_factory is dataclasses.MISSING:
         return None
     return _dataclass_of(spec.default_factory)[0]
@@ -256,9 +256,9 @@ def _nested(cls: type, spec: dataclasses.Field[Any]) -> type | None:
 
 def _options_of(cls: type) -> Iterator[inspect.Parameter]:
     for spec in dataclasses.fields(cls):
-        nested = _nested(cls, spec)
-        if nested is not None:
-            yield from _options_of(nested)
+        nested_class = _nested_class(cls, spec)
+        if nested_class is not None:
+            yield from _options_of(nested_class)
         elif "help" in spec.metadata:
             kind, default = _field_type(cls, spec), spec.default
             if get_origin(kind) is tuple:
@@ -291,9 +291,9 @@ def _make_option(
 def _field_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for spec in dataclasses.fields(cls):
-        nested = _nested(cls, spec)
-        if nested is not None:
-            result[spec.name] = nested(**_field_values(nested, values))
+        nested_class = _nested_class(cls, spec)
+        if nested_class is not None:
+            result[spec.name] = nested_class(**_field_values(nested_class, values))
             continue
         value = values.get(spec.name)
         if "help" not in spec.metadata or value is None:

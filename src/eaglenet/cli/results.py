@@ -154,13 +154,13 @@ def format_table(
 
 def _cells(hit: Hit, short_ids: Mapping[str, str], is_scored: bool) -> list[str]:
     span = f"{format_time(hit.moment.start)}-{format_time(hit.moment.end)}"
-    recorded = hit.metadata.get("recorded")
+    record_time = hit.metadata.get("recorded")
     return [
         str(hit.rank),
         f"{hit.score:.3f}" if is_scored and hit.score >= 0 else "",
         "" if match_text(hit).startswith("score ") else match_text(hit),
         span if hit.duration else "image",
-        "" if recorded is None else datetime.fromtimestamp(recorded).strftime("%Y-%m-%d"),
+        "" if record_time is None else datetime.fromtimestamp(record_time).strftime("%Y-%m-%d"),
         short_ids.get(hit.clip_id, hit.clip_id),
     ]
 
@@ -245,9 +245,9 @@ def sixel(content: bytes) -> str:
     image = _open_image(content)
     size = max(1, round(image.width * SIXEL_HEIGHT / image.height)), SIXEL_HEIGHT
     image = image.resize(size)
-    reduced = image.quantize(NUM_COLOURS)
-    palette = reduced.getpalette() or []
-    indices = np.asarray(reduced)
+    quantised_image = image.quantize(NUM_COLOURS)
+    palette = quantised_image.getpalette() or []
+    indices = np.asarray(quantised_image)
     text = f'\x1bP0;1q"1;1;{image.width};{image.height}'
     for number in range(len(palette) // 3):
         percent = (round(value / 2.55) for value in palette[3 * number : 3 * number + 3])

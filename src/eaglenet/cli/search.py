@@ -454,13 +454,14 @@ def _print_notes(
             f"index {shell_join(engine.manifest.roots or ('FOLDER',))}{store_option(store)}",
             is_error=True,
         )
-    missing = [path for path in dict.fromkeys(hit.path for hit in hits) if is_missing_file(path)]
-    if missing:
+    paths = dict.fromkeys(hit.path for hit in hits)
+    missing_paths = [path for path in paths if is_missing_file(path)]
+    if missing_paths:
         files = pluralize(
-            len(missing), "indexed file no longer exists", "indexed files no longer exist"
+            len(missing_paths), "indexed file no longer exists", "indexed files no longer exist"
         )
         print_line(
-            f"{files} (first: {missing[0]}); remove from the store with: eaglenet index "
+            f"{files} (first: {missing_paths[0]}); remove from the store with: eaglenet index "
             f"FOLDER{store_option(store)} --drop-missing",
             is_error=True,
         )

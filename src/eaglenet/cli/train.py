@@ -248,7 +248,7 @@ def list_axes() -> dict[str, Any]:
 def axes_lines(axes: dict[str, Any]) -> list[str]:
     """Format the axes for a terminal."""
     lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
-    lines += ["", "METHOD", *_wrapped(axes["methods"])]
+    lines += ["", "METHOD", *_wrap_names(axes["methods"])]
     data = {
         name: f"{entry['title']}: {_short(entry['towers'])}" for name, entry in axes["data"].items()
     }
@@ -280,7 +280,7 @@ def _short(towers: Iterable[str]) -> str:
     return ", ".join(names if is_special else [names[0], "any pretrained", *special_names])
 
 
-def _wrapped(names: Iterable[str], width: int = 96) -> list[str]:
+def _wrap_names(names: Iterable[str], width: int = 96) -> list[str]:
     import textwrap
 
     return textwrap.wrap(

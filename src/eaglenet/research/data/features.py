@@ -280,9 +280,9 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
     folder = Path(folder)
     index = read_index(folder)
     frames = read_array(folder / FRAMES_FILE, (np.float16, np.float32))
-    quantised = folder / QUANTISED_FILE
-    if quantised.exists():
-        sentences = read_array(quantised, (np.int8,))
+    quantised_file = folder / QUANTISED_FILE
+    if quantised_file.exists():
+        sentences = read_array(quantised_file, (np.int8,))
         scales = read_array(folder / SCALES_FILE, (np.float16, np.float32))
         if scales.shape != (len(sentences), 1):
             raise DatasetError(
@@ -438,11 +438,11 @@ def check_total(path: Path, rows: int, total: int, key: str) -> None:
         raise DatasetError(f"{path}: {rows} rows, but {key} of {INDEX_FILE} sums to {total}")
 
 
-def differing_origins(training: Mapping[str, Any], evaluated: Mapping[str, Any]) -> list[str]:
+def differing_origins(training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> list[str]:
     """Return notes if the model or the frames of features differ from those of training."""
     return [
-        f"these features have {key} {evaluated[key]}, those of the training {training[key]}: "
+        f"these features have {key} {evaluation[key]}, those of the training {training[key]}: "
         "scores will differ"
         for key in ("model", "frame_spec")
-        if key in training and key in evaluated and training[key] != evaluated[key]
+        if key in training and key in evaluation and training[key] != evaluation[key]
     ]

@@ -192,11 +192,11 @@ class FrameFolder:
         first_rows = {item.id: int(start) for item, start in pairs}
         count = 0
 
-        def put(row: int, data: bytes) -> None:
+        def decode_to_row(row: int, data: bytes) -> None:
             frames[row] = decode_jpeg(data, size)
 
         with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(lambda job: put(*job), self._rows(first_rows)):
+            for _ in pool.map(lambda job: decode_to_row(*job), self._rows(first_rows)):
                 count += 1
         if count != len(frames):
             raise DatasetError(

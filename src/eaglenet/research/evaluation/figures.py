@@ -221,13 +221,13 @@ def choose_queries(
     The choice depends only on positions in the split, so that no method is favoured.
     """
     is_right = torch.stack([videos[:, 0] == video_of_text for videos in best.values()])
-    disputed = (is_right.any(dim=0) & ~is_right.all(dim=0)).nonzero()[:, 0].tolist()
+    disputed_queries = (is_right.any(dim=0) & ~is_right.all(dim=0)).nonzero()[:, 0].tolist()
     step = max(1, len(video_of_text) // max(1, count))
     queries: list[int] = []
     used_videos: set[int] = set()
     # Spread over the split, because neighbours are often alike.
-    spread = disputed[:: max(1, len(disputed) // max(1, count))]
-    for query in [*spread, *disputed, *range(0, len(video_of_text), step)]:
+    spread = disputed_queries[:: max(1, len(disputed_queries) // max(1, count))]
+    for query in [*spread, *disputed_queries, *range(0, len(video_of_text), step)]:
         video = int(video_of_text[query])
         if len(queries) < count and video not in used_videos:
             queries.append(query)

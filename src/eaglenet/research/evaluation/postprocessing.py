@@ -83,11 +83,11 @@ def sinkhorn_levels(
     """Average the logits of all levels, each normalised by its bank, as UCoFiA's evaluation."""
     if len(levels) != len(banks):
         raise UsageError(f"{len(levels)} levels of scores, but {len(banks)} banks")
-    normalised = [
+    normalised_scores = [
         sinkhorn_norm(scores, bank, direction=direction, temperature=1.0, iterations=iterations)
         for scores, bank in zip(levels, banks, strict=True)
     ]
-    return torch.stack(normalised).mean(dim=0)
+    return torch.stack(normalised_scores).mean(dim=0)
 
 
 def querybank_norm(
@@ -110,8 +110,8 @@ def querybank_norm(
         )
     hubs = torch.zeros(scores.shape[1], dtype=torch.bool, device=scores.device)
     hubs[bank.argmax(dim=1)] = True
-    normalised = temperature * scores - torch.logsumexp(temperature * bank, dim=0)[None, :]
-    return torch.where(hubs[scores.argmax(dim=1)][:, None], normalised, scores)
+    normalised_scores = temperature * scores - torch.logsumexp(temperature * bank, dim=0)[None, :]
+    return torch.where(hubs[scores.argmax(dim=1)][:, None], normalised_scores, scores)
 
 
 def read_scores(path: Path) -> Float[Tensor, "texts videos"]:

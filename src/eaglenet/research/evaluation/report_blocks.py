@@ -94,11 +94,11 @@ def paper_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
             labels = {row.label for row in table.rows}
             notes = [f"{label}: {note}." for label, note in ERRATA.items() if label in labels]
             text = f"Numbers of the paper on {title}, for comparison; none is ours. (u): uncertain."
-            blocks += [f"{text} {' '.join(notes)}", _published(table)]
+            blocks += [f"{text} {' '.join(notes)}", _format_table(table)]
     return ["## The paper's numbers", *blocks] if blocks else []
 
 
-def _published(table: PaperTable) -> str:
+def _format_table(table: PaperTable) -> str:
     rows = [
         [f"{row.label} (paper)", "-" if row.group == "other" else row.group]
         + ["-" if value is None else f"{value:.1f}" for value in row.values]

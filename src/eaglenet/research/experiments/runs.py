@@ -159,13 +159,13 @@ def prepare(
     names = splits_of(experiment)
     data = experiment.data
     num_frames = data.jitter * data.frames.num_frames
-    jittered = replace(data, frames=replace(data.frames, num_frames=num_frames))
+    train_data = replace(data, frames=replace(data.frames, num_frames=num_frames))
     sources: dict[str, Source] = {}
     for is_main in (True, False):
         if world.is_main == is_main:
             for name in names:
                 sources[name] = load_source(
-                    jittered if name == "train" else data,
+                    train_data if name == "train" else data,
                     name,
                     method,
                     cache=frames_folder(folder),

@@ -342,17 +342,17 @@ def find_problem(recipe: Recipe) -> str:
         return f"{method} reads several experts; choose --data experts, or --tower adapters"
     if method == "supportset" and tower == "adapters":
         return "supportset reads token ids, which plain features lack; choose --data experts"
-    published = _published(method, tower)
-    if recipe.protocol != "original" or (data, tower) in published:
+    pairs = _published_pairs(method, tower)
+    if recipe.protocol != "original" or (data, tower) in pairs:
         return ""
-    listing = ", ".join(f"--data {name} --tower {size}" for name, size in published)
+    listing = ", ".join(f"--data {name} --tower {size}" for name, size in pairs)
     return (
         f"the authors of {method} published no settings for --data {data} --tower {tower}; "
         f"published: {listing or 'no dataset'}"
     )
 
 
-def _published(method: str, tower: str) -> list[tuple[str, str]]:
+def _published_pairs(method: str, tower: str) -> list[tuple[str, str]]:
     """Return the pairs of data and tower for which the authors of a method published settings."""
     if tower == "experts":
         return [(data, tower) for name, data in EXPERT_ROWS if name == method]

@@ -228,7 +228,7 @@ class Stages:
 
     def beginning(self) -> Weights:
         """Train the initial towers together for a few steps."""
-        encoder = self._towers(pooled=False)
+        encoder = self._towers(is_pooled=False)
         start = self.experiment.start
         start_from(encoder, Path(start.vision).expanduser(), Path(start.text).expanduser())
         return self._train("beginning", encoder, self.experiment.beginning)
@@ -273,14 +273,14 @@ class Stages:
             config = self.experiment.beginning
             for setting in changes.split():
                 config = override(config, *split_assignment(setting, "seed=1"))
-            encoder = self._towers(pooled=False)
+            encoder = self._towers(is_pooled=False)
             encoder.load_state_dict(start)
             results.append(self._train(f"{stage}-{number}", encoder, config))
         return results
 
     def mean(self, ingredients: Sequence[Weights]) -> CompactEncoder:
         """Return the mean of weights by :func:`greedy_soup`."""
-        encoder = self._towers(pooled=False).to(self.train.device).eval()
+        encoder = self._towers(is_pooled=False).to(self.train.device).eval()
 
         def score(weights: Weights) -> float:
             encoder.load_state_dict(weights)
@@ -296,7 +296,7 @@ class Stages:
 
     def student(self, teacher: CompactEncoder) -> CompactEncoder:
         """Train towers of the final shape by distillation, starting from the teacher's weights."""
-        encoder = self._towers(pooled=True)
+        encoder = self._towers(is_pooled=True)
         if encoder.config != teacher.config:
             encoder.load_state_dict(teacher.state_dict())
             best = self._train("student", encoder, self.experiment.student, teacher)
@@ -304,9 +304,9 @@ class Stages:
             return encoder
         return teacher.cpu()
 
-    def _towers(self, *, pooled: bool) -> CompactEncoder:
+    def _towers(self, *, is_pooled: bool) -> CompactEncoder:
         config = self.experiment.towers
-        if not pooled:
+        if not is_pooled:
             config = replace(config, vision=replace(config.vision, pool_after=0))
         return CompactEncoder(config, seed=self.experiment.beginning.seed)
 

@@ -255,7 +255,7 @@ def rate_factor(
         return (step + 1) / warmup_steps
     if schedule == "epochs":
         return decay ** math.floor(progress * epochs)
-    remaining = max(num_steps - warmup_steps, 1)
+    num_remaining = max(num_steps - warmup_steps, 1)
     if schedule == "linear":
-        return 1.0 - (step - warmup_steps) / remaining
-    return 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / remaining))
+        return 1.0 - (step - warmup_steps) / num_remaining
+    return 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / num_remaining))

@@ -318,8 +318,8 @@ class Trainer:
         if tuple(values) != self.names:
             self._flush()
             self.names = tuple(values)
-        stacked = torch.stack([value.detach().float() for value in values.values()])
-        self.pending.append((self.position.step, stacked))
+        row = torch.stack([value.detach().float() for value in values.values()])
+        self.pending.append((self.position.step, row))
 
     def _flush(self) -> None:
         self.watch.check()

@@ -198,7 +198,7 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
     said: list[str] = []
     data = bank()
     stages = Stages(experiment, tmp_path, data, {"all": data}, said.append, bank(5, 1).frames)
-    beginning = stages._train("beginning", stages._towers(pooled=False), experiment.beginning)
+    beginning = stages._train("beginning", stages._towers(is_pooled=False), experiment.beginning)
     made = stages.student(stages.teacher(beginning))
     assert made.config == TINY
     assert {path.parent.name for path in tmp_path.glob("*/done")} == {
@@ -240,7 +240,7 @@ def test_a_run_without_the_pictures_it_asks_for_says_so(tmp_path: Path) -> None:
     )
     said: list[str] = []
     stages = Stages(experiment, tmp_path, bank(), {}, said.append)
-    stages.round("agreeing", experiment.agreeing, stages._towers(pooled=False))
+    stages.round("agreeing", experiment.agreeing, stages._towers(is_pooled=False))
     assert sum("agreeing-0: `unlabelled` is not set" in line for line in said) == 1
 
 
