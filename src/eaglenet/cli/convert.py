@@ -20,7 +20,7 @@ def convert(
     checkpoint: Path = argument("Checkpoint of the authors (a state_dict)."),
     out: Path = argument("Folder to write the model to."),
     source: str = option(
-        "eaglenet", "Method whose official code wrote it.", name="--from", metavar="METHOD"
+        "eaglenet", "Read the checkpoint format of this method.", name="--from", metavar="METHOD"
     ),
     dataset: str | None = option(
         None,

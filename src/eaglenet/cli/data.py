@@ -28,11 +28,11 @@ DATASETS_WITH_VIDEOS = (
     "msrvtt, didemo, msvd, vatex, activitynet, lsmdc, youcook2, qvhighlights, charades-sta, tgif, "
     "folder (your own) or demo"
 )
-Dataset = Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}.")]
+Dataset = Annotated[str, typer.Argument(help=f"Dataset: {DATASETS_WITH_VIDEOS}.")]
 Root = Annotated[Path, typer.Option("--root", help="Read the dataset in this folder or file.")]
 VideoFolders = Annotated[
     list[Path] | None,
-    typer.Option("--videos", help="Look for video files in this folder too; repeatable."),
+    typer.Option("--videos", help="Look for video files in this folder first; repeatable."),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -43,7 +43,7 @@ Workers = Annotated[int, typer.Option("--workers", help="Process this many files
 
 @data.command()
 def check(
-    dataset: str = argument(f"{DATASETS_WITH_VIDEOS}; also features or frames."),
+    dataset: str = argument(f"Dataset: {DATASETS_WITH_VIDEOS}; also features or frames."),
     *,
     root: Root,
     videos: VideoFolders = None,
@@ -228,7 +228,7 @@ def features(
     videos: VideoFolders = None,
     settings: Settings = None,
     experts: list[str] | None = option(
-        None, "Also store the features of NAME=MODEL; repeatable.", name="--expert"
+        None, "Also store features of another model, NAME=MODEL; repeatable.", name="--expert"
     ),
     words: bool = option(False, "Also store the text tower's feature of every token."),
     device: Device = "auto",
@@ -362,11 +362,13 @@ def check_features(root: Path, as_json: bool) -> None:
 @data.command()
 def frames(
     images: Path = option(..., "Read the images in this folder and its subfolders."),
-    captions: list[str] = option(..., "Read KIND=FILE (people, machine, labels); repeatable."),
+    captions: list[str] = option(
+        ..., "Read captions: people=FILE, machine=FILE or labels=FILE; repeatable."
+    ),
     source: str = option(..., "Name the source of the images, e.g. coco."),
     output: Path = option(..., "Write into this folder.", name="--output/-o"),
     size: int = option(192, "Scale frames to this side in pixels."),
-    item: str = option("", "Group images by the group of this pattern in their path."),
+    item: str = option("", "Take the item of an image from the group of this pattern."),
     halves: bool = option(False, "Split every image into two frames side by side."),
     only: Path | None = option(None, "Use only the ids in this file."),
     without: list[Path] | None = option(None, "Leave out the ids in this file; repeatable."),
