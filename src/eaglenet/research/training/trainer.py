@@ -70,7 +70,7 @@ from eaglenet.research.training.step import FiniteWatch, training_losses
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Signals after which a run finishes its step and writes a checkpoint."""
 SAME_SIGNAL_SECONDS = 1.0
-"""`timeout` and `torchrun` send a signal to the process and again to its group."""
+"""Time within which a repeated signal is ignored; `timeout` and `torchrun` send signals twice."""
 STOP_SECONDS = 2.0
 """Time that a second Ctrl-C waits for an operation that does not return to the interpreter."""
 
@@ -187,9 +187,8 @@ class Trainer:
         self._resume()
         self.logbook = None
         if world.is_main:
-            self.logbook = Logbook(
-                folder, open_boards(boards, folder, self.position.step, experiment)
-            )
+            board_writers = open_boards(boards, folder, self.position.step, experiment)
+            self.logbook = Logbook(folder, board_writers)
 
     def _next_batches(self) -> tuple[PairSampler, int, int]:
         """Return the sampler of the next step, its epoch, and its batch within the epoch."""
