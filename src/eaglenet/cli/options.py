@@ -49,7 +49,7 @@ from eaglenet.core.platform import STORE_VARIABLE, default_store
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Change a setting; repeatable."),
+    typer.Option("--set", help="Change a setting: section.field=value; repeatable."),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Write into this folder.")]
 Root = Annotated[

@@ -219,7 +219,7 @@ def make_queries(
     if len(sources) != 1:
         names = " and ".join(sources)
         problem = f"{names} cannot be combined" if sources else "nothing to search for"
-        raise UsageError(f"{problem}; use one of: TEXT, --queries, --image, --video, --similar")
+        raise UsageError(f"{problem}; give one of: TEXT, --queries, --image, --video, --similar")
     image, clip_id = source.get("image"), source.get("clip_id")
     if image is not None and image.suffix.lower() in VIDEO_SUFFIXES:
         raise UsageError(f"--image {image} is a video; use --video {shell_quote(image)}")
