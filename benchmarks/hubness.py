@@ -23,7 +23,7 @@ from common import save_result
 from eaglenet.indexing.encoding import prepare_for_precision
 from eaglenet.indexing.hubness import encode_hubness_bank, model_hubness_bank
 from eaglenet.models.folder import load
-from eaglenet.research.data.sources import DataChoice, Opening
+from eaglenet.research.data.sources import DataChoice, OpenContext
 from eaglenet.research.evaluation.metrics import retrieval_metrics
 from eaglenet.research.experiments.stored_data import open_frames
 from eaglenet.research.training.epochs import index_chunks
@@ -52,7 +52,7 @@ def main() -> None:
         open_frames(
             DataChoice("frames", root, frames=model.frame_spec, workers=0),
             split,
-            Opening(model, Path()),
+            OpenContext(model, Path()),
         )
         for root, split in ((given.root, given.split), (given.training or given.root, "train"))
     )

@@ -86,7 +86,7 @@ def look_into(run: Path, split: str, device: torch.device, every: int = 1) -> di
             for count in FRAMES
         },
         "words in the sentence": by_quarter(
-            ranks, np.array([len(sentence.split()) for sentence in source.sentences[::every]])
+            ranks, np.array([len(sentence.split()) for sentence in source.captions[::every]])
         ),
         "part of the video": by_quarter(ranks, partness(text, video, owner)),
         "gallery": {

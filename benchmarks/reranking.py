@@ -21,7 +21,7 @@ from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.models.files import head_folder
 from eaglenet.models.folder import load, save_head, with_head
-from eaglenet.research.data.sources import DataChoice, Opening, Source
+from eaglenet.research.data.sources import DataChoice, OpenContext, Source
 from eaglenet.research.evaluation.report import paired_bootstrap
 from eaglenet.research.experiments.stored_data import open_frames
 from eaglenet.research.training.epochs import index_chunks
@@ -43,7 +43,7 @@ def main() -> None:
     model = load(given.model)
     head = find_head(model, given.model, given.head, given.install)
     data = DataChoice("frames", given.root, frames=model.frame_spec, workers=2)
-    source = open_frames(data, given.split, Opening(model, Path()))
+    source = open_frames(data, given.split, OpenContext(model, Path()))
     result = measure(head, source)
     for row in result["rows"]:
         print(row)

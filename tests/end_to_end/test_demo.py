@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.demo import CLIPS as REAL_CLIPS
-from eaglenet.cli.demo import QUESTIONS, choose_sentences
+from eaglenet.cli.demo import QUESTIONS, choose_questions
 from eaglenet.cli.main import app
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
 from sampling import one_in
@@ -136,7 +136,7 @@ def test_the_demo_world_says_what_to_do_next(shown: tuple[Path, dict[str, Any]])
 
 def test_two_of_the_sentences_tell_the_same_things_in_two_orders() -> None:
     world = demo_split("test", test=CLIPS)
-    (_, single), (first, one), (second, other) = choose_sentences(world)
+    (_, single), (first, one), (second, other) = choose_questions(world)
     scenes = {f"{scene.scene_id}.mp4": scene for scene in world.scenes}
     assert first != second
     assert scenes[one].events == scenes[other].events[::-1]

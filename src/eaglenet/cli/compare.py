@@ -1,4 +1,4 @@
-"""``eaglenet compare``, ``ablate`` and ``report``: several trainings, one budget, one report."""
+"""``eaglenet compare``, ``ablate`` and ``report``: train several methods, and report on runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def compare(
     methods: list[str] = argument(
-        "Methods, each with choices of its own after colons: "
+        "Methods; add choices to one of them after colons: "
         "clip4clip:head=lstm, xpool:protocol=original."
     ),
     *,
@@ -45,15 +45,17 @@ def compare(
     protocol: Protocol = "",
     root: Root = "",
     split: str | None = option(
-        None, "Split to report: test unless the data has none; val on frames."
+        None, "Report this split; default: test, or val if the data has no test split."
     ),
     seeds: Seeds = 3,
-    jobs: int = option(1, "Runs at a time, each in its own process.", min=1),
+    jobs: int = option(1, "Train this many runs at a time, each in its own process.", min=1),
     search: str = option(
-        "", "Values that every method tries on validation first.", metavar="SETTING=A,B"
+        "",
+        "Let every method first choose among these values on validation.",
+        metavar="SETTING=A,B",
     ),
     time_pairs: int = option(
-        0, "Also time the scores of N texts with N videos.", name="--time", min=0
+        0, "Also time the scoring of this many texts and videos.", name="--time", min=0
     ),
     settings: Settings = None,
     device: Device = "auto",
@@ -62,11 +64,11 @@ def compare(
 ) -> None:
     """Train and evaluate methods with the same data and seeds.
 
-    Writes compare.json and compare.md: mean and spread of the recalls, recall against test time,
-    parameters, memory and budgets, and in report/ which differences are clear. Budgets are the same
-    on demo, features, frames and experts; with --protocol original authors differ, and the report
-    says in what. The epoch is chosen on validation. A method that cannot run gets a row with the
-    reason. Run the same command again to continue where it stopped.
+    Writes compare.json and compare.md (recalls with mean and spread, test time, parameters, memory
+    and budgets), and report/, which says which differences are significant. On demo, features,
+    frames and experts all methods have the same budget; with --protocol original each has that of
+    its authors, and the report lists the differences. The epoch is chosen on validation. A method
+    that cannot run gets a row with the reason. Run the same command again to continue.
     """
     from eaglenet.research.experiments import campaign
     from eaglenet.research.recipes import Recipe
@@ -76,9 +78,9 @@ def compare(
     root_settings = root_setting(root)
     if dry_run:
         base = Recipe("", data, tower, protocol)
-        trials, refused = find_trials(methods, base, [*root_settings, *(settings or ())])
+        trials, failures = find_trials(methods, base, [*root_settings, *(settings or ())])
         print_checks(
-            campaign.check_trials(trials, device), campaign.reasons(refused), seeds, as_json
+            campaign.check_trials(trials, device), campaign.reasons(failures), seeds, as_json
         )
         return
     with show_progress(quiet=as_json) as announce:
@@ -109,9 +111,9 @@ def compare(
 
 
 def print_checks(
-    checks: Mapping[str, ExperimentCheck | str], refused: list[str], seeds: int, as_json: bool
+    checks: Mapping[str, ExperimentCheck | str], failures: list[str], seeds: int, as_json: bool
 ) -> None:
-    """Print what every row would train, and its estimated cost, for `--dry-run`."""
+    """Print the trained parameters and the estimated cost of every row, for `--dry-run`."""
     from eaglenet.research.experiments.build import Estimate
 
     if as_json:
@@ -129,22 +131,21 @@ def print_checks(
         print(f"{label}: {check.parameters['trained']:,} trained parameters; {check.estimate}")
         if isinstance(check.estimate, Estimate):
             seconds += check.estimate.seconds
-    for line in refused:
+    for line in failures:
         print(line)
-    # Without an estimate of any row there is none of all.
     hours = f": about {seeds * seconds / 3600:.1f} h, without evaluation" if seconds else ""
     print(f"all rows with {pluralize(seeds, 'seed')}{hours}; nothing was trained (--dry-run)")
 
 
 PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
-"""Data -> its name in the columns of the paper's ablation tables."""
+"""Names of datasets in the columns of the paper's ablation tables, by our name."""
 PaperNumbers = dict[str, dict[str, float | None]]
-"""Recalls by dataset and name."""
+"""Recalls in percent, by dataset and then by name (R@1)."""
 RECALLS = ("R@1", "R@5", "R@10")
 
 
 def ablate(
-    table: str = argument("components, energy, pooling, graph, coefficient or edges."),
+    table: str = argument("Table: components, energy, pooling, graph, coefficient or edges."),
     *,
     output: Output,
     data: Data = "demo",
@@ -152,7 +153,9 @@ def ablate(
     protocol: Protocol = "",
     root: Root = "",
     seeds: Seeds = 1,
-    split: str | None = option(None, "Split to report: test unless the data has none."),
+    split: str | None = option(
+        None, "Report this split; default: test, or val if the data has no test split."
+    ),
     settings: Settings = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -160,8 +163,8 @@ def ablate(
 ) -> None:
     """Train every row of an ablation table and print it beside the paper's numbers.
 
-    The paper's numbers are labelled. On other data than MSR-VTT and DiDeMo only the order of the
-    rows can be compared.
+    Columns are labelled ours or paper. The numbers are comparable on MSR-VTT and DiDeMo; on other
+    data compare only the order of the rows.
     """
     from eaglenet.research.experiments import campaign
     from eaglenet.research.experiments.build import default_split
@@ -185,9 +188,9 @@ def ablate(
             trials, range(seeds), output, split=reported_split, device=device, announce=announce
         )
     paper = {row.label: paper_numbers(table, row.label, data) for row in rows}
-    where = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
+    setup = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
     count = pluralize(seeds, "seed")
-    title = f"{table}: ours on {where} ({reported_split} split, {count}) beside the paper"
+    title = f"{table}: ours on {setup} ({reported_split} split, {count}) beside the paper"
     campaign.write_report(
         output, "ablate", title, rows, beside_paper(rows, paper), split=reported_split, paper=paper
     )
@@ -201,15 +204,15 @@ def ablate(
 
 
 def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
-    """The paper's text-to-video recalls of a row: on the same data, or on both of its datasets."""
+    """Return the paper's text-to-video recalls of a row, on ``data`` or on all its datasets."""
     from eaglenet.research.evaluation.paper import paper_tables
 
     datasets = [PAPER_COLUMNS[data]] if data in PAPER_COLUMNS else list(PAPER_COLUMNS.values())
-    published = paper_tables()[table]
-    if f"average {RECALLS[0]}" in published.columns:
+    table_data = paper_tables()[table]
+    if f"average {RECALLS[0]}" in table_data.columns:
         datasets = [*datasets, "average"]
     return {
-        dataset: {name: published.value(label, f"{dataset} {name}") for name in RECALLS}
+        dataset: {name: table_data.value(label, f"{dataset} {name}") for name in RECALLS}
         for dataset in datasets
     }
 
@@ -217,7 +220,7 @@ def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
 def beside_paper(
     rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and cells; each column is labelled ours or paper."""
+    """Make a table of our recalls beside the paper's: the header, and the cells of each row."""
     from eaglenet.research.experiments.campaign import TrialRow
 
     datasets = list(paper[rows[0].label])
@@ -233,25 +236,22 @@ def beside_paper(
     return header, cells
 
 
-MAX_METHODS = 4  # rows per query of the qualitative figure
+MAX_METHODS = 4
+"""Methods in the figure of example queries."""
 TOP_VIDEOS = 3
+"""Videos per method and example query."""
 
 
 def report(
     runs: list[Path] = argument("Run folders, or folders that contain them."),
-    output: Path = option(..., "Folder to write into.", name="--output/-o"),
-    examples: int = option(
-        0, "Draw this many example queries; loads the models; default 0.", min=0
-    ),
-    split: str = option("val", "Split of the example queries; default val."),
+    output: Path = option(..., "Write into this folder.", name="--output/-o"),
+    examples: int = option(0, "Show what each model finds for this many example queries.", min=0),
+    split: str = option("val", "Take the example queries from this split."),
     as_json: AsJson = False,
 ) -> None:
     """Write report.md: tables with mean and spread over seeds, curves, times.
 
-    The table of the test split comes first. With --examples the report also shows what each run
-    retrieves for some queries.
-
-    Scoring times come from `eaglenet evaluate RUN --output RUN/evaluation-test.json`.
+    The first table is that of the test split. Scoring times come from `eaglenet evaluate RUN`.
     """
     from eaglenet.research.evaluation.report import write_report
     from eaglenet.research.evaluation.run_records import read_runs
@@ -279,7 +279,7 @@ def report(
 def _examples(
     runs: Sequence[RunRecord], split: str, count: int, notes: list[str]
 ) -> list[QualitativeExample]:
-    """Query one run per recipe; runs on other data than the first are left out."""
+    """Run example queries on one run per recipe; skip runs on other data than the first."""
     from eaglenet.research.evaluation.figures import best_videos, make_examples
     from eaglenet.research.evaluation.run_records import group_runs
     from eaglenet.research.training.epochs import index_chunks
@@ -293,11 +293,11 @@ def _examples(
             notes.append(f"No examples of {group.label}: {error}")
             continue
         first = first or source
-        if list(first.sentences) != list(source.sentences):
+        if list(first.captions) != list(source.captions):
             notes.append(f"No examples of {group.label}: it was trained on other data")
             continue
-        texts = (source.texts(rows) for rows in index_chunks(source.num_texts, 256))
-        videos = (source.videos(rows) for rows in index_chunks(source.num_videos, 32))
+        texts = (source.texts(chunk) for chunk in index_chunks(source.num_texts, 256))
+        videos = (source.videos(chunk) for chunk in index_chunks(source.num_videos, 32))
         best[group.label] = best_videos(method, texts, videos, top_k=TOP_VIDEOS)
     return make_examples(best, first, count) if first is not None else []
 

@@ -1,4 +1,4 @@
-"""``eaglenet convert`` and ``eaglenet push``: model folders from checkpoints, and to the hub."""
+"""``eaglenet convert`` and ``eaglenet push``: import checkpoints, and publish models."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ EXAMPLE = "num_frames=12"
 
 
 def convert(
-    checkpoint: Path = argument("The authors' checkpoint (a state_dict)."),
+    checkpoint: Path = argument("Checkpoint of the authors (a state_dict)."),
     out: Path = argument("Folder to write the model to."),
     source: str = option(
-        "eaglenet", "Method whose official code wrote it.", name="--from", metavar="METHOD"
+        "eaglenet", "Read the checkpoint format of this method.", name="--from", metavar="METHOD"
     ),
     dataset: str | None = option(
         None,
-        "EagleNet script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or "
-        "vatex. Sets what leaves no trace in the weights.",
+        "Take settings that the weights do not determine from this script of EagleNet: "
+        "msrvtt-b32, msrvtt-b16, didemo, msvd or vatex.",
     ),
     changes: list[str] | None = option(
         None,
-        f"Setting that leaves no trace in the weights, e.g. {EXAMPLE}; repeatable.",
+        f"Change a setting that the weights do not determine, e.g. {EXAMPLE}; repeatable.",
         name="--set",
     ),
     energy_pooling: str = option(
-        "mean", "Pooling of energies over frames in EagleNet: mean, max or min."
+        "mean", "Pool energies over frames in EagleNet: mean, max or min."
     ),
     tokenizer: Path | None = option(None, "Copy CLIP's vocabulary from this folder or BPE table."),
     as_json: AsJson = False,
 ) -> None:
     """Turn a checkpoint of a method's official code into a model folder.
 
-    Weights without any effect are left out and listed; names that are not understood are an error.
-    Settings that the checkpoint does not determine have to be given.
+    Weights that have no effect are left out and listed; unknown names are an error. Settings that
+    the checkpoint does not determine are set with --dataset or --set.
     """
     from eaglenet.core.settings import read_assignments
     from eaglenet.encoders.tokenizers import ClipTokenizer
@@ -76,7 +76,7 @@ def convert(
 
 
 def summary(method: Method, unused: dict[str, str]) -> list[str]:
-    """Lines on the evaluation of the model, its inputs, and weights that were left out."""
+    """Describe the inputs and the evaluation of the model, and the weights that were left out."""
     from eaglenet.encoders.features import ExpertEncoder
 
     habits, frames = method.habits, method.frame_spec
@@ -86,14 +86,14 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
     if isinstance(encoder, ExpertEncoder):
         experts = ", ".join(f"{name} {width}" for name, width in encoder.config.experts.items())
         lines.append(
-            f"It reads stored features ({experts}; texts {encoder.config.words_dim} wide): "
+            f"Reads stored features ({experts}; texts {encoder.config.words_dim} wide): "
             "`eaglenet evaluate MODEL --data features --root FOLDER` (docs/how-to/experts.md)."
         )
     else:
         lines.append(
             f"Evaluated as its authors did: {frames.num_frames} frames ({frames.sampling}, short "
             f"videos {frames.short}), {habits.max_words} words, towers in {habits.precision}; "
-            "`eaglenet evaluate --frames NAME=VALUE` takes others."
+            "`eaglenet evaluate --frames NAME=VALUE` changes the frames."
         )
     for reason in dict.fromkeys(unused.values()):
         names = [name for name, why in unused.items() if why == reason]
@@ -101,7 +101,7 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
         lines.append(f"Left out {len(names)} weights, {examples}: {reason}")
     if method.tokenizer is None and not reads_features:
         lines += [
-            "Without a vocabulary the model scores features and token ids, not texts.",
+            "The model has no vocabulary: it scores features and token ids, but not texts.",
             "Add one with --tokenizer FOLDER (a CLIP folder with tokenizer.json).",
         ]
     return lines
@@ -110,7 +110,7 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
 def _eaglenet_settings(
     dataset: str | None, energy_pooling: str, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """Settings that the checkpoint does not determine."""
+    """Complete ``settings`` with those that the checkpoint does not determine."""
     from eaglenet.core.errors import UsageError
     from eaglenet.methods.eaglenet import EagleNetConfig
     from eaglenet.methods.official import checkpoint as official
@@ -118,12 +118,12 @@ def _eaglenet_settings(
     if energy_pooling not in POOLINGS:
         raise UsageError(f"--energy-pooling {energy_pooling}: choose one of {', '.join(POOLINGS)}")
     scripts = official.UNDETERMINED["eaglenet"]
-    missing = {name: value for name, value in scripts.items() if name not in settings}
-    if dataset is None and missing:
-        options = " ".join(f"--set {name}={value}" for name, value in missing.items())
+    missing_settings = {name: value for name, value in scripts.items() if name not in settings}
+    if dataset is None and missing_settings:
+        options = " ".join(f"--set {name}={value}" for name, value in missing_settings.items())
         raise UsageError(
-            f"the checkpoint does not determine {', '.join(missing)}; name the authors' script "
-            f"with --dataset, or give them (the authors' values: {options})"
+            f"the checkpoint does not determine {', '.join(missing_settings)}; name the authors' "
+            f"script with --dataset, or set them (the authors' values: {options})"
         )
     if dataset is not None:
         weight = EagleNetConfig.released(dataset).energy_support_weight
@@ -133,16 +133,16 @@ def _eaglenet_settings(
 
 def push(
     folder: Path = argument("Run or model folder."),
-    repository: str = argument("Repository of the hub, OWNER/NAME."),
-    licence: str = option("", "Licence of the weights, such as apache-2.0.", name="--license"),
-    private: bool = option(False, "Create it private."),
+    repository: str = argument("Repository on the hub, OWNER/NAME."),
+    licence: str = option("", "Publish under this licence, such as apache-2.0.", name="--license"),
+    private: bool = option(False, "Create a private repository."),
     dry_run: bool = option(False, "Print the model card; upload nothing."),
     as_json: AsJson = False,
 ) -> None:
-    """Upload a model to a repository of the hub, with a model card.
+    """Upload a model with a model card to the Hugging Face hub.
 
-    The card says what the model is, how it was trained and what was measured, from the files of the
-    run. Log in first with `hf auth login`, or set HF_TOKEN.
+    The card describes the model, its training and its results, from the files of the run. Log in
+    first with `hf auth login`, or set HF_TOKEN.
     """
     from eaglenet.research.experiments.publication import find_model, model_card, push_model
 

@@ -1,4 +1,4 @@
-"""`eaglenet data`: what is really on disk, and frames decoded once for all epochs."""
+"""``eaglenet data``: check datasets, and store their frames and features."""
 
 from __future__ import annotations
 
@@ -18,43 +18,44 @@ from eaglenet.core.settings import check_choices, option, read_assignments, spli
 if TYPE_CHECKING:
     from eaglenet.research.data.checks import CheckReport
 
-data = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
+data = typer.Typer(help="Check datasets; store their frames and features.", no_args_is_help=True)
 data.command("demo-world")(demo_world)
 
-MAX_REASONS = 5  # printed of each kind; --json lists them all
+MAX_REASONS = 5
+"""Problems printed per kind; ``--json`` lists them all."""
 EXAMPLE = "train=7k"
 DATASETS_WITH_VIDEOS = (
     "msrvtt, didemo, msvd, vatex, activitynet, lsmdc, youcook2, qvhighlights, charades-sta, tgif, "
     "folder (your own) or demo"
 )
-Dataset = Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}.")]
-Root = Annotated[Path, typer.Option("--root", help="Folder (or file) of the dataset.")]
+Dataset = Annotated[str, typer.Argument(help=f"Dataset: {DATASETS_WITH_VIDEOS}.")]
+Root = Annotated[Path, typer.Option("--root", help="Read the dataset in this folder or file.")]
 VideoFolders = Annotated[
     list[Path] | None,
-    typer.Option("--videos", help="Folder of video files, if not under the root; repeatable."),
+    typer.Option("--videos", help="Look for video files in this folder first; repeatable."),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help=f"Dataset option as name=value, e.g. {EXAMPLE}; repeatable."),
+    typer.Option("--set", help=f"Change a dataset option, e.g. {EXAMPLE}; repeatable."),
 ]
-Workers = Annotated[int, typer.Option("--workers", help="Files checked in parallel.")]
+Workers = Annotated[int, typer.Option("--workers", help="Process this many files in parallel.")]
 
 
 @data.command()
 def check(
-    dataset: str = argument(f"{DATASETS_WITH_VIDEOS}; features or frames."),
+    dataset: str = argument(f"Dataset: {DATASETS_WITH_VIDEOS}; also features or frames."),
     *,
     root: Root,
     videos: VideoFolders = None,
-    splits: list[str] | None = option(None, "Only this split; repeatable.", name="--split"),
+    splits: list[str] | None = option(None, "Check only this split; repeatable.", name="--split"),
     settings: Settings = None,
-    decode: bool = option(False, "Take frames of every video, not only open it."),
+    decode: bool = option(False, "Decode frames of every video instead of only opening it."),
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Count found, missing and undecodable videos, captions, and videos that splits share.
+    """Count captions, found, missing and undecodable videos, and videos shared by splits.
 
-    Exit code 0: all fine. 3: videos are missing or cannot be decoded. 1: broken annotations, or
+    Exit code 0: no problems. 3: videos are missing or cannot be decoded. 1: broken annotations, or
     two splits share a video.
     """
     from eaglenet.research.data.checks import check_dataset
@@ -90,30 +91,30 @@ def check(
 def cache(
     dataset: Dataset,
     root: Root,
-    output: Path = option(..., "Folder of caches; train with --set data.cache=it."),
+    output: Path = option(..., "Write caches into this folder."),
     splits: list[str] | None = option(
-        None, "Splits to cache; train if none is given.", name="--split"
+        None, "Cache this split; default: train; repeatable.", name="--split"
     ),
     videos: VideoFolders = None,
     settings: Settings = None,
-    num_frames: int = option(12, "Frames per video.", name="--frames"),
-    size: int = option(224, "Side of a frame in pixels."),
-    sampling: str = option("uniform", "uniform, per_second or whole_rate."),
-    resize: str = option("crop", "crop or stretch."),
-    short: str = option("repeat", "For videos with too few frames: repeat, mask or zeros."),
-    square_pixels: bool = option(False, "Ignore the pixel aspect, as OpenCV does."),
-    encoding: str = option("raw", "raw (fast) or jpeg (small)."),
-    estimate_only: bool = option(False, "Show the size and stop.", name="--estimate"),
+    num_frames: int = option(12, "Take this many frames per video.", name="--frames"),
+    size: int = option(224, "Scale frames to this side in pixels."),
+    sampling: str = option("uniform", "Choose frames by uniform, per_second or whole_rate."),
+    resize: str = option("crop", "Fit frames into the square by crop or stretch."),
+    short: str = option("repeat", "Fill up short videos by repeat, mask or zeros."),
+    square_pixels: bool = option(False, "Ignore the pixel aspect ratio, as OpenCV does."),
+    encoding: str = option("raw", "Store frames as raw (fast) or jpeg (small)."),
+    estimate_only: bool = option(False, "Print the estimated size and exit.", name="--estimate"),
     retry: bool = option(False, "Try skipped videos again."),
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Decode every video once into a packed file. Interrupted, the same command continues.
+    """Decode every video once into a packed file. Run it again to continue after an interruption.
 
-    Training, evaluation and comparisons with ``--set data.cache=OUTPUT`` and the same frames
-    (``eaglenet recipes show`` lists them under data.frames) then decode nothing.
+    Training, evaluation and comparisons with `--set data.cache=OUTPUT` and the same frames then
+    decode nothing. `eaglenet recipes METHOD --json` lists the frames of a recipe (data.frames).
 
-    Exit code 3 when some videos had to be skipped; they are listed with reasons.
+    Exit code 3: some videos were skipped; they are listed with reasons.
     """
     from eaglenet.core.types import FrameSpec
     from eaglenet.research.data import DATASETS
@@ -121,8 +122,8 @@ def cache(
 
     if encoding not in get_args(Encoding):
         raise UsageError(f"--encoding {encoding!r}; choose one of {', '.join(get_args(Encoding))}")
+    choices: Any = {"sampling": sampling, "resize": resize, "short": short}
     kind: Any = encoding
-    choices: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
     spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **choices)
     check_choices(spec)
     options = read_assignments(settings, EXAMPLE)
@@ -132,13 +133,14 @@ def cache(
     ]
     results = []
     for split in loaded_splits:
-        folder, found = cache_folder(output, split.dataset, spec), len(split) - len(split.missing)
+        folder = cache_folder(output, split.dataset, spec)
+        num_found = len(split) - len(split.missing)
         size = estimate(split, spec, kind)
-        result = {"split": split.name, "videos": len(split), "found": found}
+        result = {"split": split.name, "videos": len(split), "found": num_found}
         results.append(result | {"estimated_bytes": size})
         if not as_json:
             about = "" if encoding == "raw" else "about "
-            counts = f"{found:,} of {len(split):,} videos found"
+            counts = f"{num_found:,} of {len(split):,} videos found"
             print(f"{split.name}: {counts}, {about}{size / 1e9:.2f} GB")
         if estimate_only:
             continue
@@ -154,13 +156,13 @@ def cache(
             )
         skipped = {
             video.video_id: frames.skipped.get(video.video_id, "not cached")
-            for video, is_here in zip(split.videos, frames.available.tolist(), strict=True)
-            if not is_here
+            for video, is_cached in zip(split.videos, frames.available.tolist(), strict=True)
+            if not is_cached
         }
-        cached = len(split) - len(skipped)
-        results[-1] |= {"cached": cached, "skipped": skipped, "bytes": frames.num_bytes}
+        num_cached = len(split) - len(skipped)
+        results[-1] |= {"cached": num_cached, "skipped": skipped, "bytes": frames.num_bytes}
         if not as_json:
-            print(f"{split.name}: {cached:,} of {len(split):,} cached in {folder}")
+            print(f"{split.name}: {num_cached:,} of {len(split):,} cached in {folder}")
             for video_id, reason in list(skipped.items())[:MAX_REASONS]:
                 print(printable(f"  skipped {video_id}: {reason}"))
             if len(skipped) > MAX_REASONS:
@@ -172,7 +174,7 @@ def cache(
 
 
 def show(report: CheckReport) -> None:
-    """Print the report as a table, with the first few reasons of each kind."""
+    """Print the report as a table, with the most common problems of each kind."""
     from rich.markup import escape
 
     from eaglenet.research.data.records import VideoProblem
@@ -187,19 +189,19 @@ def show(report: CheckReport) -> None:
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")
-        missing = [VideoProblem(video_id, "no file found") for video_id in split.missing]
-        for listed in (missing, split.undecodable, split.left_out):
-            reasons = Counter(problem.reason for problem in listed)
+        missing_problems = [VideoProblem(video_id, "no file found") for video_id in split.missing]
+        for entries in (missing_problems, split.undecodable, split.left_out):
+            reasons = Counter(entry.reason for entry in entries)
             for reason, count in reasons.most_common(MAX_REASONS):
-                first = next(entry.video_id for entry in listed if entry.reason == reason)
+                first = next(entry.video_id for entry in entries if entry.reason == reason)
                 lines.append(f"  {count:,} x {reason}, first {first}")
         if split.ambiguous:
             lines.append(
                 f"  {len(split.ambiguous):,} ids fit several files, first {split.ambiguous[0]}; "
                 "the first in path order is used"
             )
-    for pair, shared in report.overlaps.items():
-        lines.append(f"error: {pair} share {len(shared):,} videos, first {shared[0]}")
+    for pair, shared_ids in report.overlaps.items():
+        lines.append(f"error: {pair} share {len(shared_ids):,} videos, first {shared_ids[0]}")
     for name, reason in report.broken.items():
         lines.append(f"error: {name}: {reason}")
     if not report.overlaps and not report.broken and len(report.splits) > 1:
@@ -209,32 +211,34 @@ def show(report: CheckReport) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape text for a terminal; file names need not be UTF-8."""
+    """Escape text for a terminal; file names may not be UTF-8."""
     return escape_lines(text.encode(errors="replace").decode())
 
 
 @data.command()
 def features(
-    model: str = argument("Whose towers to use: a CLIP folder or hub id, a model or a run."),
+    model: str = argument(
+        "Model with the towers: a CLIP folder or hub id, a model folder or a run."
+    ),
     *,
     dataset: Dataset,
-    output: Path = option(..., "The features folder to write."),
-    root: str = option("", "Folder (or file) of the dataset."),
-    split: str = option("train", "train, val or test."),
+    output: Path = option(..., "Write the features into this folder."),
+    root: str = option("", "Read the dataset in this folder or file."),
+    split: str = option("train", "Encode this split: train, val or test."),
     videos: VideoFolders = None,
     settings: Settings = None,
     experts: list[str] | None = option(
-        None, "Another model as NAME=MODEL; repeatable.", name="--expert"
+        None, "Also store features of another model, NAME=MODEL; repeatable.", name="--expert"
     ),
-    words: bool = option(False, "Also every word, as the text tower sees it."),
+    words: bool = option(False, "Also store the text tower's feature of every token."),
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Encode a split once; heads then train on the features without towers, in minutes.
+    """Encode a split once, so that heads train on stored features, in minutes.
 
-    Train with ``eaglenet train xpool --data features --root OUTPUT``, evaluate with
-    ``eaglenet evaluate RUN --features OUTPUT``. With --expert the folder holds what each of several
-    models sees, for ``eaglenet train mmt --data experts --root OUTPUT``.
+    Train with `eaglenet train xpool --data features --root OUTPUT`; evaluate with `eaglenet
+    evaluate RUN --features OUTPUT`. With --expert, the folder has the features of several models,
+    for `eaglenet train mmt --data experts --root OUTPUT`.
     """
     from eaglenet.research.experiments.evaluation import export_features
 
@@ -256,23 +260,23 @@ def features(
         )
     lines = [f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}"]
     if source.missing:
-        missing = f"{len(source.missing):,} videos of the split are missing"
-        lines.append(f"{missing}, first {source.missing[0]}")
+        note = f"{len(source.missing):,} videos of the split are missing"
+        lines.append(f"{note}, first {source.missing[0]}")
     print_record({"output": str(output), **source.describe()}, as_json, *lines)
 
 
 @data.command()
 def demo_experts(
-    output: Path = option(..., "The experts folder to write."),
-    split: str = option("train", "train, val or test."),
-    count: int = option(600, "Clips of the split.", min=2),
-    seed: int = option(0, "Another seed is another world."),
-    missing: float = option(0.3, "Fraction of videos without an expert, 0 to 0.5."),
+    output: Path = option(..., "Write the features into this folder."),
+    split: str = option("train", "Make this split: train, val or test."),
+    count: int = option(600, "Make this many clips.", min=2),
+    seed: int = option(0, "Make the world of this seed."),
+    missing: float = option(0.3, "Leave out each expert for this fraction of videos, 0 to 0.5."),
     as_json: AsJson = False,
 ) -> None:
-    """Write the demo world as five experts see it, each blind in part and often missing.
+    """Write features of the demo world by five experts, each incomplete and sometimes missing.
 
-    Train with ``eaglenet train ce --data experts --root OUTPUT``.
+    Train with `eaglenet train ce --data experts --root OUTPUT`.
     """
     from eaglenet.research.data.demo.experts import WIDTHS, write_experts
 
@@ -285,14 +289,14 @@ def demo_experts(
 
 @data.command()
 def teach(
-    model: str = argument("The teacher: a run or a model folder."),
-    root: Path = option(..., "The features folder it teaches on."),
-    name: str = option(..., "Name of the teacher in that folder."),
+    model: str = argument("Teacher: a run or a model folder."),
+    root: Path = option(..., "Encode this features folder, and write into it."),
+    name: str = option(..., "Give the teacher this name in the folder."),
     as_json: AsJson = False,
 ) -> None:
-    """Write a trained model's vectors into a features folder, for students to learn from.
+    """Write a trained model's vectors into a features folder, for distillation.
 
-    Train the student with ``eaglenet train teachtext --data experts --root ROOT``.
+    Train the student with `eaglenet train teachtext --data experts --root ROOT`.
     """
     from eaglenet.research.experiments.evaluation import write_teacher
 
@@ -304,22 +308,22 @@ def teach(
 
 
 def parse_experts(assignments: list[str] | None) -> dict[str, str]:
-    """``NAME=MODEL`` pairs."""
+    """Parse ``NAME=MODEL`` assignments of ``--expert``."""
     pairs = [entry.partition("=") for entry in assignments or ()]
     for name, equals, model in pairs:
         if not (name and equals and model):
             raise UsageError(f"--expert {name + equals + model!r}: expected NAME=MODEL")
     if len({name for name, _, _ in pairs} | {"frames"}) != len(pairs) + 1:
-        raise UsageError("--expert: each name once, and not 'frames', which is the first model")
+        raise UsageError("--expert: use each name once; 'frames' is the name of MODEL")
     return {name: model for name, _, model in pairs}
 
 
 def check_features(root: Path, as_json: bool) -> None:
-    """Check a features folder by reading it, and describe it."""
+    """Read a whole features folder, which checks it, and print a description."""
     from eaglenet.research.data.experts import load_expert_folder
 
     split = load_expert_folder(root)
-    missing = {
+    missing_counts = {
         name: int((packed.count == 0).sum()) for name, packed in sorted(split.experts.items())
     }
     content = {
@@ -332,7 +336,7 @@ def check_features(root: Path, as_json: bool) -> None:
         "text_dim": split.text_dim,
         "max_frames": split.max_frames,
         "experts": split.expert_widths,
-        "videos_missing_experts": missing,
+        "videos_missing_experts": missing_counts,
         "words": {name: packed.values.shape[1] for name, packed in split.words.items()},
         "has_graphs": split.graphs is not None,
         "teachers": 0 if split.text_teachers is None else split.text_teachers.shape[1],
@@ -346,7 +350,7 @@ def check_features(root: Path, as_json: bool) -> None:
         f"per video; sentences {split.text_dim} wide; all numbers finite",
         *(
             f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos"
-            for name, count in missing.items()
+            for name, count in missing_counts.items()
         ),
         *(
             f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text"
@@ -357,17 +361,19 @@ def check_features(root: Path, as_json: bool) -> None:
 
 @data.command()
 def frames(
-    images: Path = option(..., "Folder of images, with its subfolders."),
-    captions: list[str] = option(..., "KIND=FILE with KIND people, machine or labels; repeatable."),
-    source: str = option(..., "Short name of their source, e.g. coco."),
-    output: Path = option(..., "Folder to write.", name="--output/-o"),
-    size: int = option(192, "Side of a frame in pixels."),
-    item: str = option("", "Pattern whose group finds an image's item in its path."),
-    halves: bool = option(False, "Every image is two frames side by side."),
-    only: Path | None = option(None, "File with the ids to take."),
-    without: list[Path] | None = option(None, "File with ids to leave out (a test split)."),
-    validation: float = option(0.0, "Fraction or number of items held out for validation."),
-    test: bool = option(False, "All items are the test split, in a folder of its own."),
+    images: Path = option(..., "Read the images in this folder and its subfolders."),
+    captions: list[str] = option(
+        ..., "Read captions: people=FILE, machine=FILE or labels=FILE; repeatable."
+    ),
+    source: str = option(..., "Name the source of the images, e.g. coco."),
+    output: Path = option(..., "Write into this folder.", name="--output/-o"),
+    size: int = option(192, "Scale frames to this side in pixels."),
+    item: str = option("", "Take the item of an image from the group of this pattern."),
+    halves: bool = option(False, "Split every image into two frames side by side."),
+    only: Path | None = option(None, "Use only the ids in this file."),
+    without: list[Path] | None = option(None, "Leave out the ids in this file; repeatable."),
+    validation: float = option(0.0, "Hold out this fraction or number of items for validation."),
+    test: bool = option(False, "Write all items as a test split."),
 ) -> None:
     """Pack images with captions into a folder of frames.
 

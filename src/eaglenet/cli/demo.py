@@ -1,4 +1,4 @@
-"""``eaglenet demo`` on real clips, and ``eaglenet data demo-world`` on a synthetic world."""
+"""``eaglenet demo`` with real clips, and ``eaglenet data demo-world`` with a synthetic world."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLIPS = Path(__file__).parent / "demo_clips"
 
 
 class Question(NamedTuple):
-    """A query of the demo, and the name of the file that answers it."""
+    """A query of the demo, and the name of the file that it describes."""
 
     query: str
     file: str
@@ -46,24 +46,24 @@ QUESTIONS = (
 RESULTS = 3
 MAX_WORDS = 32
 
-WIDTH, HEIGHT = 288, 162  # pixels of a drawn frame, 16:9
+WIDTH, HEIGHT = 288, 162  # of a frame in pixels, 16:9
 MARGIN, TITLE, CAPTION = 14, 30, 26  # pixels
 BACKGROUND, INK, FAINT = (250, 250, 248), (28, 28, 30), (110, 110, 114)
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Write into this folder.")]
 
 
 def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
-    """Index twelve real clips with `small`, search them, and draw the hits as one picture.
+    """Index twelve real clips with `small`, search them, and draw the hits as one image.
 
-    Needs no network. A second run indexes nothing again.
+    Needs no network. A second run indexes only new files.
     """
     from eaglenet.search.engine import Engine
     from eaglenet.search.model import DEFAULT_MODEL
 
     if not CLIPS.is_dir():
         raise UsageError(f"{CLIPS}: the clips of the demo are missing; install the package again")
-    started = time.perf_counter()
+    start = time.perf_counter()
     say = _printer(as_json)
     with show_progress(quiet=as_json) as announce:
         report = _index([CLIPS], output, DEFAULT_MODEL, announce(""))
@@ -75,7 +75,7 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
     def describe(question: Question, hit: Hit) -> str:
         return f"{hit.score:.3f}  {Path(hit.path).name}{_time_of(hit)}"
 
-    _show(output, started, QUESTIONS, hits, {"store": report}, describe, as_json)
+    _show(output, start, QUESTIONS, hits, {"store": report}, describe, as_json)
     program, store = program_command(), shell_quote(output / "store")
     say(
         f"""Your own videos:
@@ -89,13 +89,13 @@ The clips of the demo:
 
 def demo_world(
     output: Output = Path("demo-world"),
-    clips: int = option(240, "Clips of the test world to render.", min=8),
-    model: str = option("demo", "The shipped model, or one trained here."),
+    clips: int = option(240, "Render this many clips.", min=8),
+    model: str = option("demo", "Use this model: a name, a model folder or a run."),
     as_json: AsJson = False,
 ) -> None:
-    """Render the demo world, evaluate the model `demo` on it, index, search, draw the results.
+    """Render the synthetic demo world; evaluate `demo` on it, index and search it.
 
-    Needs no network. What is already in the folder is not made again.
+    Needs no network. A second run uses the files of the first.
     """
     import torch
 
@@ -107,13 +107,13 @@ def demo_world(
     from eaglenet.search.query import Query
     from eaglenet.video import decoding
 
-    started = time.perf_counter()
+    start = time.perf_counter()
     # The model's tensors are small: on shared cores threads waiting for each other take longer
     # than the work (17 s with one thread, 118 s with two, under other load).
     torch.set_num_threads(1)
     say = _printer(as_json)
     method = load(model)
-    # The reports below count what was left out; the loader need not say it too.
+    # The reports below count skipped videos.
     with show_progress(quiet=as_json) as announce, decoding.without_skip_warnings():
         progress = announce("")
         world = render_world(output / "world", "test", clips, progress=progress)
@@ -123,13 +123,13 @@ def demo_world(
         paths = [video.path for video in world.videos if video.path is not None]
         report = _index(paths, output, model, progress, method)
         say(f"store:  {report['clips']} clips in {output}/store ({report['indexed']} new)\n")
-    questions = choose_sentences(world)
+    questions = choose_questions(world)
     engine = Engine.open(output / "store", method)
     # Few clips: rank them all exactly.
     hits = _search(engine, questions, output, shortlist=len(world))
     results = [
-        SearchResult(Query(question.query), each)
-        for question, each in zip(questions, hits, strict=True)
+        SearchResult(Query(question.query), question_hits)
+        for question, question_hits in zip(questions, hits, strict=True)
     ]
     files = {number: question.file for number, question in enumerate(questions)}
     write_contact_sheet(output / "results.png", engine, results, files)
@@ -140,7 +140,7 @@ def demo_world(
         return f"{mark:5}  {hit.score:.3f}  {name}, best at {hit.moment.best:.1f} s"
 
     record = {"clips": len(world), "evaluation": scores.to_dict(), "store": report}
-    _show(output, started, questions, hits, record, describe, as_json)
+    _show(output, start, questions, hits, record, describe, as_json)
     program, store = program_command(), shell_quote(output / "store")
     say(
         f"""{program} search {shell_quote(questions[0].query)} --store {store}
@@ -149,16 +149,16 @@ def demo_world(
     )
 
 
-def choose_sentences(world: DemoSplit) -> list[Question]:
-    """Three sentences and the files that they are about, by position and not by how well they do.
+def choose_questions(world: DemoSplit) -> list[Question]:
+    """Choose three captions by their position in the world, not by the results of the model.
 
-    One motion; two things in order; and the same two things in the other order, which only a model
-    that sees time can tell apart.
+    The first describes one motion, the second two events, the third the same events in the other
+    order, which only a model of time can tell apart.
     """
     single = _first(world, "single")
-    ordered = _first(world, "sequence")
-    twin = next(scene for scene in world.scenes if scene.scene_id == ordered.twin_id)
-    scenes = (single, ordered, twin)
+    sequence = _first(world, "sequence")
+    twin = next(scene for scene in world.scenes if scene.scene_id == sequence.twin_id)
+    scenes = (single, sequence, twin)
     return [Question(scene.captions[0], f"{scene.scene_id}.mp4") for scene in scenes]
 
 
@@ -166,11 +166,11 @@ def _first(world: DemoSplit, kind: str) -> Scene:
     for scene in world.scenes:
         if scene.kind == kind and scene.twin_id is not None:
             return scene
-    raise UsageError(f"no clip of kind {kind!r} in {len(world)} clips; ask for more with --clips")
+    raise UsageError(f"no clip of kind {kind!r} in {len(world)} clips; use more: --clips NUMBER")
 
 
 def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress | None) -> Any:
-    """Every sentence against every clip, from the decoded files."""
+    """Score every caption with every clip, decoded from the video files."""
     import torch
 
     from eaglenet.research.data.frame_cache import FrameCache
@@ -225,33 +225,33 @@ def _printer(as_json: bool) -> Callable[[str], None]:
 
 def _show(
     output: Path,
-    started: float,
+    start: float,
     questions: Sequence[Question],
     hits: Sequence[Sequence[Hit]],
     record: dict[str, Any],
     describe: Callable[[Question, Hit], str],
     as_json: bool,
 ) -> None:
-    """Print the hits of every question, or everything as JSON."""
-    seconds = time.perf_counter() - started
+    """Print the hits of every question; as JSON, with ``record``."""
+    seconds = time.perf_counter() - start
     if as_json:
         answers = [
-            {**question._asdict(), "hits": [asdict(hit) for hit in each]}
-            for question, each in zip(questions, hits, strict=True)
+            {**question._asdict(), "hits": [asdict(hit) for hit in question_hits]}
+            for question, question_hits in zip(questions, hits, strict=True)
         ]
         files = {"picture": str(output / "results.png"), "page": str(output / "results.html")}
         print(json.dumps({**record, "answers": answers, **files, "seconds": round(seconds, 1)}))
         return
-    for question, each in zip(questions, hits, strict=True):
+    for question, question_hits in zip(questions, hits, strict=True):
         print(f'"{question.query}"')
-        for hit in each:
+        for hit in question_hits:
             print(f"  {hit.rank}. {describe(question, hit)}")
         print()
     print(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n\n")
 
 
 def draw_hits(path: Path, engine: Engine, hits: Sequence[Sequence[Hit]]) -> None:
-    """Draw one row per question: its hits, each as the frame at its best moment."""
+    """Draw one row per question with the best frame of each hit."""
     from PIL import Image, ImageDraw, ImageFont
 
     row = TITLE + HEIGHT + CAPTION
@@ -280,12 +280,12 @@ def draw_hits(path: Path, engine: Engine, hits: Sequence[Sequence[Hit]]) -> None
 
 
 def _frame(engine: Engine, hit: Hit) -> Any:
-    """Return the frame at the best moment, cut to the drawn shape."""
+    """Return the frame at the best moment, cropped to ``WIDTH`` x ``HEIGHT``."""
     from PIL import Image, ImageOps
 
     data = engine.frame(hit.clip_id, hit.moment.best, size=WIDTH)
     with Image.open(io.BytesIO(data)) as image:
-        # A tall frame keeps its upper part, where the subject mostly is.
+        # Keep more of the upper part of tall frames, where the subject mostly is.
         return ImageOps.fit(image.convert("RGB"), (WIDTH, HEIGHT), centering=(0.5, 0.4))
 
 

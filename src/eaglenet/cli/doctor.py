@@ -1,4 +1,4 @@
-"""`eaglenet doctor`: protections of this machine from hostile files."""
+"""``eaglenet doctor``: check the protection of this machine against malicious files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from eaglenet.version import __version__
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check the decoder and how it is confined on this machine.
+    """Check the video decoder and its confinement on this machine.
 
-    The exit code is 1 if something is missing.
+    Exit code 1: a protection is missing.
     """
     from eaglenet.core.confinement import landlock_version
 
@@ -30,9 +30,9 @@ def doctor(as_json: AsJson = False) -> None:
         "ffmpeg": _ffmpeg(problems),
         "landlock": f"version {landlock_version()}" if is_linux else "Linux only",
     }
-    missing = _missing_confinement()
-    facts["confinement"] = "complete" if not missing else "incomplete"
-    problems += [f"decoders are not fully confined: {reason}" for reason in missing]
+    missing_protections = _missing_confinement()
+    facts["confinement"] = "complete" if not missing_protections else "incomplete"
+    problems += [f"decoders are not fully confined: {reason}" for reason in missing_protections]
     lines = [f"{name:12} {value}" for name, value in facts.items()]
     lines += [f"problem      {problem}" for problem in problems]
     print_record({**facts, "problems": problems}, as_json, *lines)
@@ -50,13 +50,13 @@ def _ffmpeg(problems: list[str]) -> str:
     if version < FFMPEG_FLOOR:
         floor = ".".join(map(str, FFMPEG_FLOOR))
         problems.append(
-            f"FFmpeg {name} has known holes ({floor} or newer is needed): pip install -U av"
+            f"FFmpeg {name} has known vulnerabilities; install {floor} or newer: pip install -U av"
         )
     return name
 
 
 def _missing_confinement() -> tuple[str, ...]:
-    """Start a decoder process and return what it could not apply."""
+    """Start a decoder process and return the protections that it could not apply."""
     from eaglenet.video.decoding import decode_query
     from eaglenet.video.worker import start_worker
 

@@ -1,4 +1,4 @@
-"""``eaglenet evaluate`` and ``eaglenet metrics``: recalls of a model, or of any scores."""
+"""``eaglenet evaluate`` and ``eaglenet metrics``: recalls of a model, or of a score matrix."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ def evaluate(
     run: str = argument(
         "Run folder; with --data, a model folder or name; with --moments, a store."
     ),
-    split: str | None = option(None, "test, val or train; default test, val on folders of frames."),
+    split: str | None = option(None, "Score test, val or train; default: test, or val for frames."),
     features: Path | None = option(None, "Score all videos of this features folder instead."),
     data: str | None = option(None, "Score any model on this data (demo, msrvtt, ...)."),
-    root: str = option("", "Folder of --data."),
+    root: str = option("", "With --data: read the dataset in this folder or file."),
     from_hub: str | None = option(
         None,
-        "Score any model on a dataset of the hub that holds its videos (mteb/MSR-VTT); "
+        "Score any model on a dataset of the hub that includes its videos (mteb/MSR-VTT); "
         "downloaded once.",
         metavar="OWNER/NAME",
     ),
     videos: VideoFolders = None,
     settings: DatasetSettings = None,
-    noise_seeds: int = option(0, "Also report mean and spread over N noise seeds.", min=0),
+    noise_seeds: int = option(0, "Also report mean and spread over this many noise seeds.", min=0),
     pair_noise: bool = option(
         False,
-        "Draw noise of its own for each pair, as the authors do; slow. Default: one bank "
-        "for all pairs.",
+        "Draw separate noise for each pair, as the authors do; slow. Default: the same "
+        "noise for all pairs.",
     ),
     device: Device = "auto",
-    backend: str = option("auto", "Scoring back end; default auto."),
-    precision: str = option("auto", "auto (the model's own), fp32, bf16, or fp16 for towers only."),
+    backend: str = option("auto", "Score with this back end."),
+    precision: str = option(
+        "auto", "Compute in auto (the model's), fp32, bf16, or fp16 (towers only)."
+    ),
     frames: list[str] | None = option(
         None,
         "Change how frames are read: num_frames, size, sampling, resize, short, fast or "
-        "square_pixels; repeatable. The result notes what differs from the model.",
+        "square_pixels; repeatable. The result lists differences from the model.",
         metavar="NAME=VALUE",
     ),
     sinkhorn: int = option(
@@ -58,31 +60,31 @@ def evaluate(
     ),
     scores: Path | None = option(
         None,
-        "Also write the scores, texts x videos, and SIM.videos.npy for `metrics`.",
+        "Also write the scores, texts x videos, and SIM.videos.npy for `eaglenet metrics`.",
         metavar="SIM.npy",
     ),
-    hubness: bool = option(False, "Also rank with offsets against hubs (256 typical texts)."),
+    hubness: bool = option(False, "Also rank with hubness offsets (from 256 typical texts)."),
     hubness_bank: str | None = option(
-        None, "Compute those offsets from these texts, one per line instead.", metavar="FILE"
+        None, "Also rank with hubness offsets from these texts (one per line).", metavar="FILE"
     ),
     moments: Path | None = option(
         None,
-        "Search the videos of a store for the texts of this annotation file (DiDeMo, "
-        "QVHighlights, Charades-STA, ActivityNet Captions), and compare the moments.",
+        "Search a store for the texts of this annotation file (DiDeMo, QVHighlights, "
+        "Charades-STA, ActivityNet Captions), and score the moments found.",
         metavar="FILE",
     ),
     output: Path | None = option(
-        None, "Write the result as JSON here; default for a run: RUN/evaluation-SPLIT.json."
+        None, "Write the result as JSON; default for a run: RUN/evaluation-SPLIT.json."
     ),
     as_json: AsJson = False,
 ) -> None:
     """Print recalls in both directions, with their split, protocol and time.
 
-    With --moments: R@1 at IoU 0.3, 0.5 and 0.7, mean IoU and mean average precision.
+    With --moments, print R@1 at IoU 0.3, 0.5 and 0.7, mean IoU and mean average precision.
     """
     if moments is not None:
         if split or data or from_hub or root or features or frames or settings or videos or scores:
-            raise UsageError("--moments takes a store; leave out options of data and splits")
+            raise UsageError("--moments scores a store; leave out options of data and splits")
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
     from eaglenet.indexing.hubness import read_text_file
@@ -95,11 +97,11 @@ def evaluate(
     from eaglenet.research.experiments.runs import load_experiment
 
     if scores is not None and scores.suffix != ".npy":
-        raise UsageError(f"--scores {scores}: give a file name that ends in .npy")
+        raise UsageError(f"--scores {scores}: the file name must end in .npy")
     if from_hub is not None:
         if data or root or features or videos or settings:
             raise UsageError(
-                "--from-hub brings its own videos; leave out --data, --root, --features, --videos "
+                "--from-hub includes its videos; leave out --data, --root, --features, --videos "
                 "and --set"
             )
         from eaglenet.research.data.hub_dataset import unpack_hub_dataset
@@ -112,15 +114,15 @@ def evaluate(
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
     if data is None and options:
-        raise UsageError("--videos and --set belong to --data; a run keeps the data it names")
+        raise UsageError("--videos and --set need --data; a run is scored on its own data")
     if features is not None and (split or data or root or frames):
         raise UsageError(
             "--features scores all videos of a folder; leave out --split, --data, --root and "
             "--frames"
         )
     if data is None and root:
-        raise UsageError("--root belongs to --data; a run keeps the data it names")
-    how = EvaluationOptions(
+        raise UsageError("--root needs --data; a run is scored on its own data")
+    evaluation_options = EvaluationOptions(
         backend,
         precision,
         tuple(range(noise_seeds)),
@@ -138,27 +140,26 @@ def evaluate(
             f"--split test, or write evaluation-{split}.json"
         )
     with show_progress(quiet=as_json) as announce:
-        shared: dict[str, Any] = {
-            "options": how,
+        shared_options: dict[str, Any] = {
+            "options": evaluation_options,
             "frames": frames or (),
             "device": device,
             "progress": announce("evaluate"),
         }
         if data is None:
-            result = evaluate_run(run, split=split, features=features, **shared)
+            result = evaluate_run(run, split=split, features=features, **shared_options)
         else:
-            result = evaluate_model(run, data, root, split=split, data_options=options, **shared)
+            result = evaluate_model(
+                run, data, root, split=split, data_options=options, **shared_options
+            )
     record = result.to_dict()
-    if output is None and data is None and features is None and not frames:
-        output = _report_file(Path(run).expanduser(), result.split)
+    folder = Path(run).expanduser()
+    is_whole_run = data is None and features is None and not frames
+    if output is None and is_whole_run and os.access(folder, os.W_OK):
+        output = folder / f"evaluation-{result.split}.json"  # For `eaglenet report`.
     if output is not None:
         write_json(output, record)
     print(json.dumps(record, indent=2) if as_json else str(result))
-
-
-def _report_file(run: Path, split: str) -> Path | None:
-    """File of an evaluation in its run, where `eaglenet report` reads it; None if read-only."""
-    return run / f"evaluation-{split}.json" if os.access(run, os.W_OK) else None
 
 
 def _evaluate_moments(
@@ -186,32 +187,32 @@ def metrics(
     scores_file: Path = argument("Scores, texts x videos; higher is better.", metavar="SIM.npy"),
     video_of_text: Path | None = option(
         None,
-        "Video of each text, from 0: .npy, .json list, or one number per line; "
-        "default: text i belongs to video i.",
+        "Read the index of each text's video (from 0): .npy, .json list, or one number per "
+        "line; default: text i belongs to video i.",
     ),
     dual_softmax: bool = option(False, "Also apply the dual softmax over all queries."),
     qb_norm: Path | None = option(
         None,
-        "Also apply QB-norm with these training texts x videos; text-to-video only.",
+        "Also apply QB-norm with these scores of training texts; text-to-video only.",
         metavar="TRAIN_SIM.npy",
     ),
     sinkhorn: Path | None = option(
         None,
-        "Also apply UCoFiA's Sinkhorn normalisation with these training texts x videos; "
+        "Also apply UCoFiA's Sinkhorn normalisation with these scores of training texts; "
         "text-to-video only.",
         metavar="TRAIN_SIM.npy",
     ),
     hubness: Path | None = option(
         None,
-        "Also apply hubness offsets from these scores, bank texts x videos.",
+        "Also apply hubness offsets from these scores of a bank of texts.",
         metavar="BANK_SIM.npy",
     ),
     as_json: AsJson = False,
 ) -> None:
     """Print R@1/5/10, MdR, MnR and Rsum in both directions. Ties count against the model.
 
-    Where it makes a difference, the same metrics with ties counted for the model follow: many
-    published numbers count them so, and identical captions tie in every model.
+    If ties matter, also prints the metrics with ties counted for the model, as in many published
+    numbers; identical captions tie in every model. All score files have shape texts x videos.
     """
     from eaglenet.research.evaluation import postprocessing as post
     from eaglenet.research.evaluation.metrics import Metrics, raise_if_not_finite, retrieval_metrics
@@ -223,29 +224,31 @@ def metrics(
         return bank
 
     scores = post.read_scores(scores_file)
-    owners = (
+    video_indices = (
         post.read_video_of_text(video_of_text, len(scores))
         if video_of_text is not None
         else post.default_video_of_text(scores)
     )
-    plain = retrieval_metrics(scores, owners)
+    plain = retrieval_metrics(scores, video_indices)
     record = {"texts": scores.shape[0], "videos": scores.shape[1], **plain.to_dict()}
-    lenient = retrieval_metrics(scores, owners, ties="for")
+    lenient = retrieval_metrics(scores, video_indices, ties="for")
     if lenient != plain:
         record["ties_for_the_model"] = lenient.to_dict()
     scores = scores.double()
     if dual_softmax:
         # Each direction has its own prior.
-        t2v = retrieval_metrics(post.dual_softmax(scores), owners).t2v
-        v2t = retrieval_metrics(post.dual_softmax(scores.T).T, owners).v2t
+        t2v = retrieval_metrics(post.dual_softmax(scores), video_indices).t2v
+        v2t = retrieval_metrics(post.dual_softmax(scores.T).T, video_indices).v2t
         record["dual_softmax"] = Metrics(t2v, v2t).to_dict()
     for name, path, normalise in (
         ("qb_norm", qb_norm, post.querybank_norm),
         ("sinkhorn", sinkhorn, post.sinkhorn_norm),
     ):
         if path is not None:
-            rows = normalise(scores, read_bank(path).double())
-            record[name] = {"t2v": retrieval_metrics(rows, owners).t2v.to_dict()}
+            metrics_with_bank = retrieval_metrics(
+                normalise(scores, read_bank(path).double()), video_indices
+            )
+            record[name] = {"t2v": metrics_with_bank.t2v.to_dict()}
     if hubness is not None:
         bank = read_bank(hubness)
         if bank.shape[1] != scores.shape[1]:
@@ -253,7 +256,7 @@ def metrics(
                 f"{hubness} scores {bank.shape[1]} videos, {scores_file} {scores.shape[1]}; "
                 "expected the same videos in the same order"
             )
-        record["hubness"] = retrieval_metrics(scores + hub_bias(bank), owners).to_dict()
+        record["hubness"] = retrieval_metrics(scores + hub_bias(bank), video_indices).to_dict()
     if as_json:
         print(json.dumps(record, indent=2))
     else:
@@ -281,9 +284,9 @@ def _print_table(record: dict[str, object]) -> None:
                 print(f"{prefix + title:32}{row}")
         if "Rsum" in metrics:
             print(f"{prefix + 'Rsum':32}{metrics['Rsum']:8.2f}")
-    without = int(str(record["videos"])) - int(record["v2t"]["queries"])  # type: ignore[index]
-    if without:
-        print(f"{without} videos have no text: candidates, but not queries")
+    num_textless = int(str(record["videos"])) - int(record["v2t"]["queries"])  # type: ignore[index]
+    if num_textless:
+        print(f"{num_textless} videos have no text: they are candidates, but not queries")
     if "ties_for_the_model" in record:
         print("ties for model: equal scores count for the model, as in many published numbers")
     if {"dual_softmax", "qb_norm", "sinkhorn"} & set(record):
@@ -291,4 +294,4 @@ def _print_table(record: dict[str, object]) -> None:
             "dual softmax, QB-norm and Sinkhorn use other queries: not comparable with plain scores"
         )
     if "hubness" in record:
-        print("hubness offsets: from a fixed bank of texts, the same for every query")
+        print("hubness offsets: computed from a fixed bank of texts, the same for every query")

@@ -1,4 +1,4 @@
-"""``eaglenet index`` and ``eaglenet watch``: bring a store up to date with folders of videos."""
+"""``eaglenet index`` and ``eaglenet watch``: add and update the files of a store."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 INCOMPLETE = 3
 """Exit code: finished, but some of the files that were tried could not be indexed."""
 MAX_KINDS = 6
-"""Extensions shown of files that are neither videos nor images."""
+"""Extensions listed for files that are neither videos nor images."""
 MAX_KNOWN = 3
-"""Names shown of files that an earlier run could not index."""
+"""Names listed for files that an earlier run could not index."""
 NEW_STORE = (
-    "new store with the model {model}, which is part of the package; larger models find more: "
-    "--model balanced or --model best (see `eaglenet models`)"
+    "new store with the model {model}, which is part of the package; larger models are more "
+    "accurate: --model balanced or --model best (see `eaglenet models`)"
 )
 MODEL_HELP = (
     "Encode with this model: a name (see `eaglenet models`), a folder or a hub id. Default: the "
@@ -49,7 +49,7 @@ MODEL_HELP = (
 def index(
     store: StoreName,
     paths: list[str] | None = argument(
-        "Folders, videos and images; also s3:// URLs. Default: those of --like.", None
+        "Folders, videos, images and s3:// URLs; default: those of --like.", None
     ),
     model: str | None = option(None, MODEL_HELP),
     tags: Path | None = option(
@@ -98,7 +98,7 @@ def index(
     check_request(paths or (), store, options)
     all_tags = read_tags(tags) if tags is not None else {}
     if like is not None:
-        # For files that the CSV file does not list.
+        # The CSV file has precedence.
         all_tags = {**all_tags, **maintenance.tags_like(like, all_tags)}
     with show_progress(quiet=as_json) as announce:
         if not as_json:
@@ -145,7 +145,7 @@ def _announce(store: str, model: str | None) -> None:
 
 
 def _progress_callback(display: Progress | None) -> OnProgress:
-    """Callback that shows the progress of an index run; the bar counts bytes."""
+    """Return a callback that shows the progress of an index run, as bytes done of all bytes."""
 
     def update(progress: IndexProgress) -> None:
         if display is not None:
@@ -157,29 +157,29 @@ def _progress_callback(display: Progress | None) -> OnProgress:
 
 
 def format_progress(progress: IndexProgress) -> str:
-    """One line: files, clips, hours, speed, time left, skipped files."""
-    left = progress.seconds_left
+    """Format files, clips, hours, speed, remaining time and skipped files as one line."""
+    seconds_left = progress.seconds_left
     pass_name = "second pass, exact frames: " if progress.is_completing else ""
-    parts = [
+    counts = [
         f"{pass_name}{progress.done + progress.skipped}/{progress.total} files",
         pluralize(progress.clips, "clip"),
     ]
     if progress.hours:
-        parts += [f"{progress.hours:.2f} h of video", f"{progress.speed:.1f}x real time"]
-    parts.append("time left unknown" if left is None else f"{_clock(left)} left")
+        counts += [f"{progress.hours:.2f} h of video", f"{progress.speed:.1f}x real time"]
+    counts.append("time left unknown" if seconds_left is None else f"{_clock(seconds_left)} left")
     if progress.skipped:
-        parts.append(f"{progress.skipped} skipped")
-    return ", ".join(parts)
+        counts.append(f"{progress.skipped} skipped")
+    return ", ".join(counts)
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 def print_report(report: IndexReport, store: str) -> None:
-    """Print counts to standard output, and problems to standard error."""
+    """Print counts to standard output and problems to standard error."""
     videos = report.indexed - report.images
     counts = [pluralize(videos, "video")] if videos or not report.images else []
     counts += [pluralize(report.images, "image")] if report.images else []
@@ -216,11 +216,11 @@ def print_report(report: IndexReport, store: str) -> None:
         print_line("they are tried again when they change, or with --retry", is_error=True)
     _print_files("indexed with unreadable parts", report.damaged)
     if any(problem.is_known for problem in (*report.problems, *report.damaged)):
-        print_line("`eaglenet store files` lists reasons", is_error=True)
+        print_line("`eaglenet store files` lists the reasons", is_error=True)
 
 
 def _other_files(counts: Mapping[str, int]) -> str:
-    """One line that counts the files that are neither videos nor images, by extension."""
+    """Count files that are neither videos nor images by extension, in one line."""
     kinds = [f"{number:,} {suffix or 'without extension'}" for suffix, number in counts.items()]
     if len(kinds) > MAX_KINDS:
         kinds[MAX_KINDS:] = [f"{sum(list(counts.values())[MAX_KINDS:]):,} of other kinds"]
@@ -229,7 +229,7 @@ def _other_files(counts: Mapping[str, int]) -> str:
 
 
 def _print_files(title: str, files: Sequence[FileProblem]) -> None:
-    """Print the problems of this run with their reasons, and the first names of earlier ones."""
+    """Print the new problems with their reasons, and the first names of known ones."""
     new_files = [file for file in files if not file.is_known]
     known_names = [file.path for file in files if file.is_known]
     if new_files:
@@ -247,15 +247,15 @@ ALERTS = "Alerts"
 
 def watch(
     store: StoreName,
-    paths: list[Path] = argument("Folders."),
+    paths: list[Path] = argument("Folders to watch."),
     model: str | None = option(None, MODEL_HELP),
-    interval: float = option(10.0, "Scan the folders this often.", metavar="SECONDS", min=1),
+    interval: float = option(10.0, "Scan the folders at this interval.", metavar="SECONDS", min=1),
     alert: list[str] | None = option(
         None, "Report new moments that show this; repeatable.", metavar="TEXT"
     ),
     min_confidence: float = option(
         SURE,
-        "With --alert: only moments that are right with at least this probability.",
+        "With --alert: report only moments that match with at least this probability.",
         group=ALERTS,
         metavar="PROBABILITY",
         min=0,
@@ -263,12 +263,12 @@ def watch(
     ),
     command: str | None = option(
         None,
-        "With --alert: run this for each moment; it gets JSON on standard input.",
+        "With --alert: run this for each moment, with JSON on standard input.",
         group=ALERTS,
         metavar="COMMAND",
     ),
     webhook: str | None = option(
-        None, "With --alert: post each moment as JSON to this address.", group=ALERTS, metavar="URL"
+        None, "With --alert: post each moment as JSON to this URL.", group=ALERTS, metavar="URL"
     ),
     rounds: Annotated[
         int | None, typer.Option(min=1, hidden=True, help="Stop after this many reports.")
@@ -297,7 +297,7 @@ def watch(
                 model,
                 options=options,
                 interval=interval,
-                # Not a heartbeat: between two runs nothing happens.
+                # The heartbeat is not started: no lines while nothing changes.
                 on_progress=_progress_callback(Lines("", Heartbeat())),
             )
             for number, report in enumerate(reports, 1):
@@ -329,7 +329,7 @@ def _make_alerts(
             raise UsageError("--command and --webhook act on alerts; add --alert TEXT")
         return None
     if command is not None and webhook is not None:
-        raise UsageError("--command and --webhook cannot be combined; give one of them")
+        raise UsageError("--command and --webhook cannot be combined; use one of them")
     from eaglenet.indexing.alerts import Alerts, make_command, make_webhook
 
     act = None

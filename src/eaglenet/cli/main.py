@@ -1,4 +1,4 @@
-"""Entry point of the `eaglenet` command: loads the commands, and prints errors as one line."""
+"""Entry point of the ``eaglenet`` command: loads commands, and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
 from eaglenet.core.registry import import_plugin
 
-_NUMBERS = ("int", "float", "int range", "float range", "list[int]", "list[float]")
-_PATHS = ("path", "file", "directory", "list[Path]", "list[path]")
 VALUE_NAMES = {
-    **dict.fromkeys(_NUMBERS, "NUMBER"),
+    **dict.fromkeys(("int", "float", "int range", "float range"), "NUMBER"),
+    **dict.fromkeys(("list[int]", "list[float]"), "NUMBER"),
     **dict.fromkeys(("str", "list[str]"), "TEXT"),
-    **dict.fromkeys(_PATHS, "PATH"),
+    **dict.fromkeys(("path", "file", "directory", "list[Path]", "list[path]"), "PATH"),
 }
 """Name of a value in the help, by its type in Typer."""
 COMMANDS = {
@@ -60,7 +59,7 @@ def name_values(command: Any, context: Any) -> None:
     """Show plain names instead of Python types in the help of ``command`` and its subcommands."""
     for option in command.get_params(context):
         if option.param_type_name != "option":
-            option.display_type_rich = lambda ctx: None  # Its name is shown already.
+            option.display_type_rich = lambda ctx: None  # Arguments show only their name.
             continue
         if option.metavar is not None:
             continue
@@ -72,7 +71,7 @@ def name_values(command: Any, context: Any) -> None:
             type_name = name_type(ctx=context)
             option.metavar = VALUE_NAMES.get(type_name.strip("<>"), type_name)
     for subcommand in getattr(command, "commands", {}).values():
-        # Set, because Typer's own short help is cut to the width of the terminal.
+        # Typer would truncate it to the width of the terminal.
         subcommand.short_help = first_sentence(subcommand.help or "")
         name_values(subcommand, context)
 
@@ -103,7 +102,7 @@ def first_sentence(text: str) -> str:
 
 
 def group_commands(names: Iterable[str]) -> dict[str, list[str]]:
-    """Group names of commands by section; unknown ones are in the last section, Others."""
+    """Group names of commands by section; unknown names are last, in the section Others."""
     remaining = list(names)
     sections = {}
     for title, section in COMMANDS.items():
@@ -114,7 +113,7 @@ def group_commands(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 class CommandTable(MutableMapping[str, Any]):
-    """Commands by name; the module of a command is imported when the command is needed."""
+    """Commands by name; importing the module of a command when it is first accessed."""
 
     def __init__(self, commands: Mapping[str, Any]) -> None:
         self._loaded = dict(commands)
@@ -143,45 +142,45 @@ class CommandTable(MutableMapping[str, Any]):
 
 
 class Commands(TyperGroup):
-    """The commands. ``--import MODULE`` may stand anywhere on the command line."""
+    """The group of all commands; accepts ``--import MODULE`` anywhere on the command line."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.commands = CommandTable(self.commands)
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Import the plug-ins of ``--import`` before a command looks for their names."""
-        modules, rest = take_imports(args)
+        """Import the modules of ``--import`` before a command needs what they register."""
+        modules, arguments = take_imports(args)
         for module in modules:
             import_plugin(module)
-        if not rest or rest[0] in HELP_OPTIONS:
+        if not arguments or arguments[0] in HELP_OPTIONS:
             name_values(self, ctx)
-        elif HELP_OPTIONS & set(rest):
-            name_values(self.commands.get(rest[0], self), ctx)
-        return super().parse_args(ctx, rest)
+        elif HELP_OPTIONS & set(arguments):
+            name_values(self.commands.get(arguments[0], self), ctx)
+        return super().parse_args(ctx, arguments)
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         return list(self.commands)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        """List commands by section, with their whole first sentence."""
+        """List commands by section, with the first sentence of their help."""
         for title, names in group_commands(self.list_commands(ctx)).items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].short_help or "") for name in names])
 
 
 def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split off every ``--import MODULE``: returns the modules and the other arguments.
+    """Split off every ``--import MODULE``; return the modules and the other arguments.
 
-    >>> take_imports(["train", "x", "--import", "mine", "--import=more.of_it"])
-    (['mine', 'more.of_it'], ['train', 'x'])
+    >>> take_imports(["train", "x", "--import", "mine", "--import=mine.methods"])
+    (['mine', 'mine.methods'], ['train', 'x'])
     """
     modules: list[str] = []
-    rest: list[str] = []
+    other_arguments: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
         if argument == "--":
-            return modules, [*rest, argument, *remaining]
+            return modules, [*other_arguments, argument, *remaining]
         if argument == "--import":
             module = next(remaining, "")
             if not module:
@@ -190,8 +189,8 @@ def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
         elif argument.startswith("--import="):
             modules.append(argument.removeprefix("--import="))
         else:
-            rest.append(argument)
-    return modules, rest
+            other_arguments.append(argument)
+    return modules, other_arguments
 
 
 RESUMABLE = ("train", "compare", "ablate", "index", "data")
@@ -205,12 +204,12 @@ DISK_FAULTS = (
     errno.ESTALE,
     errno.ENOTCONN,  # a lost mount
 )
-"""Errors of the machine rather than of this program."""
+"""Error numbers of a failing or full disk, which are not bugs."""
 
 app = typer.Typer(
     name="eaglenet",
     cls=Commands,
-    help="Search video with words; train, compare and report text-video retrieval models.",
+    help="Search videos with text; train and compare text-video retrieval models.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -237,13 +236,15 @@ def options(
         typer.Option(
             "--import",
             metavar="MODULE",
-            help="Import a module that registers methods, datasets, towers or stores; may stand "
+            help="Import a module that registers methods, datasets, towers or stores; allowed "
             "anywhere on the command line; repeatable.",
         ),
     ] = None,
     store_endpoint: Annotated[
         str | None,
-        typer.Option(help="Use S3-compatible storage at this address; or set AWS_ENDPOINT_URL."),
+        typer.Option(
+            metavar="URL", help="Use S3-compatible storage at this URL; or set AWS_ENDPOINT_URL."
+        ),
     ] = None,
     _version: Annotated[
         bool,
@@ -252,7 +253,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Apply the options that precede the command."""
     if store_endpoint is not None:
         os.environ["AWS_ENDPOINT_URL"] = store_endpoint
     if debug:
@@ -264,7 +265,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command line. Exit codes are in ``core.errors``; 130 or 143 when interrupted."""
+    """Run the command line. Exit codes: see ``core.errors``; 130 or 143 when interrupted."""
     forget_current_folder()
     limit_threads()
     try:
@@ -272,18 +273,18 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except SystemExit as leaving:
+    except SystemExit as system_exit:
         # Typer turns an interrupt into this code without a message.
-        if leaving.code == 130:
+        if system_exit.code == 130:
             command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
             advice = "; run the same command again to continue training, indexing or caching"
             print(f"interrupted{advice if command in RESUMABLE else ''}", file=sys.stderr)
-        if ShortCommand.is_running and isinstance(leaving.code, int | None):
-            end_short_command(leaving.code or 0)
+        if ShortCommand.is_running and isinstance(system_exit.code, int | None):
+            end_short_command(system_exit.code or 0)
         raise
-    except StoppedError as stopped:
-        print(escape_lines(str(stopped)), file=sys.stderr)
-        sys.exit(stopped.exit_code)
+    except StoppedError as error:
+        print(escape_lines(str(error)), file=sys.stderr)
+        sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe.
         sys.stderr.close()
@@ -297,17 +298,17 @@ def main() -> None:
 
 
 def explain(error: Exception) -> tuple[str | None, int]:
-    """Return message and exit code for an error; the message for a bug is None."""
+    """Return the message and the exit code for an error; no message if it is a bug."""
     if isinstance(error, ModuleNotFoundError):
         error = missing_extra(error, "this command") or error
     if isinstance(error, EagleNetError):
         return str(error), error.exit_code
     if isinstance(error, ObjectError):
         return str(error), StoreError.exit_code
-    # A path that cannot be written or a full disk is no bug; anything else is.
+    # A path that cannot be written or a full disk is not a bug.
     if isinstance(error, OSError) and (error.filename or error.errno in DISK_FAULTS):
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         advice = "check the path, its permissions and the space on its disk"
-        cause = f"{error.strerror}; {'a folder is expected there' if is_file else advice}"
+        cause = f"{error.strerror}; {'expected a folder' if is_file else advice}"
         return f"{error.filename or 'the disk'}: {cause}", 1
     return None, 1

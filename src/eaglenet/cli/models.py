@@ -1,4 +1,4 @@
-"""`eaglenet models`: towers to choose from, with licences, sizes and speed on this machine."""
+"""``eaglenet models``: list models with their licences, sizes and speed on this machine."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 MEASURED_FRAMES = 8
 SLOW_FRAME = 2.0
-"""Seconds; a tower whose first frame takes longer is judged by it: others would take minutes."""
+"""Seconds; the speed of a tower that needs more for its first frame is measured by that frame."""
 NAME_WIDTH = 33
-"""In the table of 80 columns; a longer name has a line for itself."""
+"""Columns for names in the table of 80 columns; longer names are on lines of their own."""
 
 
 def models(
     as_json: AsJson = False,
     measure: bool = option(False, "Measure frames per second on this machine (slow)."),
     download: str | None = option(None, "Download this model now."),
-    accept_licence: str | None = option(None, "Name of a licence that you have read and accept."),
+    accept_licence: str | None = option(
+        None, "Accept the licence of this name, which you have read."
+    ),
 ) -> None:
     """List models to index with: size, languages, licence."""
     if download is not None:
@@ -48,11 +50,11 @@ def models(
     _print(rows, measure)
     print("\nR@1: published text-to-video recall on MSR-VTT, zero-shot; -: not published.")
     for source in dict.fromkeys(row["source"] for row in rows if row["source"]):
-        whose = ", ".join(row["name"].split("/")[-1] for row in rows if row["source"] == source)
-        for line in textwrap.wrap(f"{whose}: {source}", 78, subsequent_indent="  "):
+        names = ", ".join(row["name"].split("/")[-1] for row in rows if row["source"] == source)
+        for line in textwrap.wrap(f"{names}: {source}", 78, subsequent_indent="  "):
             print(f"  {line}")
     if any(not row["is_commercial"] for row in rows):
-        print("* no commercial use; downloading it needs --accept-licence.")
+        print("*: no commercial use; accept the licence with --accept-licence to download it.")
     for row in rows:
         short = row["name"].split("/")[-1]
         if row["obstacle"]:
@@ -82,7 +84,7 @@ def _row(card: ModelCard, aliases: list[str], measure: bool) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]], measure: bool) -> None:
-    """In 80 columns: aliases, then the models; the speed takes the place of dimension and input."""
+    """Print aliases and models in 80 columns; the speed replaces dimension and input size."""
     aliases = [(alias, row["name"]) for row in rows for alias in row["aliases"]]
     for alias, name in aliases:
         print(f"--model {alias:<14} {name}")
@@ -100,7 +102,7 @@ def _print(rows: list[dict[str, Any]], measure: bool) -> None:
         if measure:
             facts = f"{_decimal(row['frames_per_second']):>8}"
         presence = "-" if row["obstacle"] else "yes" if row["is_here"] else "no"
-        # A licence that forbids something has a long name; it is shown whole before a download.
+        # Truncated, because restrictive licences have long names; downloading prints it in full.
         licence = row["licence"] if row["is_commercial"] else f"{row['licence'][:8]} *"
         size = format_bytes(row["bytes_on_disk"])
         languages, recall = row["languages"], _decimal(row["zero_shot"])
@@ -115,7 +117,7 @@ def _decimal(value: float | None) -> str:
 
 
 def frames_per_second(card: ModelCard) -> float | None:
-    """Through the image tower with random weights of the model's shape; None: shape unknown."""
+    """Measure the image tower with random weights; None if the model's shape is unknown."""
     import torch
 
     from eaglenet.core.hardware import best_device
@@ -127,9 +129,9 @@ def frames_per_second(card: ModelCard) -> float | None:
     device = best_device()
     with torch.device("meta"):
         encoder: Any = ENCODERS[card.family].build(config)
-    # The image tower alone: a vocabulary of 256,000 words would fill a gigabyte for nothing.
+    # Only the image tower: the embeddings of a vocabulary of 256,000 tokens take a gigabyte.
     vision = encoder.vision.to_empty(device=device).eval()
-    # The same noise in every weight: drawing it for each takes longer than the frames do.
+    # All weights share one sample of noise: drawing it for each takes longer than the frames.
     weights = list(vision.parameters())
     noise = torch.empty(max(weight.numel() for weight in weights), device=device).normal_(std=0.02)
     for weight in weights:
@@ -139,14 +141,14 @@ def frames_per_second(card: ModelCard) -> float | None:
     size = card.image_size
     pixels = torch.zeros(MEASURED_FRAMES, 3, size, size, dtype=torch.uint8, device=device)
     with torch.inference_mode():
-        started = time.perf_counter()
+        start = time.perf_counter()
         vision(pixels[:1]).cpu()
-        once = time.perf_counter() - started
-        if once > SLOW_FRAME:
-            return 1 / once
-        started = time.perf_counter()
+        seconds = time.perf_counter() - start
+        if seconds > SLOW_FRAME:
+            return 1 / seconds
+        start = time.perf_counter()
         vision(pixels).cpu()
-    return MEASURED_FRAMES / (time.perf_counter() - started)
+    return MEASURED_FRAMES / (time.perf_counter() - start)
 
 
 def _download(name: str, licence: str | None) -> None:
@@ -157,7 +159,7 @@ def _download(name: str, licence: str | None) -> None:
     card = CARDS.get(identifier)
     if card is not None and card.obstacle:
         raise UsageError(
-            f"{identifier} cannot be loaded ({card.obstacle}); choose another of `eaglenet models`"
+            f"{identifier} cannot be loaded ({card.obstacle}); choose another: `eaglenet models`"
         )
     if card is not None:
         print(f"{identifier}: {card.bytes_on_disk / 1e9:.1f} GB, licence {card.licence}")
@@ -171,7 +173,7 @@ def _download(name: str, licence: str | None) -> None:
 
 
 def shape_of(card: ModelCard) -> PlainConfig | None:
-    """The configuration of a model; None where it is not known before its files are read."""
+    """Return the configuration of a model; None if only its files contain it."""
     from eaglenet.encoders.catalogue import HUB_IDS
     from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
     from eaglenet.encoders.compact import CompactConfig, CompactTextConfig

@@ -1,4 +1,4 @@
-"""Options of commands: those that several share, and how others are declared.
+"""Options of commands: shared options, and the declaration of options.
 
 An option is declared once, with :func:`.core.settings.option`: as the default of a parameter of a
 command (:func:`argument` does the same for arguments), or in the field of a dataclass::
@@ -15,19 +15,19 @@ A command takes the dataclass as a parameter, and :func:`make_command` turns eac
 Metadata of a field:
 
 ======== =======================================================================================
-help     text of the help; a field without it is no option and keeps its default
-option   name, if it is not that of the field: ``"--not"``, ``"-k/--results"``
+help     help text; a field without it is not an option and keeps its default
+option   name of the option, if it differs from the field: ``"--not"``, ``"-k/--results"``
 group    heading under which ``--help-all`` lists it; without one, ``--help`` lists it too
 metavar  name of the value in the help
 min, max limits of a number
-type     type of the value, if it is not that of the field
-parse    function that makes the value of the field from the text of the option
+type     type of the value, if it differs from the field
+parse    function that converts the text of the option to the value of the field
 ======== =======================================================================================
 
-The value of a ``tuple[X, ...]`` comes from a repeatable option. A field that is itself a dataclass
-is expanded. A parameter ``Annotated[dict[str, Any], SomeDataclass]`` receives the values by field
-name, for a dataclass that cannot be made from options alone. Modules with such dataclasses must be
-quick to import: no torch.
+A ``tuple[X, ...]`` becomes a repeatable option. A field that is itself a dataclass is expanded. A
+parameter ``Annotated[dict[str, Any], SomeDataclass]`` receives a dictionary of field values, for a
+dataclass that options alone cannot fill. Modules with such dataclasses must be quick to import: no
+torch.
 """
 
 from __future__ import annotations
@@ -51,37 +51,39 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting: section.field=value; repeatable."),
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the run.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Write into this folder.")]
 Root = Annotated[
-    str, typer.Option("--root", help="Folder (or file) of the dataset or of the features.")
+    str, typer.Option("--root", help="Read the dataset or the features in this folder or file.")
 ]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Device = Annotated[str, typer.Option("--device", help="Compute on auto, cpu, cuda or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds (0, 1, ...).")]
+Seeds = Annotated[
+    int, typer.Option("--seeds", min=1, help="Train with this many seeds (0, 1, ...).")
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check settings, data and device; train nothing.")
 ]
 Data = Annotated[
     str,
     typer.Option(
-        "--data", metavar="NAME", help="demo, folder, frames, features, experts, msrvtt, didemo, "
-        "msvd, vatex, activitynet, lsmdc, youcook2, qvhighlights, charades-sta or tgif; default "
-        "demo.",
+        "--data", metavar="NAME", help="Use demo (default), folder, frames, features, experts, "
+        "msrvtt, didemo, msvd, vatex, activitynet, lsmdc, youcook2, qvhighlights, charades-sta or "
+        "tgif.",
     ),
 ]  # fmt: skip
 Tower = Annotated[
     str,
-    typer.Option("--tower", metavar="NAME", help="clip-b16, siglip2-b16, small, ...; default: the "
-                 "data's first (`eaglenet recipes`)."),
+    typer.Option("--tower", metavar="NAME", help="Use this tower: clip-b16, siglip2-b16, small, "
+                 "...; default: the first of the data (`eaglenet recipes`)."),
 ]  # fmt: skip
 Protocol = Annotated[
     str,
-    typer.Option("--protocol", metavar="NAME", help="paper, released, original or equal; default: "
-                 "the first that the data and the tower have."),
+    typer.Option("--protocol", metavar="NAME", help="Use paper, released, original or equal; "
+                 "default: the first of the data and the tower."),
 ]  # fmt: skip
 Variants = Annotated[
     list[str] | None,
-    typer.Option("--variant", metavar="NAME=VALUE", help="Variant of the method, such as "
+    typer.Option("--variant", metavar="NAME=VALUE", help="Use a variant of the method, such as "
                  "edges=no-f2f; repeatable."),
 ]  # fmt: skip
 
@@ -94,7 +96,7 @@ def argument(help: str, default: Any = ..., *, metavar: str | None = None) -> An
 
 
 def root_setting(root: str) -> list[str]:
-    """`--root` as a setting; refuses a missing folder before weights are looked for."""
+    """Return ``--root`` as a setting; raise if it does not exist, before weights are loaded."""
     if root and not Path(root).expanduser().exists():
         raise UsageError(f"--root {root}: no such folder or file")
     return [f"data.root={root}"] if root else []
@@ -113,7 +115,7 @@ def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
     for row in cells:
         table.add_row(*row)
     console = Console()
-    # A line that the terminal wraps is better than a number cut to "13...".
+    # A wrapped line is better than a number truncated to "13...".
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)
 
@@ -131,7 +133,7 @@ StoreName = Annotated[
 ]
 
 COMMON_SECTIONS = ("Arguments", "Options")
-"""Sections of ``--help``; ``--help-all`` has the groups of options too."""
+"""Sections of ``--help``; ``--help-all`` also has the groups of options."""
 _ALL = "eaglenet.help_all"
 
 
@@ -169,7 +171,7 @@ def make_command(name: str, source: Callable[..., None] | typer.Typer) -> Any:
 
 
 def expand_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Make options of parameters that are dataclasses or have :func:`option` as their default."""
+    """Turn parameters that are dataclasses or default to :func:`option` into options."""
     parameters: dict[str, inspect.Parameter] = {}
     dataclass_of: dict[str, tuple[type, bool]] = {}
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
@@ -185,7 +187,7 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
         for parameter in _options_of(cls):
             assert parameter.name not in parameters, f"two options are called {parameter.name}"
             parameters[parameter.name] = parameter
-    plain = [name for name in parameters if name in inspect.signature(function).parameters]
+    own_names = [name for name in parameters if name in inspect.signature(function).parameters]
     if dataclass_of:
         parameters["help_all"] = inspect.Parameter(
             "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll
@@ -193,14 +195,14 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
-        arguments = {name: values[name] for name in plain}
+        arguments = {name: values[name] for name in own_names}
         for name, (cls, is_dict) in dataclass_of.items():
             fields = _field_values(cls, values)
             arguments[name] = fields if is_dict else cls(**fields)
         function(**arguments)
 
     command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    command.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+    command.__annotations__ = {name: value.annotation for name, value in parameters.items()}
     del command.__wrapped__
     return command
 
@@ -225,7 +227,7 @@ _HelpAll = Annotated[
 
 
 def _dataclass_of(annotation: Any) -> tuple[type | None, bool]:
-    """Return the dataclass that a parameter takes, and whether it takes a dict of its values."""
+    """Return the dataclass of a parameter, and whether it takes a dictionary of field values."""
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return annotation, False
     if get_origin(annotation) is Annotated:
@@ -236,7 +238,7 @@ def _dataclass_of(annotation: Any) -> tuple[type | None, bool]:
 
 
 def _field_type(cls: type, spec: dataclasses.Field[Any]) -> Any:
-    """Evaluate the annotation of one field; others may name types that are not imported."""
+    """Evaluate the annotation of one field; other fields may use types that are not imported."""
     if "type" in spec.metadata:
         return spec.metadata["type"]
     if "parse" in spec.metadata:
@@ -246,7 +248,7 @@ def _field_type(cls: type, spec: dataclasses.Field[Any]) -> Any:
     return eval(spec.type, vars(sys.modules[cls.__module__]))
 
 
-def _nested(cls: type, spec: dataclasses.Field[Any]) -> type | None:
+def _nested_class(cls: type, spec: dataclasses.Field[Any]) -> type | None:
     if spec.metadata or spec.default_factory is dataclasses.MISSING:
         return None
     return _dataclass_of(spec.default_factory)[0]
@@ -254,9 +256,9 @@ def _nested(cls: type, spec: dataclasses.Field[Any]) -> type | None:
 
 def _options_of(cls: type) -> Iterator[inspect.Parameter]:
     for spec in dataclasses.fields(cls):
-        nested = _nested(cls, spec)
-        if nested is not None:
-            yield from _options_of(nested)
+        nested_class = _nested_class(cls, spec)
+        if nested_class is not None:
+            yield from _options_of(nested_class)
         elif "help" in spec.metadata:
             kind, default = _field_type(cls, spec), spec.default
             if get_origin(kind) is tuple:
@@ -289,9 +291,9 @@ def _make_option(
 def _field_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for spec in dataclasses.fields(cls):
-        nested = _nested(cls, spec)
-        if nested is not None:
-            result[spec.name] = nested(**_field_values(nested, values))
+        nested_class = _nested_class(cls, spec)
+        if nested_class is not None:
+            result[spec.name] = nested_class(**_field_values(nested_class, values))
             continue
         value = values.get(spec.name)
         if "help" not in spec.metadata or value is None:

@@ -1,4 +1,4 @@
-"""Search results: tables and images in a terminal, playing a moment, saving moments."""
+"""Search results: print them as tables and images, play and save their moments."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 
 KIND_LABELS = {"text": "text", "description": "shows"}
-"""Labels of transcript lines; all others were said."""
+"""Labels of transcript lines by kind; all other kinds are speech."""
 MAX_TITLE = 200
-"""Characters of a query above its table."""
+"""Characters of a query printed above its table."""
 MIN_FILE_COLUMNS = 24
-"""With fewer columns left, file names are printed on their own lines."""
+"""Columns that the file name needs; with fewer, it is printed on its own line."""
 GAP = "  "
 IMAGE_LINES = 8
 """Height of an image in lines."""
 SIXEL_HEIGHT = 160
-"""Height of an image as sixels, which terminals do not scale, in pixels."""
+"""Height of an image as sixels, in pixels; terminals do not scale sixels."""
 KITTY_CHUNK = 4096
 """Bytes per chunk of kitty's protocol."""
 NUM_COLOURS = 64
@@ -81,14 +81,14 @@ def format_time(seconds: float) -> str:
     '1:02:05.5'
     """
     tenths = round(seconds * 10)
-    minutes, rest = divmod(tenths, 600)
+    minutes, tenths = divmod(tenths, 600)
     hours, minutes = divmod(minutes, 60)
-    text = f"{minutes:02}:{rest / 10:04.1f}" if hours else f"{minutes}:{rest / 10:04.1f}"
+    text = f"{minutes:02}:{tenths / 10:04.1f}" if hours else f"{minutes}:{tenths / 10:04.1f}"
     return f"{hours}:{text}" if hours else text
 
 
 def terminal_width() -> int | None:
-    """Number of columns; None if the output is not a terminal."""
+    """Return the number of columns; None if the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -98,7 +98,7 @@ def print_result(result: SearchResult, short_ids: Mapping[str, str], why_empty: 
         print_line(f"no results for {result.query.title!r}" + (why_empty and f": {why_empty}"))
         return
     if fits_nothing([hit.confidence for hit in result.hits]):
-        print_line("nothing here is likely to show that; the nearest moments are:")
+        print_line("nothing is likely to match; the nearest moments are:")
     for line in format_table(result, short_ids, terminal_width(), links=sys.stdout.isatty()):
         print(line)
     for hit in result.hits:
@@ -114,14 +114,14 @@ def print_result(result: SearchResult, short_ids: Mapping[str, str], why_empty: 
 def format_table(
     result: SearchResult, short_ids: Mapping[str, str], width: int | None, *, links: bool = False
 ) -> list[str]:
-    """Format a query, the folder of all its hits, and one line per hit; long names are wrapped.
+    """Format a query, the common folder of its hits, and one line per hit; wrap long names.
 
-    ``links`` makes file names links that terminals open (OSC 8), at the moment.
+    ``links`` makes file names links (OSC 8) that open the file at the moment.
     """
     title = result.query.title
     title = title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 3]}..."
     folder = common_folder([hit.path for hit in result.hits])
-    # A confidence says more to people than a score, and a sequence's score says nothing.
+    # Show scores only for hits without a confidence, which is easier to interpret.
     is_scored = any(match_text(hit).startswith("score ") for hit in result.hits)
     rows = [_cells(hit, short_ids, is_scored) for hit in result.hits]
     heads = ["#", "score", "match", "moment", "recorded", "clip"]
@@ -141,10 +141,10 @@ def format_table(
         start = GAP.join(_pad(cells, widths, heads))
         link = f"{file_url(hit.path)}#t={hit.moment.start:.1f}" if links else ""
         if is_beside:
-            first, *rest = wrap(name, columns_left)
+            first, *continuations = wrap(name, columns_left)
             indent = " " * (len(start) + len(GAP))
             lines.append(start + GAP + _link(first, link))
-            lines += [indent + _link(text, link) for text in rest]
+            lines += [indent + _link(text, link) for text in continuations]
         else:
             lines.append(start)
             texts = wrap(name, None if width is None else max(8, width - len(GAP)))
@@ -154,19 +154,19 @@ def format_table(
 
 def _cells(hit: Hit, short_ids: Mapping[str, str], is_scored: bool) -> list[str]:
     span = f"{format_time(hit.moment.start)}-{format_time(hit.moment.end)}"
-    recorded = hit.metadata.get("recorded")
+    record_time = hit.metadata.get("recorded")
     return [
         str(hit.rank),
         f"{hit.score:.3f}" if is_scored and hit.score >= 0 else "",
         "" if match_text(hit).startswith("score ") else match_text(hit),
         span if hit.duration else "image",
-        "" if recorded is None else datetime.fromtimestamp(recorded).strftime("%Y-%m-%d"),
+        "" if record_time is None else datetime.fromtimestamp(record_time).strftime("%Y-%m-%d"),
         short_ids.get(hit.clip_id, hit.clip_id),
     ]
 
 
 def _pad(cells: Sequence[str], widths: Sequence[int], heads: Sequence[str]) -> list[str]:
-    """Align numbers to the right, text to the left."""
+    """Align numbers to the right and text to the left."""
     return [
         cell.rjust(size) if head in ("#", "score") else cell.ljust(size)
         for cell, size, head in zip(cells, widths, heads, strict=True)
@@ -183,10 +183,10 @@ def common_folder(paths: Sequence[str]) -> str:
 
 
 def shorten_home(path: str) -> str:
-    """Write ``~`` for the home folder."""
-    home = os.path.expanduser("~")
-    is_inside = path == home or path.startswith(home.rstrip("/") + "/")
-    return "~" + path[len(home) :] if is_inside and home != "/" else path
+    """Replace the home folder by ``~``."""
+    folder = os.path.expanduser("~")
+    is_inside = path == folder or path.startswith(folder.rstrip("/") + "/")
+    return "~" + path[len(folder) :] if is_inside and folder != "/" else path
 
 
 def wrap(text: str, width: int | None) -> list[str]:
@@ -197,13 +197,13 @@ def wrap(text: str, width: int | None) -> list[str]:
     """
     if width is None:
         return [text]
-    lines, line, used = [], "", 0
+    lines, line, columns = [], "", 0
     for char in text:
         size = 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        if used + size > width and line:
+        if columns + size > width and line:
             lines.append(line)
-            line, used = "", 0
-        line, used = line + char, used + size
+            line, columns = "", 0
+        line, columns = line + char, columns + size
     return [*lines, line]
 
 
@@ -212,7 +212,7 @@ def _link(text: str, link: str) -> str:
 
 
 DrawImage = Callable[[bytes], str]
-"""A JPEG or PNG file -> text to print."""
+"""Converts the content of a JPEG or PNG file to text that shows it in a terminal."""
 
 
 def kitty(content: bytes) -> str:
@@ -235,19 +235,19 @@ def iterm2(content: bytes) -> str:
 
 
 def sixel(content: bytes) -> str:
-    """Encode an image as DEC sixels: bands of six rows, one colour after the other.
+    """Encode an image as DEC sixels: bands of six rows, each drawn one colour at a time.
 
-    A character is 63 plus the bits of the rows in which its column has the colour. Runs of equal
-    characters are written as a count.
+    A character stands for one column of a band: 63 plus a bit for every row that has the colour.
+    Runs of equal characters are run-length encoded.
     """
     import numpy as np
 
     image = _open_image(content)
     size = max(1, round(image.width * SIXEL_HEIGHT / image.height)), SIXEL_HEIGHT
     image = image.resize(size)
-    reduced = image.quantize(NUM_COLOURS)
-    palette = reduced.getpalette() or []
-    indices = np.asarray(reduced)
+    quantised_image = image.quantize(NUM_COLOURS)
+    palette = quantised_image.getpalette() or []
+    indices = np.asarray(quantised_image)
     text = f'\x1bP0;1q"1;1;{image.width};{image.height}'
     for number in range(len(palette) // 3):
         percent = (round(value / 2.55) for value in palette[3 * number : 3 * number + 3])
@@ -263,7 +263,7 @@ def sixel(content: bytes) -> str:
 
 
 def _count_runs(text: str) -> str:
-    """Write runs of a character as ``!``, their length and the character."""
+    """Run-length encode: ``!``, the length of the run, and the character."""
     from itertools import groupby
 
     runs = ((char, len(list(run))) for char, run in groupby(text))
@@ -278,7 +278,7 @@ def _open_image(content: bytes) -> Image:
 
 
 def detect_images(environment: Mapping[str, str] = os.environ) -> DrawImage | None:
-    """Detect how this terminal shows images; None if it does not, or does not say so."""
+    """Return the encoder for this terminal's images; None if it does not report support."""
     term, program = environment.get("TERM", ""), environment.get("TERM_PROGRAM", "")
     is_kitty = "KITTY_WINDOW_ID" in environment or term in ("xterm-kitty", "xterm-ghostty")
     if is_kitty or "KONSOLE_VERSION" in environment or program == "ghostty":
@@ -291,7 +291,7 @@ def detect_images(environment: Mapping[str, str] = os.environ) -> DrawImage | No
 
 
 def has_sixels(timeout: float = 0.3) -> bool:
-    """Ask the terminal for its attributes (DA1); 4 stands for sixels."""
+    """Query the terminal's attributes (DA1); attribute 4 means sixels."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     try:
@@ -320,7 +320,7 @@ PLAYERS: dict[str, Callable[[str, float], list[str]]] = {
 
 
 def player_command(path: str, seconds: float) -> list[str] | None:
-    """Return the command that plays a file from a time on; None if no player is installed."""
+    """Return a command that plays a file from a time on; None if no player is installed."""
     for name, command in PLAYERS.items():
         if shutil.which(name):
             return command(path, seconds)
@@ -328,13 +328,13 @@ def player_command(path: str, seconds: float) -> list[str] | None:
 
 
 def play(path: str, seconds: float) -> str:
-    """Start a player and return its name at once. Images open in the browser."""
+    """Start a player without waiting for it, and return its name. Images open in the browser."""
     if not Path(path).exists():
-        raise UsageError(f"{path}: no longer exists, so it cannot be played")
+        raise UsageError(f"{path}: cannot be played because it no longer exists")
     command = None if is_image(path) else player_command(path, seconds)
     if command is not None:
         null = subprocess.DEVNULL
-        # In its own session, so that it continues when this program ends.
+        # A new session, so that the player outlives this program.
         subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
         return command[0]
     if not webbrowser.open(f"{file_url(path)}#t={seconds:.2f}"):
@@ -344,7 +344,7 @@ def play(path: str, seconds: float) -> str:
 
 @dataclass(frozen=True)
 class SavedMoments:
-    """Saved files by number of the query and clip id, and why others were not saved."""
+    """Saved files, by number of the query and clip id, and problems with other moments."""
 
     paths: dict[tuple[int, str], str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -353,10 +353,10 @@ class SavedMoments:
 def save_hits(
     engine: Engine, results: Sequence[SearchResult], folder: Path, *, padding: float, form: str
 ) -> SavedMoments:
-    """Save the moment of every hit; each of several queries has its own folder."""
+    """Save the moment of every hit, into one subfolder per query if there are several."""
     from eaglenet.video.saving import MomentSaver, moment_name
 
-    saved, written = SavedMoments(), set[Path]()
+    moments, used_paths = SavedMoments(), set[Path]()
     with MomentSaver() as saver:
         for number, result in enumerate(results):
             name = _folder_name(number, result.query.title)
@@ -370,14 +370,14 @@ def save_hits(
                 end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
                 source = engine.file_of(hit.clip_id)
                 path = subfolder / moment_name(source, start, end, form)
-                target = _free_path(path, source, written)
+                target = _free_path(path, source, used_paths)
                 try:
                     saver.save(source, target, start, end, form)
                 except VideoDecodeError as error:
-                    saved.problems.append(str(error))
+                    moments.problems.append(str(error))
                 else:
-                    saved.paths[number, hit.clip_id] = str(target)
-    return saved
+                    moments.paths[number, hit.clip_id] = str(target)
+    return moments
 
 
 def _folder_name(number: int, query: str) -> str:
@@ -386,14 +386,14 @@ def _folder_name(number: int, query: str) -> str:
     >>> _folder_name(0, "A dog/cat, asleep!")
     '01 A dog cat asleep'
     """
-    words = " ".join(re.findall(r"[\w-]+", query))[:MAX_FOLDER_NAME].strip()
-    return f"{number + 1:02} {words}".strip()
+    name = " ".join(re.findall(r"[\w-]+", query))[:MAX_FOLDER_NAME].strip()
+    return f"{number + 1:02} {name}".strip()
 
 
 def _free_path(path: Path, source: Path, used_paths: set[Path]) -> Path:
-    """Add a number to ``path`` if this run has written it already.
+    """Add a number to ``path`` if this run has already written it.
 
-    Images keep their names, so other images of the same name are not overwritten either.
+    Images keep their names, so a different existing image of that name also gets a number.
     """
     free, number = path, 1
     while free in used_paths or (is_image(source) and _is_other_file(free, source)):
@@ -404,7 +404,7 @@ def _free_path(path: Path, source: Path, used_paths: set[Path]) -> Path:
 
 
 def _is_other_file(path: Path, source: Path) -> bool:
-    """Return whether a file exists that is not a copy of ``source``."""
+    """Return whether ``path`` exists and is not a copy of ``source``."""
     try:
         return path.exists() and not filecmp.cmp(path, source, shallow=False)
     except OSError:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 PROMPT = "search> "
 HISTORY_LENGTH = 1000
-WELCOME = "Describe what to find; a number plays that result, an empty line ends."
+WELCOME = "Describe what to find; enter a number to play that result, an empty line to quit."
 NO_TRANSCRIPTS = (
     "this store has no transcripts. Subtitles in and beside videos are indexed by default; "
     "`eaglenet index --listen MODEL` adds speech, `--read-text` adds on-screen text, `--describe "
@@ -98,7 +98,11 @@ class OutputOptions:
         metavar="FILE",
     )
     padding: float = option(
-        1.0, "Save this much before and after a moment.", group="Output", metavar="SECONDS", min=0
+        1.0,
+        "Also save this much before and after each moment.",
+        group="Output",
+        metavar="SECONDS",
+        min=0,
     )
 
     def __post_init__(self) -> None:
@@ -109,7 +113,7 @@ class OutputOptions:
 def search(
     store: StoreName,
     words: list[str] | None = argument(
-        'Text to find. "Quotes" enclose an exact phrase of speech or on-screen text.',
+        'Text to find. Put an exact phrase of speech or on-screen text in "quotes".',
         None,
         metavar="TEXT",
     ),
@@ -122,7 +126,7 @@ def search(
     ),
     captions: Path | None = option(
         None,
-        "With --video or --similar: rank the lines of a text file for it.",
+        "With --video or --similar: rank the lines of a text file by how well they match.",
         group="Queries",
         metavar="FILE",
     ),
@@ -132,11 +136,13 @@ def search(
     output: OutputOptions,
     judge: str | None = option(
         None,
-        "Let a vision model on this OpenAI-compatible server order the first 10.",
+        "Rank the first 10 again with a vision model on this OpenAI-compatible server.",
         group="Ranking",
         metavar="URL#MODEL",
     ),
-    model: str | None = option(None, "Load the model from here, if it has moved.", group="Model"),
+    model: str | None = option(
+        None, "Load the model from this folder, if it has moved.", group="Model"
+    ),
     device: str = option("auto", "Run the model on auto, cpu, cuda or mps.", group="Model"),
 ) -> None:
     """Find moments with a text, an image or a video."""
@@ -161,16 +167,16 @@ def search(
         from eaglenet.video.query_decoder import QueryDecoder
 
         decoder = QueryDecoder()
-        decoder.start()  # Its process takes as long as opening the store.
+        decoder.start()  # Its process starts while the store is opened.
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.model import runs_through_numpy
 
-    opened_judge = None
+    vision_judge = None
     if judge is not None:
         from eaglenet.search.judge import Judge
 
-        opened_judge = Judge(judge)
+        vision_judge = Judge(judge)
     engine = Engine.open(store, model, device, decoder)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
@@ -179,20 +185,20 @@ def search(
 
         def find(line: str) -> SearchResult:
             query = parse(line, folder=Path(), negatives=negatives, is_literal=options.literal)
-            hits = engine.search(query, k, options=options, judge=opened_judge)
+            hits = engine.search(query, k, options=options, judge=vision_judge)
             _print_notice(query, hits)
             return SearchResult(query, hits)
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
     elif captions is not None:
         (query,) = typed_queries
-        assert isinstance(query, Query), "made of --video or --similar"
+        assert isinstance(query, Query), "made from --video or --similar"
         _print_captions(engine.best_captions(query, read_lines(captions), k), output.as_json)
     else:
-        hits = engine.search_many(typed_queries, k, options=options, judge=opened_judge)
-        for query, each in zip(typed_queries, hits, strict=True):
-            _print_notice(query, each)
+        hits = engine.search_many(typed_queries, k, options=options, judge=vision_judge)
         results = [SearchResult(*pair) for pair in zip(typed_queries, hits, strict=True)]
+        for pair in zip(typed_queries, hits, strict=True):
+            _print_notice(*pair)
         _report(engine, store, results, options, output, draw, is_list=queries is not None)
 
 
@@ -203,7 +209,7 @@ def make_queries(
     *,
     is_literal: bool = False,
 ) -> list[AnyQuery]:
-    """Make the query of a command line, or one per line of the file ``queries``."""
+    """Make the query of the command line, or one query per line of the file ``queries``."""
     options = {"image": "--image", "video": "--video", "clip_id": "--similar"}
     sources = [
         *(["a text"] if words else []),
@@ -222,7 +228,7 @@ def make_queries(
             f"--similar {clip_id} is a file, not a clip id; use --video {shell_quote(clip_id)}"
         )
     if "negatives" in source and not (words or queries):
-        raise UsageError(f"--not works with a text only, not with {sources[0]}")
+        raise UsageError(f"--not works only with a text, not with {sources[0]}")
     negatives = source.get("negatives", ())
     if queries is not None:
         lines = read_lines(queries)
@@ -234,34 +240,35 @@ def make_queries(
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Join the words of a text that was typed without quotes.
+    """Join the words of a text typed without shell quotes.
 
     >>> join_words(["a", "red", "car"])
     'a red car'
     """
     if len(words) > 1 and any(" " in word for word in words):
         raise UsageError(
-            f"{len(words)} texts; search for one, or for the lines of a file: --queries FILE"
+            f"{len(words)} texts; search for one at a time, or for the lines of a file: "
+            "--queries FILE"
         )
     return " ".join(words)
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a text file that are not blank."""
+    """Read the non-blank lines of a text file; ``-`` is standard input."""
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read as a text file: {cause_of(error)}") from error
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        raise UsageError(f"{path}: is empty; write one text per line")
+        raise UsageError(f"{path}: is empty; expected one text per line")
     return lines
 
 
 def ask_repeatedly(
     find: Callable[[str], SearchResult], show: Callable[[SearchResult], None]
 ) -> None:
-    """Prompt for texts until an empty line; a number plays a result of the last search."""
+    """Prompt for texts until an empty line; play a result of the last search for a number."""
     print_line(WELCOME, is_error=True)
     last: SearchResult | None = None
     with history():
@@ -299,7 +306,7 @@ def _play(hit: Hit) -> None:
 
 @contextmanager
 def history() -> Iterator[None]:
-    """Keep a history of queries for the arrow keys, if the system has readline."""
+    """Load and save the history of the prompt, if the system has readline."""
     try:
         import readline
     except ImportError:
@@ -338,19 +345,19 @@ def _report(
     *,
     is_list: bool,
 ) -> None:
-    """Save and print results; ``is_list``: JSON is a list even of one result."""
-    saved = SavedMoments()
+    """Save and print results; ``is_list`` prints a JSON list even for one result."""
+    moments = SavedMoments()
     if output.save_clips is not None:
-        saved = save_hits(
+        moments = save_hits(
             engine, results, output.save_clips, padding=output.padding, form=output.save_as
         )
     _write_files(engine, results, output)
     if output.as_json:
-        _print_json(results, saved, is_list=is_list)
+        _print_json(results, moments, is_list=is_list)
     else:
         for result in results:
             _print_result(engine, result, options, draw)
-        for path in saved.paths.values():
+        for path in moments.paths.values():
             print_line(f"saved {path}")
         for file in (output.html, output.save_sheet, output.save_timeline, output.save_reel):
             if file is not None:
@@ -358,9 +365,9 @@ def _report(
     _print_notes(engine, store, results, options, output.as_json)
     if output.open_best and results[0].hits:
         _play(results[0].hits[0])
-    if saved.problems:
-        print_line(f"{pluralize(len(saved.problems), 'result')} not saved:", is_error=True)
-        for problem in saved.problems:
+    if moments.problems:
+        print_line(f"{pluralize(len(moments.problems), 'result')} not saved:", is_error=True)
+        for problem in moments.problems:
             print_line(f"  {problem}", is_error=True)
         raise typer.Exit(VideoDecodeError.exit_code)
 
@@ -402,16 +409,13 @@ def _print_result(
     print_result(result, ids, "" if result.hits else engine.why_empty(options, result.query))
 
 
-def _print_json(results: list[SearchResult], saved: SavedMoments, *, is_list: bool) -> None:
+def _print_json(results: list[SearchResult], moments: SavedMoments, *, is_list: bool) -> None:
     rows = [
         {
             "query": result.query.title,
             "notice": getattr(result.hits, "notice", ""),
             "hits": [
-                {
-                    **hit.to_dict(),
-                    "saved": saved.paths.get((number, hit.clip_id)),
-                }
+                {**hit.to_dict(), "saved": moments.paths.get((number, hit.clip_id))}
                 for hit in result.hits
             ],
         }
@@ -427,7 +431,7 @@ def _print_notes(
     options: SearchOptions,
     as_json: bool,
 ) -> None:
-    """Print to standard error what was searched, and what is missing from the results."""
+    """Print notes on the searched store and on missing results to standard error."""
     from eaglenet.indexing.files import is_missing_file
 
     hits = [hit for result in results for hit in result.hits]
@@ -450,13 +454,14 @@ def _print_notes(
             f"index {shell_join(engine.manifest.roots or ('FOLDER',))}{store_option(store)}",
             is_error=True,
         )
-    missing = [path for path in dict.fromkeys(hit.path for hit in hits) if is_missing_file(path)]
-    if missing:
+    paths = dict.fromkeys(hit.path for hit in hits)
+    missing_paths = [path for path in paths if is_missing_file(path)]
+    if missing_paths:
         files = pluralize(
-            len(missing), "indexed file no longer exists", "indexed files no longer exist"
+            len(missing_paths), "indexed file no longer exists", "indexed files no longer exist"
         )
         print_line(
-            f"{files} (first: {missing[0]}); remove from the store with: eaglenet index "
+            f"{files} (first: {missing_paths[0]}); remove from the store with: eaglenet index "
             f"FOLDER{store_option(store)} --drop-missing",
             is_error=True,
         )
@@ -479,18 +484,16 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
 
 def highlights(
     store: StoreName,
-    folder: Path | None = argument(
-        "Only files below this folder, or one file; default: all.", None
-    ),
+    folder: Path | None = argument("Folder or file to look at; default: all.", None),
     k: int = option(10, "Show this many moments.", name="-k/--results"),
     as_json: AsJson = False,
     *,
     filters: Filters,
 ) -> None:
-    """List moments unlike everything else."""
+    """List unusual moments: those least like all others."""
     if folder is not None:
         if filters.path is not None:
-            raise UsageError("FOLDER and --path cannot be combined; give one of them")
+            raise UsageError("FOLDER and --path cannot be combined; use one of them")
         path = os.path.abspath(folder.expanduser())
         path = path if os.path.isfile(path) else os.path.join(path, "*")
         filters = dataclasses.replace(filters, path=path)

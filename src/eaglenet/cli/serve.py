@@ -1,4 +1,4 @@
-"""``eaglenet serve`` and ``eaglenet mcp``: search over HTTP, and for assistants."""
+"""``eaglenet serve`` and ``eaglenet mcp``: serve searches to browsers, programs and assistants."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from eaglenet.cli.terminal import end_short_command, print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
 
-Model = Annotated[str | None, typer.Option(help="Load the model from here, if it has moved.")]
+Model = Annotated[
+    str | None, typer.Option(help="Load the model from this folder, if it has moved.")
+]
 Device = Annotated[str, typer.Option(help="Run the model on auto, cpu, cuda or mps.")]
 MIN_TOKEN, MAX_TOKEN = 16, 4096
-"""Characters."""
+"""Characters of a token."""
 
 
 def serve(
     store: StoreName,
-    host: str = option("127.0.0.1", "Listen on this address; a public one needs a token."),
-    port: int = option(8000, "Listen on this port; 0 is any free one.", min=0, max=65535),
+    host: str = option("127.0.0.1", "Listen on this address; a public address needs a token."),
+    port: int = option(8000, "Listen on this port; 0 chooses a free one.", min=0, max=65535),
     token_file: Path | None = option(
         None,
         "Require the token in this file; - is standard input. Or set EAGLENET_TOKEN.",
@@ -31,26 +33,28 @@ def serve(
     ),
     model: Model = None,
     device: Device = "auto",
-    rate: float = option(100.0, "Allow this many searches per second and client.", min=0.1),
+    rate: float = option(100.0, "Allow each client this many searches per second.", min=0.1),
     timeout: float = option(30.0, "Abort a request after this many seconds.", min=0.1),
     allow_uploads: bool = option(False, "Allow searches with uploaded images and videos."),
-    agents: bool = option(False, "Answer assistants at /mcp (MCP over HTTP)."),
+    agents: bool = option(False, "Serve assistants at /mcp (MCP over HTTP)."),
     save_folder: Path | None = option(
-        None, "With --agents: let them save clips into a folder.", metavar="FOLDER"
+        None, "With --agents: let assistants save clips into this folder.", metavar="FOLDER"
     ),
     judge: str | None = option(
         None,
-        "Let a vision model on this OpenAI-compatible server order the first 10.",
+        "Rank the first 10 again with a vision model on this OpenAI-compatible server.",
         metavar="URL#MODEL",
     ),
     shard: str | None = option(
         None, "Serve shard I of N of the store, without the page.", metavar="I/N"
     ),
-    shards: str | None = option(None, "Search in these shards, 1/N to N/N.", metavar="URL,URL,..."),
+    shards: str | None = option(
+        None, "Search the shards at these URLs, in the order 1/N to N/N.", metavar="URL,URL,..."
+    ),
 ) -> None:
-    """Search in a browser and over HTTP."""
-    # Waiting threads that spin take the core of those they wait for: with other work on the
-    # machine a query took ten times as long. Torch reads this when it is imported.
+    """Serve a search page and an HTTP API."""
+    # Threads that spin while they wait block working threads: on a busy machine a query took ten
+    # times as long. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from eaglenet.search.engine import Engine
     from eaglenet.serve.app import run, run_app
@@ -72,22 +76,19 @@ def serve(
         judge=judge,
     )
     if not settings.local and len(token or "") < MIN_TOKEN:
-        print(
-            f"warning: the token is short; use {MIN_TOKEN} characters or more",
-            file=sys.stderr,
-        )
+        print(f"warning: the token is short; use {MIN_TOKEN} characters or more", file=sys.stderr)
     note = "; a token is required" if token else ""
 
     def ready(address: str) -> None:
-        print_line(f"serving {what} of {store} at {address} (ctrl-c stops){note}")
+        print_line(f"serving {content} of {store} at {address} (ctrl-c stops){note}")
 
     if shard is not None:
         from eaglenet.cluster.shards import create_shard_app, parse_shard
 
         if shards is not None:
-            raise UsageError("--shard and --shards cannot be combined; give one of them")
+            raise UsageError("--shard and --shards cannot be combined; use one of them")
         part, shard_store = parse_shard(shard), open_store(store)
-        what = f"shard {part[0]} of {part[1]}"
+        content = f"shard {part[0]} of {part[1]}"
         run_app(
             lambda: create_shard_app(shard_store, part, settings),
             settings,
@@ -105,12 +106,12 @@ def serve(
         scan = ShardScan(urls, local_store.manifest.identity, token=token)
         scan.wait_until_up(local_store.snapshot(), START_TIMEOUT)
     engine = Engine(local_store, model=model, device=device, scan=scan)
-    what = f"{len(engine.snapshot)} clips"
+    content = f"{len(engine.snapshot)} clips"
     run(engine, settings, host=host, port=port, on_ready=ready)
 
 
 def read_token(file: Path | None) -> str | None:
-    """Read the token from a file or the environment; a command line is visible to other users."""
+    """Read the token from a file or the environment; other users can see command lines."""
     if file is None:
         return os.environ.get("EAGLENET_TOKEN")
     try:
@@ -131,7 +132,7 @@ def mcp(
     model: Model = None,
     device: Device = "auto",
 ) -> None:
-    """Let assistants search: an MCP server on standard input and output."""
+    """Serve assistants: an MCP server on standard input and output."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import anyio
 
@@ -139,5 +140,5 @@ def mcp(
     from eaglenet.serve.mcp import serve_stdio
 
     anyio.run(serve_stdio, Engine.open(store, model, device), save_folder)
-    # The client waits for the end of the process, and kills one that takes seconds.
+    # Clients wait for the end of the process, and kill it after a few seconds.
     end_short_command(0)

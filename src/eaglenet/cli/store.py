@@ -32,18 +32,18 @@ class TableFormat(StrEnum):
 
 @store.command()
 def info(store: StoreName, as_json: AsJson = False) -> None:
-    """Show clips, files, hours, model, how the store is searched, and its size."""
+    """Show the numbers of clips, files and hours, the model, search method and size."""
     from eaglenet.search.engine import Engine
     from eaglenet.store.kinds import open_store
 
-    opened = open_store(store)
-    rows = opened.files()
+    local_store = open_store(store)
+    rows = local_store.files()
     values = {
         **Engine.open(store).info(),
         "damaged_files": sum(row.status == "done" and bool(row.reason) for row in rows),
         "skipped_files": sum(row.status == "failed" for row in rows),
     }
-    usage = opened.usage()
+    usage = local_store.usage()
     total = sum(usage.values())
     if as_json:
         print_json({**values, "bytes": {"total": total, **usage}})
@@ -51,15 +51,15 @@ def info(store: StoreName, as_json: AsJson = False) -> None:
     for label, text in _info_rows(values):
         print_line(f"{label:<{LABEL_WIDTH}} {text}".rstrip())
     if values["damaged_files"] or values["skipped_files"]:
-        print_line("`eaglenet store files` names damaged and skipped files", is_error=True)
+        print_line("`eaglenet store files` lists damaged and skipped files", is_error=True)
     print_line(f"{'size on disk':<{LABEL_WIDTH}} {format_bytes(total)}")
-    for name, size in sorted(usage.items(), key=lambda part: -part[1]):
+    for name, size in sorted(usage.items(), key=lambda entry: -entry[1]):
         percentage = f"{size / max(total, 1):.0%}"
         print_line(f"  {name:<{LABEL_WIDTH - 2}} {format_bytes(size):>9}  {percentage:>4}")
 
 
 def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Labels and texts of `store info`, for people."""
+    """Format the values of ``eaglenet store info`` as labels and texts."""
     copies = values["files"] - values["distinct_files"]
     keyframe_clips, unread = values["keyframe_clips"], values["files_with_unread_metadata"]
     dimensions, num_frames = values["dimensions"], values["frames_per_clip"]
@@ -76,7 +76,7 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         "store": values["store"],
         "folders": ", ".join(values["folders"]),
         "files": f"{values['files']:,}",
-        "damaged files": f"{values['damaged_files']:,}, indexed as far as they can be read",
+        "damaged files": f"{values['damaged_files']:,}, indexed except for unreadable parts",
         "skipped files": f"{values['skipped_files']:,}, not indexed",
         "recording data": metadata,
         "tags": ", ".join(values["tags"]) or "none",
@@ -97,7 +97,7 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @store.command()
 def files(store: StoreName, as_json: AsJson = False) -> None:
-    """List all indexed files, and why others were skipped."""
+    """List indexed files, and skipped files with the reason."""
     from eaglenet.store.kinds import open_store
 
     rows = sorted(open_store(store).files(), key=lambda row: row.path)
@@ -114,12 +114,12 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
 @store.command()
 def transcript(
     store: StoreName,
-    file: str = argument("Path of an indexed video, or the id of a clip."),
+    file: str = argument("Path of an indexed video, or id of a clip."),
     save: Path | None = option(None, "Write the lines as .srt or .vtt.", metavar="FILE"),
-    source: int = option(1, "Use this one of several transcripts.", metavar="NUMBER", min=1),
+    source: int = option(1, "Choose one of several transcripts.", metavar="NUMBER", min=1),
     as_json: AsJson = False,
 ) -> None:
-    """Show or save what is said in a video: subtitles, recognised speech, on-screen text."""
+    """Show or save a transcript of a video: subtitles, speech or on-screen text."""
     from eaglenet.search.engine import Engine
     from eaglenet.search.export import read_transcripts, write_transcript
 
@@ -138,27 +138,27 @@ def transcript(
         write_transcript(save, transcript)
         print_line(f"wrote {save}: {pluralize(len(transcript.lines), 'line')} ({transcript.title})")
     elif as_json:
-        print_json([{**asdict(each), "number": n} for n, each in enumerate(transcripts, 1)])
+        print_json([{**asdict(entry), "number": n} for n, entry in enumerate(transcripts, 1)])
         return
     else:
         for line in transcript.lines:
             print_line(f"{format_time(line.start):>8}  {line.text}")
-    for number, other in enumerate(transcripts, 1):
+    for number, entry in enumerate(transcripts, 1):
         if number != source:
-            print_line(f"also: --source {number:d} ({other.title})", is_error=True)
+            print_line(f"also: --source {number:d} ({entry.title})", is_error=True)
 
 
 @store.command()
 def remove(
     store: StoreName,
-    paths: list[str] = argument("Files, or folders with everything in them."),
+    paths: list[str] = argument("Files, or folders with all files below them."),
 ) -> None:
-    """Remove files from a store. The files themselves are not changed."""
+    """Remove files from a store. The files themselves stay on disk."""
     from eaglenet.indexing.maintenance import remove as remove_files
 
-    removed = remove_files(store, paths)
-    print_line(f"removed {pluralize(len(removed), 'file')} from {store}")
-    print_line("indexing their folder again adds them again", is_error=True)
+    files = remove_files(store, paths)
+    print_line(f"removed {pluralize(len(files), 'file')} from {store}")
+    print_line("indexing their folder would add them again", is_error=True)
 
 
 @store.command()
@@ -168,7 +168,7 @@ def recall(
     queries: int = option(100, "Use this many clips as queries.", min=1),
     as_json: AsJson = False,
 ) -> None:
-    """Measure how much of the exact shortlist the codes of a store find, and how fast."""
+    """Measure recall and speed of the approximate shortlist against the exact one."""
     from eaglenet.search.shortlist import measure_recall
     from eaglenet.store.kinds import open_store
 
@@ -184,7 +184,7 @@ def recall(
 
 @store.command()
 def verify(store: StoreName, as_json: AsJson = False) -> None:
-    """Compare everything in a store with its checksums, and name what is damaged."""
+    """Verify the checksums of a store, and report what is damaged."""
     from eaglenet.store.kinds import open_store
 
     counts = open_store(store).verify()
@@ -194,7 +194,7 @@ def verify(store: StoreName, as_json: AsJson = False) -> None:
 
 @store.command()
 def repair(store: StoreName, as_json: AsJson = False) -> None:
-    """Restore a damaged store from everything in it that is intact."""
+    """Rebuild a damaged store from its intact parts."""
     from eaglenet.store.kinds import kind_of, open_store
 
     result = kind_of(store).repair(store)
@@ -209,7 +209,7 @@ def repair(store: StoreName, as_json: AsJson = False) -> None:
 
 
 def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
-    """Name files that lost clips, and the command that indexes them again."""
+    """Print files that lost clips, and the command that indexes them again."""
     print_line(f"{pluralize(len(paths), 'file')} must be indexed again:", is_error=True)
     for path in paths[:FILES_SHOWN]:
         print_line(f"  {path}", is_error=True)
@@ -224,14 +224,16 @@ def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
 
 @store.command()
 def upgrade(store: StoreName) -> None:
-    """Convert a store of an earlier version; the old one is kept beside it."""
+    """Convert a store of an earlier version; the old store stays beside it."""
     from eaglenet.indexing.upgrade import upgrade_store
     from eaglenet.store.kinds import open_store
 
     result = upgrade_store(store)
     print_line(f"{store} is up to date: {pluralize(result.clips, 'clip')}")
     if result.old is not None:
-        print_line(f"the old store is in {result.old}; remove it when all is well", is_error=True)
+        print_line(
+            f"the old store is in {result.old}; delete it once the new one works", is_error=True
+        )
     if result.incomplete_files:
         _print_incomplete(open_store(store), result.incomplete_files)
 
@@ -239,11 +241,11 @@ def upgrade(store: StoreName) -> None:
 @store.command("export")
 def export_tables(
     store: StoreName,
-    folder: Path = argument("New folder for the tables."),
+    folder: Path = argument("New folder to write the tables to."),
     table_format: TableFormat = option(
         TableFormat.parquet,
-        "Write parquet (needs eaglenet[parquet]), lance (eaglenet[lance]) or csv (without "
-        "features and thumbnails).",
+        "Write parquet (needs eaglenet[parquet]), lance (needs eaglenet[lance]) or csv "
+        "(without features and thumbnails).",
         name="--format",
     ),
 ) -> None:
@@ -260,7 +262,7 @@ def import_tables(
     store: StoreName,
     folder: Path = argument("Folder that `eaglenet store export` wrote."),
 ) -> None:
-    """Add exported tables to a store; a new store is made if there is none."""
+    """Add exported tables to a store; create the store if it does not exist."""
     from eaglenet.indexing.exchange import import_store
 
     print_line(f"{pluralize(import_store(folder, store), 'clip')} in {store}")

@@ -1,7 +1,7 @@
-"""Output to a terminal: escaped text, JSON and progress; starting and ending short commands.
+"""Output to a terminal: escaped text, JSON and progress; start and end of short commands.
 
-File names, transcripts and metadata come from others. They may contain characters that move the
-cursor, change colours or reverse the order of text, so everything printed is escaped here.
+File names, transcripts and metadata are untrusted. They may contain characters that move the
+cursor, change colours or reverse the order of text, so all output is escaped here.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any, ClassVar, NoReturn, Self
 from eaglenet.core.progress import Progress, ProgressUpdate
 
 LINE_SECONDS = 30.0
-"""Seconds between two lines of progress in a log."""
+"""Seconds between lines of progress in a log."""
 HEARTBEAT_SECONDS = 1.0
-"""Seconds between two checks whether a line is due."""
+"""Seconds between checks whether a line is due."""
 NOTABLE_SECONDS = 5.0
-"""The same for notable updates: small data is evaluated many times per minute."""
+"""Seconds between lines of notable updates, such as evaluations of small data."""
 UNUSED_MODULE = "torch._meta_registrations"
-"""Shapes of results without data, which only compiling and exporting need. Torch registers
-thousands of them while it is imported, half a second of 1.7 on one core (`benchmarks/cold.py`)."""
+"""Part of torch that only compiling and exporting need. Importing it takes 0.5 of 1.7 s on one core
+(`benchmarks/cold.py`)."""
 GARBAGE_THRESHOLD = 1_000_000
-"""New objects between two garbage collections: importing creates 240,000 objects, which all stay,
-and each collection takes 0.1 s."""
+"""New objects between garbage collections. Importing creates 240,000 permanent objects, and each
+collection takes 0.1 s."""
 
 
 def escape_line(text: str) -> str:
@@ -45,7 +45,7 @@ def escape_line(text: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """:func:`escape_line` for each line."""
+    """Apply :func:`escape_line` to each line."""
     return "\n".join(map(escape_line, text.split("\n")))
 
 
@@ -55,7 +55,7 @@ def print_line(text: str, *, is_error: bool = False) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON; in a terminal, characters that :func:`escape_line` escapes are ``\\uXXXX``."""
+    """Print JSON; in a terminal, with ``\\uXXXX`` for characters that are not printable."""
     text = json.dumps(value, ensure_ascii=False)
     if sys.stdout.isatty():
         text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
@@ -63,7 +63,7 @@ def print_json(value: Any) -> None:
 
 
 def print_record(record: Any, as_json: bool, *lines: str) -> None:
-    """Print a record as JSON, or lines for people."""
+    """Print ``record`` as JSON, or ``lines`` as text."""
     if as_json:
         print_json(record)
     else:
@@ -81,7 +81,7 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes with two digits or more.
+    """Format a number of bytes with at least two digits.
 
     >>> format_bytes(44_900_000), format_bytes(1_500_000_000), format_bytes(16_300_000_000)
     ('45 MB', '1.5 GB', '16 GB')
@@ -94,7 +94,7 @@ def format_bytes(count: float) -> str:
 
 
 class SafeFormatter(logging.Formatter):
-    """Escapes log lines. Only ``verbose`` ones name our modules, which mean nothing to users."""
+    """Formatter that escapes log lines, and names our own modules only if ``verbose``."""
 
     def __init__(self, *, verbose: bool) -> None:
         super().__init__("%(name)s: %(message)s")
@@ -108,14 +108,14 @@ class SafeFormatter(logging.Formatter):
 
 
 Announce = Callable[[str], Progress | None]
-"""Title of a run, or '' -> a callback that shows its progress; None shows nothing."""
+"""Takes the title of a run (or '') and returns a callback that shows its progress, or None."""
 
 
 @contextmanager
 def show_progress(quiet: bool) -> Iterator[Announce]:
-    """Show the progress of one run after another on standard error, unless ``quiet``.
+    """Show the progress of runs on standard error, unless ``quiet``.
 
-    Bars in a terminal, a line now and then in a log.
+    Shows bars in a terminal, and occasional lines in a log.
     """
     if quiet:
         yield lambda title: None
@@ -141,7 +141,7 @@ def show_progress(quiet: bool) -> Iterator[Announce]:
 
 
 class Bars:
-    """One bar per unfinished task; appears with the first update."""
+    """Progress as one bar per unfinished task, shown from the first update on."""
 
     def __init__(self, display: Any, title: str) -> None:
         self.display = display
@@ -165,14 +165,14 @@ class Bars:
 
 
 class Heartbeat:
-    """Prints a line after each ``LINE_SECONDS`` without one, so that a log shows a living process.
+    """Thread that prints a line after ``LINE_SECONDS`` without output, to show a living process.
 
-    Loading a model or one step of training on a CPU may take minutes without an update.
+    Loading a model or one training step on a CPU may take minutes without an update.
     """
 
     def __init__(self) -> None:
         self.last_update = ""
-        """Latest progress; it may be older than the line that shows it."""
+        """Line of the latest progress update."""
         self._start = self._last_line = time.monotonic()
         self._is_done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -198,61 +198,62 @@ class Heartbeat:
 
 
 class Lines:
-    """Lines of text, few enough to read all of them."""
+    """Progress as lines of text, at most one per ``LINE_SECONDS`` and task."""
 
     def __init__(self, title: str, heartbeat: Heartbeat) -> None:
         self.title = title
         self.heartbeat = heartbeat
         self.starts: dict[str, tuple[float, int]] = {}
-        self.due: dict[tuple[str, bool], float] = {}
+        self.due_times: dict[tuple[str, bool], float] = {}
 
     def __call__(self, update: ProgressUpdate) -> None:
         now = time.monotonic()
         is_first = update.title not in self.starts
         if is_first:
             self.starts[update.title] = now, update.done
-            self.due[update.title, False] = now + LINE_SECONDS
-            self.due[update.title, True] = now
+            self.due_times[update.title, False] = now + LINE_SECONDS
+            self.due_times[update.title, True] = now
         self.heartbeat.last_update = self._line(update, now)
-        if now < self.due[update.title, update.is_notable]:
+        if now < self.due_times[update.title, update.is_notable]:
             return
         if not is_first or not update.is_notable:
             pause = NOTABLE_SECONDS if update.is_notable else LINE_SECONDS
-            self.due[update.title, update.is_notable] = now + pause
+            self.due_times[update.title, update.is_notable] = now + pause
         self.heartbeat.print(self.heartbeat.last_update)
 
     def _line(self, update: ProgressUpdate, now: float) -> str:
         count = f"{update.title} {update.done:,} of {update.total:,}" if update.is_counted else ""
-        left = "" if update.is_notable or not update.is_counted else self._time_left(update, now)
-        return _join(": ", self.title, _join(", ", count, update.detail, left))
+        is_timed = update.is_counted and not update.is_notable
+        time_left = self._time_left(update, now) if is_timed else ""
+        return _join(": ", self.title, _join(", ", count, update.detail, time_left))
 
     def _time_left(self, update: ProgressUpdate, now: float) -> str:
-        start, first = self.starts[update.title]
-        if update.done <= first or update.done >= update.total:
+        start, num_before = self.starts[update.title]
+        if update.done <= num_before or update.done >= update.total:
             return ""
-        minutes = (now - start) * (update.total - update.done) / (update.done - first) / 60
+        minutes = (now - start) * (update.total - update.done) / (update.done - num_before) / 60
         return f"about {pluralize(round(minutes), 'minute')} left"
 
 
-def _join(separator: str, *parts: str) -> str:
-    return separator.join(part for part in parts if part)
+def _join(separator: str, *texts: str) -> str:
+    return separator.join(text for text in texts if text)
 
 
 class ShortCommand:
-    """State of the process: whether the running command is short, and the process ends with it."""
+    """Process-wide flag: a short command is running, and the process ends with it."""
 
     is_running: ClassVar[bool] = False
 
 
 def begin_short_command() -> None:
-    """Spare a command what matters to long ones only; does nothing if torch is loaded."""
+    """Skip work that only long commands need; do nothing if torch is already imported."""
     if "torch" not in sys.modules:
         gc.set_threshold(GARBAGE_THRESHOLD)
         ShortCommand.is_running = True
 
 
 def import_torch() -> None:
-    """Import torch for a short command, without a part that searching never needs."""
+    """Import torch for a short command, without :data:`UNUSED_MODULE`."""
     if "torch" in sys.modules or not ShortCommand.is_running:
         return
     sys.modules[UNUSED_MODULE] = types.ModuleType(UNUSED_MODULE)
@@ -266,10 +267,7 @@ def import_torch() -> None:
 
 
 def end_short_command(code: int) -> NoReturn:
-    """Exit without the teardown of torch, which takes a third of a second.
-
-    A short command has nothing open that must be closed: what it wrote is written.
-    """
+    """Exit without the teardown of torch, which takes 0.3 s; flushes output and logs."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""``eaglenet train`` and ``eaglenet recipes``: train a composition, or show what it sets."""
+"""``eaglenet train`` and ``eaglenet recipes``: train a method, or show the settings of a recipe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 def train(
     name: str = argument(
-        "Method (`eaglenet recipes`), row of the paper such as table1/xpool-b16, "
+        "Method (see `eaglenet recipes`), row of a table of the paper (table1/xpool-b16), "
         "experiment.json, or small.",
         metavar="METHOD",
     ),
@@ -52,16 +52,16 @@ def train(
     settings: Settings = None,
     device: Device = "auto",
     log: str = option(
-        "", "Also log to tensorboard, wandb or trackio; commas between them.", metavar="NAMES"
+        "", "Also log to tensorboard, wandb or trackio (comma-separated).", metavar="NAMES"
     ),
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a method. Run the same command again to resume; use torchrun for several GPUs.
 
-    The folder then holds experiment.json, manifest.json, log.jsonl, checkpoints/, result.json and
-    model/, the epoch that was best on the validation split. A finished run trains on when the
-    command is repeated with a larger --set training.epochs=N.
+    Writes experiment.json, manifest.json, log.jsonl, checkpoints/, result.json and model/, the
+    epoch that is best on the validation split. To train a finished run longer, repeat the command
+    with a larger --set training.epochs=N.
     """
     from eaglenet.research.experiments.runs import train as run_training
     from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
@@ -70,17 +70,17 @@ def train(
     boards = parse_boards(log)
     if name in TOWER_RECIPES:
         if data or tower or protocol or variants or root:
-            raise UsageError(f"{name} trains towers, with only --set (docs/how-to/make_small.md)")
-        model = train_pairs(TOWER_RECIPES[name].changed(settings or []), output, device=device)
+            raise UsageError(f"{name} trains towers; use only --set (docs/how-to/make_small.md)")
+        model = train_pairs(TOWER_RECIPES[name].override(settings or []), output, device=device)
         print(
             f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
             f"--model {shell_quote(model)}"
         )
         return
-    # A dry run reports a wrong root together with everything else that is missing.
-    at_root = [f"data.root={root}"] if dry_run and root else root_setting(root)
+    # A dry run reports a missing root together with all other problems.
+    root_settings = [f"data.root={root}"] if dry_run and root else root_setting(root)
     _, experiment = find_experiment(name, data, tower, protocol, variants)
-    experiment = experiment.override([*at_root, *(settings or [])])
+    experiment = experiment.override([*root_settings, *(settings or [])])
     if dry_run:
         dry_run_experiment(experiment, device, as_json)
         return
@@ -102,7 +102,7 @@ def train(
         more = experiment.training.epochs + 5
         print(
             f"{output} is already finished: nothing was trained; add --set training.epochs={more} "
-            "to train on, or give another --output"
+            "to train longer, or use another --output"
         )
     print_result(run, output)
 
@@ -130,7 +130,7 @@ def print_result(run: Run, output: Path) -> None:
 
 
 def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> None:
-    """Build the method and count the data without decoding or training; report every problem."""
+    """Check an experiment without decoding or training, and print a summary or its problems."""
     from eaglenet.research.experiments.build import check_experiment
     from eaglenet.research.training.distributed import join
 
@@ -147,7 +147,7 @@ def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> No
 
 
 def summary(experiment: Experiment, check: ExperimentCheck, device: str) -> list[str]:
-    """Method, data and budget of a run, in a few lines."""
+    """Summarise method, data and budget of a run in a few lines."""
     from eaglenet.research.data.sources import few_videos
 
     training, choice = experiment.training, experiment.data
@@ -157,32 +157,32 @@ def summary(experiment: Experiment, check: ExperimentCheck, device: str) -> list
         f"{pluralize(training.epochs, 'epoch')} in batches of {training.batch_size}, "
         f"{pluralize(choice.frames.num_frames, 'frame')} of {choice.frames.size} pixels per video",
     ]
-    for split, part in check.data.items():
-        lines.append(f"{split}: {split_line(part)}")
-        lines += [f"{split}: {remark}" for remark in few_videos(part["videos_found"])]
+    for split, counts in check.data.items():
+        lines.append(f"{split}: {split_line(counts)}")
+        lines += [f"{split}: {warning}" for warning in few_videos(counts["videos_found"])]
     lines.append(str(check.estimate))
     seconds = getattr(check.estimate, "seconds", 0.0)
     if device == "cpu" and choice.dataset == "folder" and seconds > LONG_SECONDS:
-        lines.append("faster: --tower small-frozen trains a head on features computed once")
+        lines.append("faster: --tower small-frozen encodes the videos once and trains only a head")
     return lines
 
 
 LONG_SECONDS = 600.0
-"""Training on a CPU for which a faster way is named."""
+"""Estimated time of training on a CPU above which a faster tower is suggested."""
 
 
-def split_line(part: Mapping[str, Any]) -> str:
-    missing = part["videos_missing"]
-    first = "".join(f" (first: {name})" for name in part.get("missing_videos", [])[:1])
-    note = f", {missing:,} more not found{first}" if missing else ""
-    texts, videos = pluralize(part["texts"], "text"), pluralize(part["videos_found"], "video")
+def split_line(counts: Mapping[str, Any]) -> str:
+    num_missing = counts["videos_missing"]
+    first = "".join(f" (first: {name})" for name in counts.get("missing_videos", [])[:1])
+    note = f", {num_missing:,} more not found{first}" if num_missing else ""
+    texts, videos = pluralize(counts["texts"], "text"), pluralize(counts["videos_found"], "video")
     return f"{texts} of {videos}{note}"
 
 
 def recipes(
     name: str = argument(
-        "Method, row of the paper (table1/xpool-b16), table of the paper (table1) or "
-        "experiment.json; without it, list the axes.",
+        "Method, row (table1/xpool-b16) or table (table1) of the paper, or experiment.json; "
+        "without it, list the axes.",
         "",
         metavar="[NAME]",
     ),
@@ -193,11 +193,10 @@ def recipes(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what `eaglenet train` composes experiments of, or show one composition.
+    """List methods, data, towers, protocols and variants, or show the settings of a recipe.
 
-    With a NAME it prints the command, the settings that differ from the defaults of the method and
-    of training, and notes; --json prints the whole experiment, which `eaglenet train FILE.json`
-    takes.
+    With a NAME, prints the command, the settings that differ from the defaults, and notes. --json
+    prints the whole experiment; save it to train it with `eaglenet train FILE.json`.
     """
     from eaglenet.research.recipes import paper_recipes
 
@@ -221,7 +220,7 @@ def recipes(
 
 
 def list_axes() -> dict[str, Any]:
-    """Every axis with its values, as plain data."""
+    """Return the axes of recipes with their values, as plain data for JSON."""
     from eaglenet.methods import METHODS
     from eaglenet.research.recipes import DATA, PROTOCOLS, VARIANTS, paper_recipes
     from eaglenet.research.recipes.recipe import OTHER_TOWERS
@@ -247,9 +246,9 @@ def list_axes() -> dict[str, Any]:
 
 
 def axes_lines(axes: dict[str, Any]) -> list[str]:
-    """The axes in about forty lines."""
+    """Format the axes for a terminal."""
     lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
-    lines += ["", "METHOD", *_wrapped(axes["methods"])]
+    lines += ["", "METHOD", *_wrap_names(axes["methods"])]
     data = {
         name: f"{entry['title']}: {_short(entry['towers'])}" for name, entry in axes["data"].items()
     }
@@ -263,7 +262,7 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
         *lines,
         "",
         f"Rows of the paper: {', '.join(axes['tables'])}; `eaglenet recipes table1` lists them.",
-        "`eaglenet recipes METHOD --data NAME ...` shows what a composition sets.",
+        "`eaglenet recipes METHOD --data NAME ...` shows the settings of a recipe.",
     ]
 
 
@@ -276,11 +275,12 @@ def _short(towers: Iterable[str]) -> str:
     from eaglenet.research.recipes.setups import TOWERS
 
     names = list(towers)
-    others = [name for name in names if name not in TOWERS]
-    return ", ".join(names if others == names else [names[0], "any pretrained", *others])
+    special_names = [name for name in names if name not in TOWERS]
+    is_special = special_names == names
+    return ", ".join(names if is_special else [names[0], "any pretrained", *special_names])
 
 
-def _wrapped(names: Iterable[str], width: int = 96) -> list[str]:
+def _wrap_names(names: Iterable[str], width: int = 96) -> list[str]:
     import textwrap
 
     return textwrap.wrap(
@@ -290,7 +290,7 @@ def _wrapped(names: Iterable[str], width: int = 96) -> list[str]:
 
 
 def difference_lines(experiment: Experiment) -> list[str]:
-    """The settings that differ from the defaults of the method and of training, and the notes."""
+    """List the settings that differ from the defaults of the method and of training, and notes."""
     from eaglenet.core.settings import differences, to_plain
     from eaglenet.methods import METHODS
     from eaglenet.research.data.sources import DataChoice
@@ -318,7 +318,7 @@ def difference_lines(experiment: Experiment) -> list[str]:
 def find_experiment(
     name: str, data: str, tower: str, protocol: str, variants: list[str] | None
 ) -> tuple[Recipe | None, Experiment]:
-    """A recipe (of a method or of a row of the paper) and its experiment, or one saved as JSON."""
+    """Return a recipe and its experiment; an experiment in a JSON file has no recipe."""
     from eaglenet.research.experiments.experiment import Experiment
     from eaglenet.research.recipes import Recipe, paper_recipes
     from eaglenet.research.recipes.recipe import ROW_NAME

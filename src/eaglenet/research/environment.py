@@ -1,4 +1,4 @@
-"""What a number means nothing without: versions, commit, hardware, command."""
+"""Environment of a measurement: versions, commit, hardware, command, peak memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import torch
 from eaglenet.core.platform import PROC, read_proc
 from eaglenet.version import __version__
 
-RECORDED = ("torch", "numpy", "safetensors", "tokenizers", "av", "triton")
+PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "av", "triton")
 
 
-def describe_environment(packages: Sequence[str] = RECORDED) -> dict[str, Any]:
+def describe_environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     versions = {"eaglenet": __version__, "python": platform.python_version()}
     for package in packages:
         try:
@@ -52,9 +52,9 @@ def describe_hardware() -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit of the working tree around ``folder``, with `+` where files were changed.
+    """Return the commit of the working tree of ``folder``, with ``+`` if files were changed.
 
-    ``EAGLENET_COMMIT`` says it where the files were copied without their history.
+    ``EAGLENET_COMMIT`` overrides it, for files that were copied without their history.
     """
     if "EAGLENET_COMMIT" in os.environ:
         return os.environ["EAGLENET_COMMIT"]
@@ -79,17 +79,17 @@ def _processor_name() -> str:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Start measuring: the peak is what is held now."""
+    """Reset the peak to the memory in use now."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        # "5" resets the peak resident size of this process (Linux); elsewhere nothing is measured.
+        # "5" resets the peak resident size of this process; Linux only.
         with contextlib.suppress(OSError):
             (PROC / "self/clear_refs").write_text("5")
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes: the GPU allocator's peak, or the process's peak resident size; None if unknown."""
+    """Return the peak memory in bytes, of the GPU or of this process; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     for line in (read_proc("self/status") or "").splitlines():

@@ -144,7 +144,7 @@ def test_features_that_could_not_be_read_back_leave_nothing_behind(
 ) -> None:
     split = load_feature_folder(folder)
     texts = TextFeatures(torch.full((11, TEXT_DIM), float("nan")))
-    with pytest.raises(NonFiniteError, match="row 0 holds NaN"):
+    with pytest.raises(NonFiniteError, match="row 0 has NaN"):
         save(tmp_path / "saved", split, texts=texts)
     videos = split.videos
     large = VideoFeatures(videos.frames * 1e6, videos.mask)
@@ -166,7 +166,7 @@ def test_features_that_could_not_be_read_back_leave_nothing_behind(
         ("video_ids", None, "'video_ids' is missing"),
         ("frames_per_video", [1, 2], "2 frames_per_video but 5 video_ids"),
         ("frames_per_video", [2, 7, 1, 4, 0], "is 0, expected 1 or more"),
-        ("frames_per_video", [2, 7, 1, 4, 4], "17 rows stored.*sums to 18"),
+        ("frames_per_video", [2, 7, 1, 4, 4], "17 rows.*sums to 18"),
         ("captions_per_video", [3, 1, 2, 1, 3], "captions of 'v4' do not have the 3 entries"),
     ],
 )

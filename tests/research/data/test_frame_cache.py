@@ -169,7 +169,7 @@ def test_other_frames_datasets_or_encodings_are_refused(split: Split, tmp_path: 
     foreign = make_split("other", "train", RetrievalProtocol("toy"), split.videos)
     with pytest.raises(DatasetError, match="dataset toy, not other"):
         FrameCache.build(foreign, SPEC, tmp_path)
-    with pytest.raises(DatasetError, match="holds no frame cache"):
+    with pytest.raises(DatasetError, match="has no frame cache"):
         FrameCache.open(tmp_path / "nowhere", split)
 
 

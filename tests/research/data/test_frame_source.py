@@ -17,7 +17,7 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures
 from eaglenet.research.data.frame_folder import check_frames, load_items, sample_frames
-from eaglenet.research.data.sources import SOURCES, DataChoice, Opening, Source
+from eaglenet.research.data.sources import SOURCES, DataChoice, OpenContext, Source
 from eaglenet.research.experiments.build import build_method, default_split
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.runs import train
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(folder: Path, split: str, num_frames: int = 3) -> Source:
     model = eaglenet.load("demo")
     data = DataChoice("frames", str(folder), frames=FrameSpec(num_frames=num_frames, size=32))
-    return SOURCES["frames"].open(data, split, Opening(model, folder))
+    return SOURCES["frames"].open(data, split, OpenContext(model, folder))
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_a_head_trains_on_features_that_are_made_once(folder: Path, tmp_path: Pa
 def test_methods_that_read_words_get_those_of_the_towers(folder: Path, tmp_path: Path) -> None:
     experiment = Recipe("drl", "frames").build().override([*SMALL, f"data.root={folder}"])
     method = build_method(experiment)
-    source = SOURCES["frames"].open(experiment.data, "val", Opening(method, tmp_path))
+    source = SOURCES["frames"].open(experiment.data, "val", OpenContext(method, tmp_path))
     model = eaglenet.load("demo")
     text = source.texts(torch.tensor([3, 0]))
     words = model.encoder.encode_text(
-        model.tokenize([source.sentences[3], source.sentences[0]]), words=True
+        model.tokenize([source.captions[3], source.captions[0]]), words=True
     )
     assert words.words is not None
     assert words.words_mask is not None

@@ -98,7 +98,7 @@ def test_a_video_outside_the_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     table = pa.table({"video": rows, "caption": pa.array(["a secret"])})
     parquet.write_table(table, tmp_path / "data" / "test-0.parquet")
-    with pytest.raises(DatasetError, match="row 0: the video is not inside the table"):
+    with pytest.raises(DatasetError, match="row 0: the video is not in the table"):
         unpack_hub_dataset(str(tmp_path))
 
 
@@ -112,4 +112,4 @@ def test_an_unknown_dataset_and_options_that_do_not_go_together(
         unpack_hub_dataset("mteb/Nothing")
     command = ["evaluate", "small", "--from-hub", "mteb/Colours", "--data", "msrvtt"]
     result = CliRunner().invoke(app, command)
-    assert "--from-hub brings its own videos" in str(result.exception)
+    assert "--from-hub includes its videos" in str(result.exception)

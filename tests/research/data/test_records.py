@@ -112,7 +112,7 @@ def test_holding_out_depends_on_each_id_alone() -> None:
 
 @pytest.mark.parametrize("count", [-1, 3, 4])
 def test_holding_out_everything_is_refused(count: int) -> None:
-    with pytest.raises(UsageError, match="from 0 to 2"):
+    with pytest.raises(UsageError, match="expected 0 to 2"):
         hold_out_ids(["a", "b", "c"], count)
 
 

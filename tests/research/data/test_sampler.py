@@ -112,7 +112,7 @@ def test_neighbours_with_an_odd_number_of_videos_lose_none() -> None:
 
 
 def test_neighbours_need_one_caption_a_video() -> None:
-    with pytest.raises(ConfigError, match="one_caption"):
+    with pytest.raises(ConfigError, match="one caption"):
         PairSampler(OWNERS, 4, 0, neighbours=True)
 
 

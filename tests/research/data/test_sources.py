@@ -19,14 +19,14 @@ from eaglenet.research.data import (
     add_source,
 )
 from eaglenet.research.data.records import DATASETS, Split, make_split
-from eaglenet.research.data.sources import DataChoice, Opening, Source, SourceSpec, clip_source
+from eaglenet.research.data.sources import DataChoice, OpenContext, Source, SourceSpec, clip_source
 from eaglenet.research.experiments.build import build_method, check_data, default_split, load_source
 from eaglenet.research.recipes import Recipe
 
 COLOURS = {"a red sheet": (255, 0, 0), "a green sheet": (0, 255, 0), "a blue sheet": (0, 0, 255)}
 
 
-def open_colours(data: DataChoice, split: str, opening: Opening) -> Source:
+def open_colours(data: DataChoice, split: str, context: OpenContext) -> Source:
     """Three videos of one colour each, made in memory."""
     records = [VideoRecord(name, (name,)) for name in COLOURS]
     size, frames = data.frames.size, data.frames.num_frames
@@ -36,7 +36,7 @@ def open_colours(data: DataChoice, split: str, opening: Opening) -> Source:
         torch.ones(len(records), frames, dtype=torch.bool),
         torch.arange(frames, dtype=torch.float32).expand(len(records), -1).clone(),
     )
-    tokens = opening.reader.tokenize(list(COLOURS), data.max_words)
+    tokens = context.reader.tokenize(list(COLOURS), data.max_words)
     made = make_split("colours", split, RetrievalProtocol("colours"), records)
     return clip_source(made, tokens, lambda rows: clips[rows])
 
@@ -73,7 +73,7 @@ def test_the_special_ones_are_rows_like_the_others(name: str) -> None:
 
 
 def test_a_source_without_its_folder_says_which_option_names_it() -> None:
-    with pytest.raises(DatasetError, match=r"--data msrvtt needs the folder.*--root"):
+    with pytest.raises(DatasetError, match=r"--data msrvtt needs a folder.*--root"):
         check_data(DataChoice("msrvtt"))
     check_data(DataChoice("demo"))
 
@@ -88,7 +88,7 @@ def test_a_dataset_of_files_is_one_registration(tmp_path: Path) -> None:
     add_dataset(DatasetSpec("sheets", "Sheets", load, max_words=9))
     try:
         assert SOURCES["sheets"].max_words == 9
-        look = SOURCES["sheets"].look
+        look = SOURCES["sheets"].inspect
         assert look is not None
         data = DataChoice("sheets", str(tmp_path))
         assert look(data, "train").description["videos_found"] == 1

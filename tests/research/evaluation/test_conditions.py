@@ -5,8 +5,8 @@ from __future__ import annotations
 from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.research.evaluation.run_records import (
     CLIP,
+    ERRATA,
     OLDER,
-    SLIPS,
     conditions_lines,
     paper_conditions,
     run_conditions,
@@ -22,7 +22,7 @@ def test_every_row_before_clip_has_conditions_of_its_own() -> None:
         if row.group == "other"
     }
     assert labels == set(OLDER)
-    assert set(SLIPS) <= labels
+    assert set(ERRATA) <= labels
     assert paper_conditions("XPool") == CLIP
 
 

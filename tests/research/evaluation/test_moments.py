@@ -149,8 +149,8 @@ def test_spans_that_are_published_backwards_are_turned(tmp_path: Path, content: 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "none of"),
-        ("nonsense", "none of"),
+        ("", "unknown format"),
+        ("nonsense", "unknown format"),
         ("[]", "no annotated moment"),
         ("[1, 2]", "entry 0"),
         ('[{"video": "a"}]', "entry 0 has no 'times'"),
@@ -159,8 +159,8 @@ def test_spans_that_are_published_backwards_are_turned(tmp_path: Path, content: 
         ('[{"video": "a", "description": "b", "times": [["x", "y"]]}]', "entry 0"),
         ('{"a": {"timestamps": [[0, 1]], "sentences": []}}', "video 'a'"),
         ('{"a": {"timestamps": [[0, NaN]], "sentences": ["b"]}}', "annotations.json"),
-        ('{"a": {"timestamps": [[-5, 1]], "sentences": ["b"]}}', "video 'a': the span -5"),
-        ('{"vid": "a", "query": "b", "relevant_windows": [[5, 1]]}', "line 1: the span"),
+        ('{"a": {"timestamps": [[-5, 1]], "sentences": ["b"]}}', "video 'a': invalid span -5"),
+        ('{"vid": "a", "query": "b", "relevant_windows": [[5, 1]]}', "line 1: invalid span"),
         ('{"vid": "a", "query": "b"}', "line 1 has no 'relevant_windows'"),
         ("a b##c", "line 1 is not"),
         ("a 1 2##c\nb##c", "line 2 is not"),

@@ -108,7 +108,7 @@ def test_an_evaluation_with_noise_of_each_pair_says_so() -> None:
     videos = VideoFeatures(frames, torch.ones(5, 7, dtype=torch.bool))
     options = EvaluationOptions(noise_seeds=(0, 1, 2), pair_noise=True)
     result = evaluate(method, texts, videos, torch.arange(5), "toy", options)
-    assert "each pair has candidate noise of its own" in str(result)
+    assert "each pair has its own candidate noise" in str(result)
     assert result.noise is not None
     assert result.noise.metrics[0] == result.metrics
 

@@ -351,4 +351,4 @@ def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path: Path) 
 
     unset = dict.fromkeys(field.name for field in fields(TrialRow))
     rows = [TrialRow(**{**unset, "label": name, "method": name}) for name in ("rap", "xpool")]
-    assert "abstract: rap;" in approximate_lines(rows)[0]
+    assert "abstracts: rap;" in approximate_lines(rows)[0]

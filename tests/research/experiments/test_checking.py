@@ -65,4 +65,4 @@ def test_one_fault_alone_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(fault)
     model = dry_run("demo", "--set", "encoder.kind=pretrained", "--set", "encoder.source=nosuch")
     assert isinstance(model, ModelNotFoundError)
-    assert str(model).endswith("name a folder that has it: --set encoder.source=FOLDER")
+    assert str(model).endswith("name a folder that contains it: --set encoder.source=FOLDER")

@@ -423,7 +423,7 @@ def test_ablate_takes_released_settings(
             "no method to compare on didemo: .*published no settings",
         ),
         (["evaluate", "x", "--features", "f", "--split", "test"], "leave out --split"),
-        (["evaluate", "x", "--root", "f"], "--root belongs to --data"),
+        (["evaluate", "x", "--root", "f"], "--root needs --data"),
         (["evaluate", "nowhere"], "no such run folder.*--data"),
         (["recipes", "moon"], "unknown method 'moon'"),
         (["train", "x.json", "--data", "demo", "--output", "x"], "change it with --set"),
@@ -447,7 +447,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(
         main()
     assert left.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "a folder is expected there" in line
+    assert "expected a folder" in line
 
 
 def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(
@@ -488,7 +488,7 @@ def test_scores_of_a_run_can_be_written_and_post_processed(features: Path, tmp_p
     assert metrics["t2v"] == record["t2v"]
     assert metrics["v2t"] == record["v2t"]
     assert "dual_softmax" in metrics
-    with pytest.raises(EagleNetError, match=r"ends in \.npy"):
+    with pytest.raises(EagleNetError, match=r"end in \.npy"):
         invoke(*evaluate, tmp_path / "sim.csv")
 
 

@@ -63,7 +63,7 @@ def test_an_override_is_read_as_the_type_of_its_field(
         ("training.compile=7", "expected true or false"),
         ("training.select=train", "'val' or 'test'"),
         ("training.epochs=0", "expected 1 or more"),
-        ("training.warmup=1.5", "expected a share"),
+        ("training.warmup=1.5", "expected a fraction"),
         ("training", "for example training.epochs=3"),
         ("training=3", "set one of its fields"),
         ("training.epochs.x=3", "no inner settings"),

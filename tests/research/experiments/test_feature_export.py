@@ -67,7 +67,7 @@ def test_a_head_trains_on_it_and_says_where_other_features_came_from(
 
 
 def test_features_are_never_overwritten(folder: Path) -> None:
-    with pytest.raises(UsageError, match="never overwritten"):
+    with pytest.raises(UsageError, match="not overwritten"):
         export_features("demo", "demo", "", folder)
 
 

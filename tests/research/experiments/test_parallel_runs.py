@@ -34,7 +34,7 @@ def test_a_search_takes_two_values_or_more() -> None:
     assert Search.parse("training.lr_head=1e-4, 3e-4") == Search(
         "training.lr_head", ("1e-4", "3e-4")
     )
-    with pytest.raises(UsageError, match="two values"):
+    with pytest.raises(UsageError, match="two or more values"):
         Search.parse("training.lr_head=1e-4")
 
 

@@ -46,7 +46,7 @@ def test_a_run_is_pushed_with_a_card_and_loads_again(
 def test_what_cannot_be_pushed_is_refused(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="holds no model"):
+    with pytest.raises(UsageError, match="has no model"):
         model_card(tmp_path, "a/b")
     with pytest.raises(UsageError, match="write OWNER/NAME"):
         push_model(run / "model", "no-owner", "")

@@ -383,7 +383,7 @@ def test_patience_ends_a_run_that_no_longer_improves(features: Path, tmp_path: P
     ("settings", "error", "message"),
     [
         (["data.root=/nowhere"], DatasetError, "no such folder"),
-        (["data.root="], DatasetError, "--data features needs the folder"),
+        (["data.root="], DatasetError, "--data features needs a folder"),
         (["training.coarse_epochs=-1"], ConfigError, "coarse_epochs is -1"),
         (["training.batch_size=4000"], ConfigError, "4000"),
         (["encoder.config.text_dim=10"], ConfigError, "the features are 9 wide"),

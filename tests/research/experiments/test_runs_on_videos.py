@@ -220,7 +220,7 @@ def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(
     command += ["--videos", str(videos), "--set", "fractions=[0,0,1]"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert json.loads(result.stdout)["videos_found"] == len(names) == 6
-    with pytest.raises(UsageError, match="belong to --data"):
+    with pytest.raises(UsageError, match="need --data"):
         CliRunner().invoke(app, ["evaluate", "x", "--videos", "y"], catch_exceptions=False)
 
 

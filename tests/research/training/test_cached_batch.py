@@ -112,9 +112,9 @@ def test_a_term_that_is_not_finite_is_named_with_its_step() -> None:
 
     watch = FiniteWatch(torch.device("cpu"))
     good, bad = torch.tensor(1.0), torch.tensor(float("nan"))
-    watch.look(0, {"enriched": good, "energy": good})
-    watch.look(1, {"enriched": good, "energy": bad})
-    watch.look(2, {"enriched": bad, "energy": bad})
+    watch.record(0, {"enriched": good, "energy": good})
+    watch.record(1, {"enriched": good, "energy": bad})
+    watch.record(2, {"enriched": bad, "energy": bad})
     with pytest.raises(NonFiniteError, match="energy became NaN or infinite at step 1"):
         watch.check()
 

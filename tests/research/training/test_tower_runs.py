@@ -82,7 +82,7 @@ def test_adapters_are_refused_where_they_cannot_work(features: Path, tmp_path: P
         TrainingConfig(lora_rank=-1)
     with pytest.raises(ConfigError, match=r"cannot be combined with training\.precision"):
         TrainingConfig(lora_rank=1, precision="fp16_weights")
-    with pytest.raises(ConfigError, match=r"training\.shard needs training\.optimizer=adamw"):
+    with pytest.raises(ConfigError, match=r"training\.shard needs .*training\.optimizer=adamw"):
         TrainingConfig(shard=True, optimizer="bert_adam")
 
 

@@ -1,4 +1,4 @@
-"""Annotations to records, records to batches. Importing this package registers the datasets."""
+"""Datasets and their features. Importing this package registers the datasets."""
 
 import eaglenet.research.data.benchmark_datasets
 import eaglenet.research.data.demo.dataset

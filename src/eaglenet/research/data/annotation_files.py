@@ -22,8 +22,8 @@ from eaglenet.core.errors import DatasetError, UsageError, cause_of
 from eaglenet.research.data.records import check_id, clean_captions, report_empty_captions
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
-# DiDeMo has files that end in .null, TGIF has .gif.
 LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null", ".gif"}
+"""Extensions in lists of videos; DiDeMo has .null, TGIF has .gif."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -38,7 +38,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file without its byte-order mark; errors name the position of other bytes."""
+    """Read a UTF-8 file without its byte-order mark; an error names the first invalid byte."""
     content = read_bytes(path)
     try:
         return content.decode("utf-8-sig")
@@ -63,7 +63,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Read (line number, object) of every line that is not blank."""
+    """Read JSON lines as pairs of line number and object, skipping blank lines."""
     rows = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
@@ -79,22 +79,22 @@ def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
 
 
 def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
-    """Read (line number, row) of a CSV with a header, which must name ``columns``."""
+    """Read a CSV as pairs of line number and row; its header must have ``columns``."""
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     rows = []
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = header
-        absent = [name for name in columns if name not in header]
-        if absent:
-            # A quoted name may have line breaks, and a broken file one of a thousand letters.
+        column = next((name for name in columns if name not in header), None)
+        if column is not None:
+            # Names in a broken file may be long or have line breaks.
             names = ", ".join(" ".join(name.split())[:60] for name in header[:20])
-            raise DatasetError(f"{path}: column {absent[0]!r} is missing; the header has {names}")
+            raise DatasetError(f"{path}: column {column!r} is missing; the header has {names}")
         for row in reader:
             if None in row or any(value is None for value in row.values()):
                 raise DatasetError(
                     f"{path}: line {reader.line_num} does not have the {len(header)} columns of "
-                    "the header; quote captions that hold commas"
+                    "the header; quote captions that contain commas"
                 )
             rows.append((reader.line_num, row))
     except csv.Error as error:
@@ -103,7 +103,7 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
 
 
 def read_columns(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Read (line number, row) of a file without a header, with columns separated by tabs."""
+    """Read tab-separated columns without a header as pairs of line number and row."""
     rows = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         cells = line.rstrip("\r").split("\t")
@@ -119,7 +119,7 @@ def read_columns(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, 
 
 
 def read_list(path: Path) -> list[str]:
-    """Read one entry per line, without blank lines; refuses an entry that is listed twice."""
+    """Read one entry per line, skipping blank lines; raise if an entry is listed twice."""
     entries = [line.strip() for line in read_text(path).split("\n") if line.strip()]
     refuse_duplicates(entries, path)
     if not entries:
@@ -128,84 +128,85 @@ def read_list(path: Path) -> list[str]:
 
 
 def refuse_duplicates(entries: Sequence[str], path: Path) -> None:
-    seen: set[str] = set()
+    unique_entries: set[str] = set()
     for entry in entries:
-        if entry in seen:
+        if entry in unique_entries:
             raise DatasetError(
                 f"{path}: {entry!r} is listed more than once; remove the other lines"
             )
-        seen.add(entry)
+        unique_entries.add(entry)
 
 
 def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
-    """Path of the first of ``names`` in ``root`` or its ``folders``; errors list the folders."""
+    """Return the first existing file of ``names`` in ``root`` or its ``folders``."""
     if not root.is_dir():
-        raise DatasetError(f"{root} is not a folder; give the one that holds the annotation files")
+        raise DatasetError(f"{root} is not a folder; expected the folder of the annotation files")
     candidates = [root, *(root / folder for folder in ("annotations", "data", *folders))]
     candidates += [root / "annotations" / folder for folder in folders]
     for candidate in candidates:
         for name in names:
             if (candidate / name).is_file():
                 return candidate / name
-    inside = ", ".join(("annotations", "data", *folders))
-    raise DatasetError(f"{' or '.join(names)} not found; looked in {root} and its folders {inside}")
+    subfolders = ", ".join(("annotations", "data", *folders))
+    raise DatasetError(
+        f"{' or '.join(names)} not found; looked in {root} and its folders {subfolders}"
+    )
 
 
 class VideoFinder:
-    """Index of video files by id, with any extension. The folders are walked once.
+    """Index of the video files in folders by id, with any extension.
 
-    Links to folders are followed, loops are not. Where several files match an id, the earlier
-    folder wins, then the first path in sorted order; :meth:`ambiguous` lists such ids.
+    Links to folders are followed, except for loops. If several files match an id, the earlier
+    folder has precedence, then the first path in sorted order; :meth:`ambiguous` lists such ids.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.by_stem: dict[str, list[Path]] = {}
-        seen: set[str] = set()
+        visited_folders: set[str] = set()
         for folder in folders:
             if not folder.is_dir():
-                raise DatasetError(f"{folder} is not a folder; give one that holds video files")
-            # A GIF is often the preview of a video of the same name.
-            paths = self._walk(folder, seen)
+                raise DatasetError(f"{folder} is not a folder; expected a folder of video files")
+            # GIFs last: they are often previews of a video of the same name.
+            paths = self._walk(folder, visited_folders)
             for path in sorted(paths, key=lambda file: (file.suffix.lower() == ".gif", file)):
                 self.by_stem.setdefault(stem_of(path.name), []).append(path)
 
     @staticmethod
-    def _walk(folder: Path, seen: set[str]) -> Iterable[Path]:
-        for inside, subfolders, names in os.walk(folder, followlinks=True):
-            real = os.path.realpath(inside)
-            if real in seen:
+    def _walk(folder: Path, visited_folders: set[str]) -> Iterable[Path]:
+        for current, subfolders, names in os.walk(folder, followlinks=True):
+            real_path = os.path.realpath(current)
+            if real_path in visited_folders:
                 subfolders.clear()
                 continue
-            seen.add(real)
+            visited_folders.add(real_path)
             for name in names:
                 if is_video_name(name):
-                    yield Path(inside, name)
+                    yield Path(current, name)
 
     def candidates(self, video_id: str) -> list[Path]:
-        """Files that match an id, those whose whole name is the id first."""
+        """Return the files that match an id, first those whose whole name is the id."""
         paths = self.by_stem.get(video_id) or self.by_stem.get(stem_of(video_id)) or []
-        exact = [path for path in paths if path.name == video_id]
-        return exact + [path for path in paths if path.name != video_id]
+        return sorted(paths, key=lambda path: path.name != video_id)
 
     def find(self, video_id: str) -> Path | None:
         paths = self.candidates(video_id)
         return paths[0] if paths else None
 
     def ambiguous(self, video_ids: Iterable[str]) -> dict[str, list[Path]]:
-        """Ids that several files match, with the files; the first one is used."""
+        """Return the ids that several files match, with these files; the first one is used."""
         files = {video_id: self.candidates(video_id) for video_id in video_ids}
         return {video_id: paths for video_id, paths in files.items() if len(paths) > 1}
 
 
 def stem_of(name: str) -> str:
-    """``name`` without a video extension; a trailing dot counts as one (DiDeMo has such names)."""
+    """Remove a video extension, or a trailing dot, as in DiDeMo, from a file name."""
     stem, dot, suffix = name.rpartition(".")
     is_extension = dot and stem and (not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES)
     return stem if is_extension else name
 
 
 def is_video_name(name: str) -> bool:
-    """Tell whether a file name has a video extension or none; hidden files are not videos."""
+    """Return whether a file is not hidden and has a video extension or none."""
     if name.startswith("."):
         return False
     _, dot, suffix = name.rpartition(".")
@@ -213,8 +214,8 @@ def is_video_name(name: str) -> bool:
 
 
 def finder_for(root: Path, video_folders: Sequence[Path | str] | Path | str = ()) -> VideoFinder:
-    """Finder in ``video_folders`` first, then in everything below ``root``."""
-    # A single path is a sequence of characters too, the first of which is the root of the disk.
+    """Make a finder for ``video_folders``, then for everything below ``root``."""
+    # A single path given as text would be a sequence of characters.
     folders = [video_folders] if isinstance(video_folders, Path | str) else video_folders
     return VideoFinder([*(Path(folder).expanduser() for folder in folders), root])
 
@@ -228,10 +229,10 @@ def captions_of_entries(
     caption: str,
     title: str,
 ) -> dict[str, list[str]]:
-    """Captions by video, in file order, from numbered entries with one caption each.
+    """Group captions by video, in file order, from numbered entries with one caption each.
 
-    ``video`` and ``caption`` are the keys of an entry, ``title`` is its name in errors. Empty
-    captions are counted and left out.
+    ``video`` and ``caption`` are the keys of an entry; ``title`` is its name in errors. Empty
+    captions are skipped, with a warning.
     """
     captions: dict[str, list[str]] = {}
     num_empty = 0
@@ -251,17 +252,17 @@ def captions_of_entries(
 
 
 def captions_by_video(dataset: str, path: Path, content: Any) -> dict[str, tuple[str, ...]]:
-    """Check {video_id: captions}; a caption is text or a list of words."""
+    """Check captions by video id; a caption is text or a list of words."""
     if not isinstance(content, dict):
-        raise DatasetError(f"{path}: expected an object of video id -> captions")
+        raise DatasetError(f"{path}: expected an object with captions by video id")
     captions = {}
     num_empty = 0
     for video_id, texts in content.items():
         where = f"{path}: video {video_id!r}"
         if not isinstance(video_id, str) or not isinstance(texts, list | tuple):
             raise DatasetError(f"{where} needs a text id with a list of captions")
-        joined = (" ".join(text) if _is_word_list(text) else text for text in texts)
-        captions[video_id], empty = clean_captions(joined, where)
+        plain_texts = (" ".join(text) if _is_word_list(text) else text for text in texts)
+        captions[video_id], empty = clean_captions(plain_texts, where)
         num_empty += empty
     report_empty_captions(dataset, num_empty, path)
     return captions
@@ -272,19 +273,19 @@ def _is_word_list(value: object) -> bool:
 
 
 Span = tuple[float, float]
-"""First and last second."""
+"""Start and end in seconds."""
 DIDEMO_SECONDS = 5.0
-"""Length of a segment of DiDeMo; its times are numbers of segments, the last one included."""
+"""Length of a segment of DiDeMo; its times are indices of segments, both inclusive."""
 DIDEMO_ANNOTATORS = 3
-"""Annotators whose best IoUs are averaged, as DiDeMo's own evaluation does."""
+"""Annotators whose best IoUs are averaged, as in DiDeMo's evaluation."""
 
 
 @dataclass(frozen=True)
 class MomentText:
     """A text and the spans of one video that show it.
 
-    num_annotators: how many of the best-matching spans are averaged to one IoU. 1: any span will
-        do, as where several moments show the text. More: each span is one person's opinion.
+    num_annotators: number of best-matching spans whose IoUs are averaged: 1 if each span shows the
+        text, more if each span is the opinion of one annotator.
     """
 
     video_id: str
@@ -297,28 +298,28 @@ class MomentText:
             raise ValueError(f"no span for {self.text!r:.60}")
         for start, end in self.spans:
             if not 0 <= start <= end < float("inf"):
-                raise ValueError(f"the span {start:g} to {end:g} s of {self.text!r:.60}")
+                raise ValueError(f"invalid span {start:g} to {end:g} s of {self.text!r:.60}")
 
 
 @contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Name ``place`` in what goes wrong with one entry of a file."""
+def _name_entry(entry: str) -> Iterator[None]:
+    """Add the name of an entry of a file to errors."""
     try:
         yield
     except KeyError as error:
-        raise ValueError(f"{place} has no {error}") from error
+        raise ValueError(f"{entry} has no {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{place}: {error}") from error
+        raise ValueError(f"{entry}: {error}") from error
 
 
 def read_didemo(content: str) -> list[MomentText]:
-    """``[{"video", "description", "times": [[first, last], ...]}, ...]``, in segments of 5 s.
+    """Read ``[{"video", "description", "times": [[first, last], ...]}, ...]``, in segments of 5 s.
 
-    The last segment of a video shorter than 30 s is taken to be whole, as DiDeMo's evaluation does.
+    The last segment of shorter videos counts as 5 s too, as in DiDeMo's evaluation.
     """
     texts = []
     for number, row in enumerate(untrusted.parse_json(content)):
-        with _naming(f"entry {number}"):
+        with _name_entry(f"entry {number}"):
             times = [
                 (DIDEMO_SECONDS * int(first), DIDEMO_SECONDS * (int(last) + 1))
                 for first, last in row["times"]
@@ -329,14 +330,14 @@ def read_didemo(content: str) -> list[MomentText]:
 
 
 def read_qvhighlights(content: str) -> list[MomentText]:
-    """One JSON object per line with ``vid``, ``query`` and ``relevant_windows``, in seconds.
+    """Read JSON lines with ``vid``, ``query`` and ``relevant_windows`` in seconds.
 
-    The file of the test split has no windows: its moments are scored by the authors' server.
+    The file of the test split has no windows: the authors' server scores its moments.
     """
     texts = []
     for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
-            with _naming(f"line {number}"):
+            with _name_entry(f"line {number}"):
                 row = untrusted.parse_json(line)
                 spans = tuple((float(start), float(end)) for start, end in row["relevant_windows"])
                 texts.append(MomentText(row["vid"], row["query"], spans))
@@ -344,7 +345,7 @@ def read_qvhighlights(content: str) -> list[MomentText]:
 
 
 def read_charades_sta(content: str) -> list[MomentText]:
-    """One ``VIDEO START END##text`` per line, in seconds."""
+    """Read lines ``VIDEO START END##text``, in seconds."""
     texts = []
     for number, line in enumerate(content.splitlines(), 1):
         if not line.strip():
@@ -353,18 +354,18 @@ def read_charades_sta(content: str) -> list[MomentText]:
         if match is None:
             raise ValueError(f"line {number} is not 'VIDEO START END##text'")
         video, start, end, text = match.groups()
-        with _naming(f"line {number}"):
-            # A few published lines end before they start.
+        with _name_entry(f"line {number}"):
+            # A few published spans are reversed.
             low, high = sorted((float(start), float(end)))
             texts.append(MomentText(video, text.strip(), ((low, high),)))
     return texts
 
 
 def read_activitynet(content: str) -> list[MomentText]:
-    """``{"v_ID": {"timestamps": [[start, end], ...], "sentences": [...]}}``, in seconds."""
+    """Read ``{"v_ID": {"timestamps": [[start, end], ...], "sentences": [...]}}``, in seconds."""
     texts = []
     for video, entry in untrusted.parse_json(content).items():
-        with _naming(f"video {video!r}"):
+        with _name_entry(f"video {video!r}"):
             for span, text in zip(entry["timestamps"], entry["sentences"], strict=True):
                 low, high = sorted(map(float, span))  # Some published spans are reversed.
                 texts.append(MomentText(video, str(text).strip(), ((low, high),)))
@@ -380,7 +381,7 @@ READERS: Mapping[str, Callable[[str], list[MomentText]]] = {
 
 
 def detect_format(content: str) -> str:
-    """Name of the format of an annotation file.
+    """Detect the format of an annotation file; return its key in :data:`READERS`.
 
     >>> detect_format("AO8RW 0.0 6.9##a person puts a book on a shelf.")
     'charades-sta'
@@ -393,11 +394,11 @@ def detect_format(content: str) -> str:
         return "qvhighlights" if '"vid"' in first_line else "activitynet"
     if "##" in content.split("\n", 1)[0]:
         return "charades-sta"
-    raise ValueError("it is none of " + ", ".join(READERS))
+    raise ValueError("unknown format")
 
 
 def read_moments(path: Path, name: str | None = None) -> list[MomentText]:
-    """Read an annotation file; the format is recognised if ``name`` is None."""
+    """Read an annotation file in the format ``name``; if None, the format is detected."""
     if name is not None and name not in READERS:
         raise UsageError(f"unknown format {name!r}; known: {', '.join(READERS)}")
     try:
@@ -409,5 +410,5 @@ def read_moments(path: Path, name: str | None = None) -> list[MomentText]:
             f"published file of one of: {', '.join(READERS)}"
         ) from error
     if not texts:
-        raise DatasetError(f"{path}: has no annotated moment")
+        raise DatasetError(f"{path}: no annotated moments")
     return texts

@@ -1,6 +1,6 @@
-"""Published datasets: their annotation files as splits, under the protocols that the field reports.
+"""Published datasets: splits from their annotation files, with the usual protocols.
 
-Each reader returns the name of a protocol, the videos of a split, and the videos it left out.
+Each reader returns the name of a protocol, the videos of a split, and videos left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Contents = tuple[str, Sequence[VideoRecord], Sequence[VideoProblem]]
 
 @dataclass(frozen=True)
 class DatasetFiles:
-    """Annotations and videos below ``root``; releases put them into one of ``folders``."""
+    """Annotation and video files of a dataset; releases put them into ``folders``."""
 
     root: Path
     folders: Sequence[str]
@@ -64,7 +64,7 @@ class DatasetFiles:
     finder: VideoFinder | None = None
 
     def find(self, *names: str) -> Path:
-        """Path of the first annotation file that exists under one of ``names``."""
+        """Return the first existing annotation file of ``names``."""
         return find_file(self.root, names, self.folders)
 
     @functools.cached_property
@@ -79,9 +79,9 @@ class DatasetFiles:
         window: tuple[float, float] | None = None,
         prefix: str = "",
     ) -> Records:
-        """Records in the order of ``video_ids``; an id without captions is left out, not padded.
+        """Make records in the order of ``video_ids``, leaving out videos without captions.
 
-        Files may be named after the id with or without ``prefix``.
+        Names of files are the id with or without ``prefix``.
         """
         videos, left_out = [], []
         for video_id in video_ids:
@@ -145,20 +145,20 @@ def read_msrvtt(
     test: Literal["1k-A", "full"] = "1k-A",
     hold_out: int = 500,
 ) -> Contents:
-    """10,000 videos with 20 captions each, and the field's ways to split them.
+    """Read MSR-VTT: 10,000 videos with 20 captions each.
 
-    Published results on 1k-A select on the test set; the dataset has no validation set for it.
+    The 1k-A protocol has no validation set; published results select on its test set.
 
     Args:
-        train: training list; by default 9k for the 1k-A test and 7k for the full test. 9k shares
-            1,990 videos with the full test and is refused beside it.
+        train: training list; by default 9k for the 1k-A test and 7k for the full test. 9k cannot be
+            used with the full test, with which it shares 1,990 videos.
         hold_out: training videos held out for validation. 0 trains on the whole list, as published
-            results do; there is no ``val`` then. ``train="full"`` has a validation list.
+            results do, without ``val``. ``train="full"`` has its own validation list.
     """
     train = train or ("9k" if test == "1k-A" else "7k")
     if train == "9k" and test == "full":
         raise UsageError(
-            "msrvtt: the 9k training list holds 1,990 videos of the full test; "
+            "msrvtt: the 9k training list has 1,990 videos of the full test; "
             "use train='7k' or train='full' with test='full'"
         )
 
@@ -200,9 +200,9 @@ def read_msrvtt(
 
 @register("msvd", "MSVD", ("msvd", "MSVD", "msvd_data"))
 def read_msvd(files: DatasetFiles, split: str) -> Contents:
-    """About 40 captions per video, each of them a query; in the order of the list file.
+    """Read MSVD: about 40 captions per video, each of which is a query.
 
-    ``raw-captions.pkl``: {video_id: [[word, ...], ...]}; whole sentences are read too.
+    ``raw-captions.pkl`` is {video_id: [[word, ...], ...]}; captions may also be text.
     """
     path = files.find("raw-captions.pkl")
     try:
@@ -210,33 +210,34 @@ def read_msvd(files: DatasetFiles, split: str) -> Contents:
     except DatasetError as error:
         raise DatasetError(f"{path}: {error}") from None
     except Exception as error:
-        # A broken pickle may raise almost anything.
-        cause = " ".join(str(error).split())[:200]  # it may quote what is in the file
+        # A broken pickle may raise almost any error, and quote the content of the file.
+        cause = " ".join(str(error).split())[:200]
         raise DatasetError(f"{path}: not a readable pickle ({cause})") from error
     ids = read_list(files.find(f"{split}_list.txt"))
     return "MSVD multi-caption", *files.records(ids, captions_by_video("msvd", path, content))
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Reads text, numbers, lists and dicts. A pickle that names anything else is refused:
-    naming a class or function is how a pickle runs code.
+    """Unpickler of text, numbers, lists and dictionaries.
+
+    Raises for classes and functions, through which a pickle could run code.
     """
 
     def find_class(self, module_name: str, global_name: str) -> NoReturn:
         raise DatasetError(
-            f"the pickle asks for {module_name}.{global_name}; only plain lists, dicts and text "
-            "are read, because anything else could run code"
+            f"the pickle asks for {module_name}.{global_name}; only plain lists, dictionaries and "
+            "text are read, because other objects could run code"
         )
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise DatasetError(f"the pickle refers to an outside object {pid!r}; refused")
+        raise DatasetError(f"the pickle refers to an external object {pid!r}")
 
 
 @register("vatex", "VATEX", ("vatex", "VATEX"))
 def read_vatex(files: DatasetFiles, split: str) -> Contents:
-    """Ten English captions per video, each of them a query; in the order of the list file.
+    """Read VATEX: ten English captions per video, each of which is a query.
 
-    ``ref_captions.json``: {video_id: [caption, ...]}.
+    ``ref_captions.json`` is {video_id: [caption, ...]}.
     """
     path = files.find("ref_captions.json")
     captions = captions_by_video("vatex", path, read_json(path))
@@ -252,10 +253,10 @@ def read_vatex(files: DatasetFiles, split: str) -> Contents:
 def read_didemo(
     files: DatasetFiles, split: str, *, window: Literal["whole", "first_31_seconds"] = "whole"
 ) -> Contents:
-    """Paragraph retrieval: all descriptions of a video, joined, are its one query.
+    """Read DiDeMo for paragraph retrieval: the query is all descriptions of a video, joined.
 
-    ``*_data.json``: [{"video", "description", ...}, ...]. Paper: frames come from the whole video.
-    ``window="first_31_seconds"`` is what the released code decodes.
+    ``*_data.json`` is [{"video", "description", ...}, ...]. Paper: frames are from the whole video;
+    the released code decodes ``window="first_31_seconds"``.
     """
     path = files.find(f"{split}_data.json", f"{split}_data.derived.json")
     content = read_json(path)
@@ -264,7 +265,7 @@ def read_didemo(
     descriptions = captions_of_entries(
         "didemo", path, enumerate(content), video="video", caption="description", title="entry"
     )
-    # List files and annotations do not always agree on the extension of a video.
+    # The extensions in lists and annotations may differ.
     paragraphs = {stem_of(video): [" ".join(texts)] for video, texts in descriptions.items()}
     ids = read_list(files.find(f"{split}_list.txt"))
     captions = {video_id: paragraphs.get(stem_of(video_id), []) for video_id in ids}
@@ -286,15 +287,15 @@ ACTIVITYNET = {
     max_words=64,
 )
 def read_activitynet(files: DatasetFiles, split: str, *, hold_out: int = 500) -> Contents:
-    """Paragraph retrieval: all sentences of a video are its one query.
+    """Read ActivityNet Captions for paragraph retrieval: the query is all captions, joined.
 
-    ``test`` is val1, which the field reports on; validation is held out of the 10,009 training
+    ``test`` is val1, on which results are published; validation is held out of the 10,009 training
     videos. The file of a video is named ``v_ID`` or ``ID``.
     """
     path = files.find("val_1.json" if split == "test" else "train.json")
-    sentences = texts_by_video(read_moments(path, "activitynet"))
-    captions = {video: [" ".join(texts)] for video, texts in sentences.items() if texts}
-    ids = list(sentences)
+    texts_of = texts_by_video(read_moments(path, "activitynet"))
+    captions = {video: [" ".join(texts)] for video, texts in texts_of.items() if texts}
+    ids = list(texts_of)
     if split != "test":
         ids = training_ids("activitynet", split, ids, hold_out)
     return ACTIVITYNET[split], *files.records(ids, captions, prefix="v_")
@@ -302,9 +303,9 @@ def read_activitynet(files: DatasetFiles, split: str, *, hold_out: int = 500) ->
 
 @register("charades-sta", "Charades-STA", ("charades", "Charades", "charades_sta", "Charades-STA"))
 def read_charades_sta(files: DatasetFiles, split: str, *, hold_out: int = 500) -> Contents:
-    """Half a minute at home; each sentence describes a part of one video.
+    """Read Charades-STA: videos of half a minute at home; each text describes a part of one.
 
-    There is no official validation split. ``eaglenet evaluate STORE --moments FILE`` measures the
+    There is no official validation split. ``eaglenet evaluate STORE --moments FILE`` evaluates
     moments.
     """
     name = "test" if split == "test" else "train"
@@ -322,7 +323,7 @@ def read_charades_sta(files: DatasetFiles, split: str, *, hold_out: int = 500) -
 
 
 def texts_by_video(moments: Iterable[MomentText]) -> dict[str, list[str]]:
-    """Texts that are not blank, by video, in file order."""
+    """Group texts that are not blank by video, in file order."""
     texts: dict[str, list[str]] = {}
     for moment in moments:
         texts.setdefault(moment.video_id, []).extend([moment.text] if moment.text else [])
@@ -331,9 +332,9 @@ def texts_by_video(moments: Iterable[MomentText]) -> dict[str, list[str]]:
 
 @register("qvhighlights", "QVHighlights", ("qvhighlights", "QVHighlights", "moment_detr/data"))
 def read_qvhighlights(files: DatasetFiles, split: str) -> Contents:
-    """Videos of 150 s; each query describes a part of one.
+    """Read QVHighlights: videos of 150 s; each query describes a part of one.
 
-    ``eaglenet evaluate STORE --moments FILE`` measures the moments.
+    ``eaglenet evaluate STORE --moments FILE`` evaluates moments.
     """
     path = files.find(f"highlight_{split}_release.jsonl")
     captions = captions_of_entries(
@@ -348,51 +349,51 @@ def read_qvhighlights(files: DatasetFiles, split: str) -> Contents:
     ("splits", "data/splits", "tgif", "TGIF", "TGIF-Release/data", "TGIF-Release/data/splits"),
 )
 def read_tgif(files: DatasetFiles, split: str) -> Contents:
-    """Animated GIFs, each of their sentences a query; in the order of the list of addresses.
+    """Read TGIF: animated GIFs, each of whose captions is a query.
 
-    The last part of a GIF's address, which is the name of its file, is its id.
+    The id of a GIF is the file name in its URL.
     """
     path = files.find("tgif-v1.0.tsv")
     rows = read_columns(path, ("url", "sentence"))
-    by_address = captions_of_entries(
+    captions_by_url = captions_of_entries(
         "tgif", path, rows, video="url", caption="sentence", title="line"
     )
     captions: dict[str, list[str]] = {}
-    same_name = []
-    for address in read_list(files.find(f"{split}.txt")):
-        name = file_stem(address)
+    duplicates = []
+    for url in read_list(files.find(f"{split}.txt")):
+        name = file_stem(url)
         if name in captions:
-            same_name.append(VideoProblem(address, "another address has the same file name"))
+            duplicates.append(VideoProblem(url, "another address has the same file name"))
         else:
-            captions[name] = by_address.get(address, [])
+            captions[name] = captions_by_url.get(url, [])
     videos, left_out = files.records(captions, captions)
-    return "TGIF", videos, [*left_out, *same_name]
+    return "TGIF", videos, [*left_out, *duplicates]
 
 
-def file_stem(address: str) -> str:
-    """Name of the file behind an address, without its extension.
+def file_stem(url: str) -> str:
+    """Return the file name in a URL, without its extension.
 
     >>> file_stem("https://38.media.tumblr.com/9f6c25cc/tumblr_mevmyaKtDf1rgvhr8o1_500.gif")
     'tumblr_mevmyaKtDf1rgvhr8o1_500'
     """
     try:
-        path = urlsplit(address).path
+        path = urlsplit(url).path
     except ValueError:
-        path = address
-    return stem_of(path.rpartition("/")[2]) or address
+        path = url
+    return stem_of(path.rpartition("/")[2]) or url
 
 
 LSMDC_FILES = {
     "train": "LSMDC16_annos_training.csv",
     "val": "LSMDC16_annos_val.csv",
-    "test": "LSMDC16_challenge_1000_publictect.csv",  # spelled so by its authors
+    "test": "LSMDC16_challenge_1000_publictect.csv",  # The spelling of its authors.
 }
 LSMDC_COLUMNS = ("clip", "start", "end", "extracted_start", "extracted_end", "sentence")
 
 
 @register("lsmdc", "LSMDC", ("lsmdc", "LSMDC", "LSMDC16", "lsmdc2016"))
 def read_lsmdc(files: DatasetFiles, split: str) -> Contents:
-    """Clips of movies with sentences of their audio description; one sentence per line."""
+    """Read LSMDC: clips of movies, with lines of their audio description as captions."""
     path = files.find(LSMDC_FILES[split])
     rows = read_columns(path, LSMDC_COLUMNS)
     captions = captions_of_entries(
@@ -408,16 +409,16 @@ YOUCOOK2 = {
     "test": "YouCook2 validation clips",
 }
 Step = tuple[str, tuple[str, ...], tuple[float, float]]
-"""Id of a clip, its sentence (none where it is empty), and its seconds."""
+"""Id of a clip, its captions (none or one), and its start and end in seconds."""
 
 
 @register("youcook2", "YouCook2", ("youcook2", "YouCook2", "YouCookII", "YouCookII/annotations"))
 def read_youcook2(files: DatasetFiles, split: str, *, hold_out: int = 100) -> Contents:
-    """Steps of recipes, each a clip of a cooking video with one sentence.
+    """Read YouCook2: steps of recipes, each a clip of a cooking video with one caption.
 
-    ``test`` is the official validation, which the field reports on; the sentences of the official
-    test videos are not published. ``hold_out`` counts videos, of 1,333: the steps of one video
-    stay in one split.
+    ``test`` is the official validation split, on which results are published; the captions of the
+    official test split are not public. ``hold_out`` is a number of videos, of 1,333: all steps of a
+    video are in one split.
     """
     path = files.find("youcookii_annotations_trainval.json", "youcookii_annotations.json")
     steps = read_steps(path, "validation" if split == "test" else "training")
@@ -437,7 +438,7 @@ def read_youcook2(files: DatasetFiles, split: str, *, hold_out: int = 100) -> Co
 
 
 def read_steps(path: Path, subset: str) -> dict[str, list[Step]]:
-    """``{"database": {ID: {"subset", "annotations": [{"id", "segment", "sentence"}]}}}``."""
+    """Read ``{"database": {ID: {"subset", "annotations": [{"id", "segment", "sentence"}]}}}``."""
     content = read_json(path)
     database = content.get("database") if isinstance(content, dict) else None
     if not isinstance(database, dict):
@@ -459,13 +460,13 @@ def read_steps(path: Path, subset: str) -> dict[str, list[Step]]:
 
 def _read_step(video_id: str, step: Any, where: str) -> Step:
     try:
-        number, sentence = step["id"], step["sentence"]
+        number, caption = step["id"], step["sentence"]
         start, end = map(float, step["segment"])
     except (TypeError, KeyError, ValueError):
         raise DatasetError(
             f"{where} needs the keys 'id', 'sentence' and 'segment' with two numbers"
         ) from None
     if not 0 <= start < end or not math.isfinite(end):
-        raise DatasetError(f"{where}: the segment {start:g} to {end:g} s is not a part of a video")
-    captions, _ = clean_captions([sentence], where)
+        raise DatasetError(f"{where}: invalid segment {start:g} to {end:g} s")
+    captions, _ = clean_captions([caption], where)
     return f"{video_id}_{number}", captions, (start, end)

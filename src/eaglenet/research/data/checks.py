@@ -1,4 +1,4 @@
-"""Checks of a dataset: missing and undecodable files, and videos that two splits share."""
+"""Checks of datasets: missing and undecodable files, and videos shared by splits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eaglenet.research.data.records import DATASETS, Split, VideoProblem, VideoR
 
 @dataclass(frozen=True)
 class SplitReport:
-    """Videos of a split that exist, are missing or cannot be decoded."""
+    """Check of a split; ``ambiguous`` are ids that several files match."""
 
     name: str
     protocol: str
@@ -40,28 +40,30 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of a check. ``exit_code``: 0 no problem, 3 missing files, 1 broken annotations."""
+    """Check of a dataset.
+
+    overlaps: ids in two splits, by names such as 'train and test'. broken: reasons why annotations
+    cannot be read, by split. exit_code: 3 for missing or undecodable videos, 1 for other problems.
+    """
 
     dataset: str
     root: str
     splits: tuple[SplitReport, ...]
     overlaps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Ids in both splits, by names such as 'train and test'."""
     broken: Mapping[str, str] = field(default_factory=dict)
-    """Reason why annotations cannot be read, by split."""
     decoded: bool = False
 
     @property
     def exit_code(self) -> int:
         if self.overlaps or self.broken:
             return 1
-        incomplete = any(
+        is_incomplete = any(
             report.missing or report.undecodable or report.left_out for report in self.splits
         )
-        return 3 if incomplete else 0
+        return 3 if is_incomplete else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for ``--json``."""
+        """Return plain values for ``--json``."""
         content = asdict(self)
         for entry, report in zip(content["splits"], self.splits, strict=True):
             entry["num_usable"] = report.num_usable
@@ -81,38 +83,41 @@ def check_dataset(
     progress: Progress | None = None,
     **options: Any,
 ) -> CheckReport:
-    """Open every video of every split; with ``decode`` also decode its frames.
+    """Open every video of every split; with ``decode``, also decode its frames.
 
-    A split with broken annotations is reported; an error is raised when all splits are broken.
+    Splits with broken annotations are reported; raises if all splits are broken.
     """
     dataset = DATASETS[name]
     root = Path(root)
     names = tuple(splits or dataset.splits)
     base = root if root.is_dir() else root.parent
     if not base.is_dir():
-        raise DatasetError(f"{root} does not exist; give the folder that holds the dataset")
+        raise DatasetError(f"{root} does not exist; expected the folder of the dataset")
     finder = finder_for(base, video_folders)
-    loaded: list[Split] = []
+    loaded_splits: list[Split] = []
     broken: dict[str, str] = {}
     for split in names:
         try:
-            loaded.append(dataset.load(root, split, finder=finder, **options))
+            loaded_splits.append(dataset.load(root, split, finder=finder, **options))
         except UsageError:
             raise
         except DatasetError as error:
             broken[split] = str(error)
-    if not loaded:
+    if not loaded_splits:
         raise DatasetError("; ".join(dict.fromkeys(broken.values())))
     records = {
-        video.path: video for split in loaded for video in split.videos if video.path is not None
+        video.path: video
+        for split in loaded_splits
+        for video in split.videos
+        if video.path is not None
     }
     outcomes = (decode_files if decode else probe_all)(records, workers)
     title = "decoding videos" if decode else "opening videos"
     problems = {}
-    for done, (path, reason) in enumerate(outcomes, start=1):
+    for number, (path, reason) in enumerate(outcomes, start=1):
         if reason is not None:
             problems[path] = reason
-        report_progress(progress, title, done, len(records))
+        report_progress(progress, title, number, len(records))
     reports = tuple(
         report_split(
             split,
@@ -121,15 +126,15 @@ def check_dataset(
             [video.video_id for video in split.missing],
             list(finder.ambiguous(split.video_ids)),
         )
-        for split in loaded
+        for split in loaded_splits
     )  # fmt: skip
-    return CheckReport(name, str(root), reports, find_overlaps(loaded), broken, decode)
+    return CheckReport(name, str(root), reports, find_overlaps(loaded_splits), broken, decode)
 
 
 def report_split(
     split: Split, problems: Mapping[str, str], missing: Sequence[str], ambiguous: Sequence[str] = ()
 ) -> SplitReport:
-    """Report on a split: ``problems`` are reasons by video id, ``missing`` ids without a file."""
+    """Make the report of a split; ``problems`` are reasons by id, ``missing`` ids without file."""
     return SplitReport(
         name=split.name,
         protocol=split.protocol.name,
@@ -146,17 +151,16 @@ def report_split(
 
 
 def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
-    """Videos that two splits share by id or by file, which make scores worthless."""
+    """Find videos that two splits share by id or by file, which would make scores invalid."""
     overlaps = {}
     for number, first in enumerate(splits):
         for second in splits[number + 1 :]:
             ids = set(first.video_ids) & set(second.video_ids)
             files = {video.path for video in first.videos if video.path is not None}
-            same_file = {video.video_id for video in second.videos if video.path in files}
-            shared = ids | same_file
-            if shared:
-                ordered = tuple(key for key in second.video_ids if key in shared)
-                overlaps[f"{first.name} and {second.name}"] = ordered
+            ids |= {video.video_id for video in second.videos if video.path in files}
+            if ids:
+                shared_ids = tuple(key for key in second.video_ids if key in ids)
+                overlaps[f"{first.name} and {second.name}"] = shared_ids
     return overlaps
 
 

@@ -1,19 +1,22 @@
 """Folders of expert features: features of the same videos by several pretrained models.
 
-Such a folder is a feature folder (`data.features`) with more files, so every method that reads
-frames and sentences reads it too. ``index.json`` has more entries:
+Such a folder is a feature folder (`data.features`) with more files, so methods that read only
+frames and texts can use it too. ``index.json`` also has:
 
 - ``experts``: ``{name: {"dim": width, "model": name, "seconds_per_token": number or null}}``
-- ``frames``: the expert whose tokens are ``frame_features.npy``; every video has it
-- ``words``: ``{name: {"dim": width, "model": name}}``
-- ``graphs``: name of the words that the graphs refer to
+- ``frames``: name of the expert in ``frame_features.npy``, which every video has
+- ``words``: ``{name: {"dim": width, "model": name}}``, kinds of token features of texts
+- ``graphs``: kind of token features that the graphs refer to
 
-Every other expert has ``expert_NAME.npy`` [all tokens, dim], video after video, and
-``expert_NAME_counts.npy`` [videos], where 0 means that the video lacks the expert;
-``expert_NAME_seconds.npy`` [all tokens], -1 for unknown; every kind of words has ``words_NAME.npy``
-and ``words_NAME_counts.npy`` [texts]; ``token_ids.npy`` and ``token_ids_counts.npy``;
-``graphs.npz`` (spans, roles, edges); ``teacher_NAME_text.npy`` [texts, width] and
-``teacher_NAME_video.npy`` [videos, width]. All but the experts' own files are optional.
+Files, all optional except those of the experts:
+
+- ``expert_NAME.npy`` [all tokens, dim], the tokens of one video after another;
+  ``expert_NAME_counts.npy`` [videos], 0 if the video lacks the expert; and
+  ``expert_NAME_seconds.npy`` [all tokens], -1 if unknown
+- ``words_NAME.npy`` and ``words_NAME_counts.npy`` [texts]
+- ``token_ids.npy`` and ``token_ids_counts.npy`` [texts]
+- ``graphs.npz``: spans, roles and edges
+- ``teacher_NAME_text.npy`` [texts, width] and ``teacher_NAME_video.npy`` [videos, width]
 """
 
 from __future__ import annotations
@@ -55,14 +58,12 @@ def read_table(index: Mapping[str, Any], key: str, folder: Path) -> dict[str, Ma
         if not isinstance(entry, Mapping) or not isinstance(entry.get("dim"), int):
             raise DatasetError(f"{path}: {key} {name!r} should have a dim, is {entry!r:.80}")
         if not name.replace("_", "").replace("-", "").isalnum():
-            raise DatasetError(
-                f"{path}: {key} {name!r}: use letters, digits, - and _; it names a file"
-            )
+            raise DatasetError(f"{path}: {key} {name!r}: use only letters, digits, - and _")
     return dict(table)
 
 
 def check_width(path: Path, width: int, entry: Mapping[str, Any]) -> None:
-    """Refuse an array of another width than ``index.json`` says."""
+    """Raise if the width of an array differs from ``index.json``."""
     if width != entry["dim"]:
         raise DatasetError(f"{path}: {width} wide, {INDEX_FILE} says {entry['dim']}")
 
@@ -70,7 +71,7 @@ def check_width(path: Path, width: int, entry: Mapping[str, Any]) -> None:
 def read_packed(
     folder: Path, stem: str, sets: int, entry: Mapping[str, Any], *, minimum: int = 0
 ) -> PackedTokens:
-    """Read tokens, their counts and, where they exist, their times."""
+    """Read tokens, their counts and, if there are any, their times."""
     path = folder / f"{stem}.npy"
     values = read_array(path, (np.float16, np.float32))
     check_width(path, values.shape[1], entry)
@@ -80,7 +81,7 @@ def read_packed(
 
 
 def read_seconds(folder: Path, stem: str, rows: int) -> Tensor | None:
-    """Read the time of each token; None where the folder has none."""
+    """Read the time of each token; None if the folder has none."""
     path = folder / f"{stem}_seconds.npy"
     if not path.exists():
         return None
@@ -88,13 +89,13 @@ def read_seconds(folder: Path, stem: str, rows: int) -> Tensor | None:
     if seconds.shape != (rows,) or not bool(seconds.isfinite().all()):
         raise DatasetError(
             f"{path}: shape {tuple(seconds.shape)}, expected one finite number for each of the "
-            f"{rows} tokens, -1 where it is unknown"
+            f"{rows} tokens, -1 if it is unknown"
         )
     return seconds
 
 
 def read_counts(folder: Path, stem: str, sets: int, rows: int, minimum: int) -> Tensor:
-    """Read the number of rows of each set, ``minimum`` or more."""
+    """Read the number of rows of each set, which must be at least ``minimum``."""
     path = folder / f"{stem}_counts.npy"
     count = _load(path)
     if count.shape != (sets,) or count.dtype.kind not in "iu" or (count < minimum).any():
@@ -108,7 +109,7 @@ def read_counts(folder: Path, stem: str, sets: int, rows: int, minimum: int) -> 
 
 
 def read_ids(folder: Path, num_texts: int) -> PackedTokens | None:
-    """Read the token ids of the captions; None where the folder has none."""
+    """Read the token ids of the captions; None if the folder has none."""
     path = folder / f"{IDS}.npy"
     if not path.exists():
         return None
@@ -123,31 +124,31 @@ def read_ids(folder: Path, num_texts: int) -> PackedTokens | None:
 def read_graphs(
     folder: Path, num_texts: int, words: Mapping[str, PackedTokens], name_of_words: str
 ) -> TextGraph | None:
-    """Read the graphs of the captions; None where the folder has none."""
+    """Read the graphs of the captions; None if the folder has none."""
     path = folder / GRAPHS_FILE
     if not path.exists():
         return None
     if name_of_words not in words:
         raise DatasetError(f"{path}: refers to words {name_of_words!r}, which the folder lacks")
     content = _load(path)
-    missing = [name for name in ("spans", "roles", "edges") if name not in content]
-    if missing:
-        raise DatasetError(f"{path}: {', '.join(missing)} missing")
+    missing_names = [name for name in ("spans", "roles", "edges") if name not in content]
+    if missing_names:
+        raise DatasetError(f"{path}: {', '.join(missing_names)} missing")
     spans, roles, edges = (torch.from_numpy(content[name]) for name in ("spans", "roles", "edges"))
     nodes = roles.shape[-1]
-    expected = {
+    shapes = {
         "spans": (num_texts, nodes, words[name_of_words].max_count),
         "roles": (num_texts, nodes),
         "edges": (num_texts, nodes, nodes),
     }
     for name, value in (("spans", spans), ("roles", roles), ("edges", edges)):
-        if tuple(value.shape) != expected[name]:
-            raise DatasetError(f"{path}: {name} {tuple(value.shape)}, expected {expected[name]}")
+        if tuple(value.shape) != shapes[name]:
+            raise DatasetError(f"{path}: {name} {tuple(value.shape)}, expected {shapes[name]}")
     return TextGraph(spans.bool(), roles.long(), edges.bool())
 
 
 def read_teachers(folder: Path, counts: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
-    """Read the vectors of all teachers: of texts, and of videos."""
+    """Read the vectors of all teachers, of texts and of videos."""
     sides: list[list[Tensor]] = [[], []]
     for text_path in sorted(folder.glob("teacher_*_text.npy")):
         video_path = text_path.with_name(text_path.name.replace("_text.npy", "_video.npy"))
@@ -161,8 +162,8 @@ def read_teachers(folder: Path, counts: tuple[int, int]) -> tuple[Tensor | None,
             )
         if sides[0] and sides[0][0].shape[1] != width:
             raise DatasetError(
-                f"{text_path}: {width} wide, the teacher before it {sides[0][0].shape[1]}; "
-                "teachers of one folder need one width"
+                f"{text_path}: {width} wide, but the previous teacher {sides[0][0].shape[1]}; "
+                "all teachers of a folder need the same width"
             )
         for side, values in zip(sides, pair, strict=True):
             side.append(values)
@@ -181,14 +182,14 @@ def _load(path: Path) -> Any:
 
 
 def load_expert_folder(folder: Path | str, *, words: str = "") -> FeatureSplit:
-    """Read and check a folder of experts.
+    """Read and check a folder of experts; a plain feature folder has one expert, its frames.
 
-    A plain feature folder has one expert, its frames. ``words`` selects one of several kinds.
+    ``words`` selects one of several kinds of token features.
     """
     folder = Path(folder)
     index = read_index(folder)
-    whole = load_feature_folder(folder)
-    counts = (whole.num_videos, whole.num_texts)
+    split = load_feature_folder(folder)
+    counts = (split.num_videos, split.num_texts)
     table = read_table(index, "experts", folder)
     frames_name = str(index.get("frames") or "frames")
     if table and frames_name not in table:
@@ -197,7 +198,7 @@ def load_expert_folder(folder: Path | str, *, words: str = "") -> FeatureSplit:
             f"{', '.join(table)}"
         )
     if table:
-        check_width(folder / FRAMES_FILE, whole.frame_dim, table[frames_name])
+        check_width(folder / FRAMES_FILE, split.frame_dim, table[frames_name])
     experts = {
         name: read_packed(folder, f"expert_{name}", counts[0], entry)
         for name, entry in sorted(table.items())
@@ -209,14 +210,14 @@ def load_expert_folder(folder: Path | str, *, words: str = "") -> FeatureSplit:
     }
     if words and words not in kinds:
         raise UsageError(
-            f"{folder} has no words {words!r}; it has {', '.join(kinds) or 'sentences only'}"
+            f"{folder} has no words {words!r}; it has {', '.join(kinds) or 'no words'}"
         )
     selected_words = words or next(iter(kinds), "")
     teachers = read_teachers(folder, counts)
-    seconds = read_seconds(folder, f"expert_{frames_name}", len(whole.frames.values))
+    seconds = read_seconds(folder, f"expert_{frames_name}", len(split.frames.values))
     return replace(
-        whole,
-        frames=replace(whole.frames, seconds=seconds),
+        split,
+        frames=replace(split.frames, seconds=seconds),
         experts=experts,
         frames_expert=frames_name,
         words=kinds,
@@ -241,16 +242,16 @@ def add_experts(
     graphs: TextGraph | None = None,
     graph_words: str = "",
 ) -> Path:
-    """Write experts (and words, ids, graphs) into a feature folder; ``index.json`` comes last.
+    """Add experts to a feature folder; ``index.json`` is written last.
 
-    ``frames`` is the name of the folder's own frames among the experts, ``frame_seconds`` their
-    times, one after another. ``words``: (values [texts, words, dim], mask) by name. The folder is
-    read back, which checks it.
+    frames: name of the frames of the folder among the experts. frame_seconds: times of all frames.
+    words: values [texts, tokens, dim] and mask of token features, by name. The folder is then
+    read, which checks it.
     """
     folder = Path(folder)
     index = read_index(folder)
     if index.get("experts"):
-        raise DatasetError(f"{folder} has experts already; features are never overwritten")
+        raise DatasetError(f"{folder} already has experts; features are never overwritten")
     frame_dim = int(np.load(folder / FRAMES_FILE, mmap_mode="r").shape[1])
     index["frames"] = frames
     index["experts"] = {frames: {"dim": frame_dim, "model": frames_model}}
@@ -271,8 +272,8 @@ def add_experts(
         np.save(folder / f"{IDS}_counts.npy", lengths)
     if graphs is not None:
         index["graphs"] = graph_words
-        parts = {name: getattr(graphs, name).numpy() for name in ("spans", "roles", "edges")}
-        np.savez_compressed(folder / GRAPHS_FILE, **parts)
+        arrays = {name: getattr(graphs, name).numpy() for name in ("spans", "roles", "edges")}
+        np.savez_compressed(folder / GRAPHS_FILE, **arrays)
     partial = folder / f".{INDEX_FILE}.{os.getpid()}"
     partial.write_text(json.dumps(index), encoding="utf-8")
     partial.replace(folder / INDEX_FILE)
@@ -290,7 +291,7 @@ def _write_packed(
 
 
 def save_teacher(folder: Path | str, name: str, texts: Tensor, videos: Tensor) -> None:
-    """Add a teacher's vectors, in the order of the folder's texts and videos."""
+    """Add the vectors of a teacher, in the order of the texts and videos of the folder."""
     folder = Path(folder)
     for side, values in (("text", texts), ("video", videos)):
         np.save(folder / f"teacher_{name}_{side}.npy", values.detach().cpu().float().numpy())

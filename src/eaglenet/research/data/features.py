@@ -1,4 +1,4 @@
-"""Stored features: splits of encoded texts and videos, and the folders that hold them."""
+"""Stored features: splits of encoded texts and videos, and their folders."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ Record = TypeVar("Record", bound="PackedTokens | FeatureSplit")
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Sets of tokens, one after the other: set ``n`` is ``count[n]`` rows from ``start[n]`` on."""
+    """Sets of tokens, packed: set ``n`` is ``count[n]`` rows from ``start[n]`` on.
+
+    max_count: tokens that sets are padded to; by default the size of the largest set, at least 1.
+    """
 
     values: Tensor
     start: Int[Tensor, "sets"]
     count: Int[Tensor, "sets"]
     seconds: Float[Tensor, "rows"] | None = None
     max_count: int = 0
-    """Tokens that sets are padded to: by default the largest set, at least 1."""
 
     def __post_init__(self) -> None:
         if not self.max_count:
@@ -47,18 +49,18 @@ class PackedTokens:
             object.__setattr__(self, "max_count", max(largest, 1))
 
     def rows_of(self, sets: Int[Tensor, "sets"]) -> tuple[Tensor, Bool[Tensor, "sets tokens"]]:
-        """Rows of the tokens of each set, and the mask of those that exist."""
+        """Return the rows of the tokens of each set, and the mask of existing tokens."""
         offsets = torch.arange(self.max_count, device=self.count.device)
         mask = offsets[None] < self.count[sets, None]
         return (self.start[sets, None] + offsets[None]).masked_fill(~mask, 0), mask
 
     def gather(self, sets: Int[Tensor, "sets"]) -> Expert:
-        """These sets as float32, padded with masked zeros."""
+        """Return sets as float32, padded with masked zeros."""
         rows, mask = self.rows_of(sets)
         if len(self.values) == 0:
             empty = torch.zeros(*mask.shape, self.values.shape[1], device=mask.device)
             return Expert(empty, mask)
-        # index_select over flat rows: several times faster on a CPU than indexing with two axes.
+        # On a CPU, index_select is several times faster than indexing with two axes.
         values = self.values.index_select(0, rows.flatten()).float()
         values = values.masked_fill_(~mask.flatten()[:, None], 0.0).view(*mask.shape, -1)
         if self.seconds is None:
@@ -66,7 +68,7 @@ class PackedTokens:
         return Expert(values, mask, self.seconds[rows].masked_fill(~mask, -1.0))
 
     def select(self, sets: Int[Tensor, "sets"]) -> PackedTokens:
-        """These sets alone, padded as before; shares the packed values."""
+        """Select sets, padded as before; shares the packed values."""
         return replace(self, start=self.start[sets], count=self.count[sets])
 
     def to(self, device: torch.device | str) -> PackedTokens:
@@ -75,12 +77,13 @@ class PackedTokens:
 
 @dataclass(frozen=True)
 class FeatureSplit:
-    """Stored features of texts and videos. Arrays stay packed; batches are gathered on demand.
+    """Stored features of texts and videos in packed arrays, which the splits of a folder share.
 
-    All splits of a folder share the packed arrays. ``text_row`` is the row of each text in
-    ``packed_sentences``; ``frames`` has one set per video. A folder of experts (`data.experts`)
-    gives more of each; ``frames_expert`` is the name of the frames among its experts, and
-    ``selected_words`` the kind of words that :meth:`text_batch` returns.
+    frames: one set per video.
+    text_row: row of each text in ``packed_sentences``.
+    metadata: model, frame_spec, dataset and split of the folder.
+    frames_expert: name of the frames among the experts, in a folder of experts (`data.experts`).
+    selected_words: kind of token features that :meth:`text_batch` returns.
     """
 
     frames: PackedTokens
@@ -92,7 +95,6 @@ class FeatureSplit:
     captions: tuple[str, ...]
     protocol: RetrievalProtocol
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Metadata of the folder: model, frame_spec, dataset, split."""
     experts: Mapping[str, PackedTokens] = field(default_factory=dict)
     frames_expert: str = ""
     words: Mapping[str, PackedTokens] = field(default_factory=dict)
@@ -128,17 +130,17 @@ class FeatureSplit:
 
     @property
     def expert_widths(self) -> dict[str, int]:
-        """Widths of all experts, the frames among them, in alphabetical order."""
+        """Widths of all experts, including the frames, in alphabetical order."""
         widths = {name: packed.values.shape[1] for name, packed in self.experts.items()}
         return dict(sorted({**widths, self.frames_expert: self.frame_dim}.items()))
 
     @property
     def words_dim(self) -> int:
-        """Width of the selected words; of sentences, where the folder has no words."""
+        """Width of the selected token features; of text features if there are none."""
         return self.words[self.selected_words].values.shape[1] if self.words else self.text_dim
 
     def text_batch(self, indices: Sequence[int] | Tensor) -> TextFeatures:
-        """Sentences of these texts as float32, and whatever else the folder has of them."""
+        """Return the features of texts as float32, with everything the folder has of them."""
         rows = self.text_row[self._indices(indices)]
         sentence = self.packed_sentences.index_select(0, rows).float()
         if self.sentence_scales is not None:
@@ -158,7 +160,7 @@ class FeatureSplit:
         return features
 
     def video_batch(self, indices: Sequence[int] | Tensor) -> VideoFeatures:
-        """Frames of these videos as float32, padded with masked zeros, and all experts by name."""
+        """Return frames and experts of videos as float32, padded with masked zeros."""
         rows = self._indices(indices)
         frames = self.frames.gather(rows)
         if not self.frames_expert:
@@ -172,12 +174,12 @@ class FeatureSplit:
 
     @property
     def texts(self) -> TextFeatures:
-        """All texts at once (float32: 4 bytes x texts x dim)."""
+        """Features of all texts."""
         return self.text_batch(torch.arange(self.num_texts))
 
     @property
     def videos(self) -> VideoFeatures:
-        """All videos at once, padded to the longest."""
+        """Features of all videos, padded to the longest."""
         return self.video_batch(torch.arange(self.num_videos))
 
     def to(self, device: torch.device | str) -> FeatureSplit:
@@ -189,13 +191,14 @@ class FeatureSplit:
         if len(rows) == 0:
             raise DatasetError("a feature split needs at least one video; none was selected")
         if len(set(rows.tolist())) != len(rows):
-            raise DatasetError("a video was selected twice; give each index once")
+            raise DatasetError("a video was selected twice; use each index once")
         new_index = torch.full((self.num_videos,), -1)
         new_index[rows] = torch.arange(len(rows))
-        owners = new_index[self.video_of_text.cpu()]
-        # Stable: the captions of one video keep their order.
-        order = torch.argsort(torch.where(owners < 0, self.num_videos, owners), stable=True)
-        texts = order[: int((owners >= 0).sum())]
+        video_of_text = new_index[self.video_of_text.cpu()]
+        is_selected = video_of_text >= 0
+        # Stable: the captions of a video keep their order.
+        order = torch.argsort(torch.where(is_selected, video_of_text, self.num_videos), stable=True)
+        texts = order[: int(is_selected.sum())]
         ids = tuple(self.video_ids[index] for index in rows.tolist())
         videos, teachers = rows.to(self.device), self.video_teachers
         return replace(
@@ -204,18 +207,18 @@ class FeatureSplit:
             experts={name: packed.select(videos) for name, packed in self.experts.items()},
             video_teachers=None if teachers is None else teachers[videos],
             text_row=self.text_row[texts.to(self.device)],
-            video_of_text=owners[texts].to(self.device),
+            video_of_text=video_of_text[texts].to(self.device),
             video_ids=ids,
             captions=tuple(self.captions[index] for index in texts.tolist()),
             protocol=self.protocol.sized(len(texts), len(ids)),
         )
 
     def hold_out(self, num_videos: int, seed: int = 0) -> tuple[FeatureSplit, FeatureSplit]:
-        """Split into training and ``num_videos`` validation videos by a hash of their ids."""
+        """Split off ``num_videos`` validation videos by a hash of their ids."""
         if not 0 < num_videos < self.num_videos:
             raise UsageError(
                 f"cannot hold out {num_videos} of {self.num_videos} videos; "
-                f"give a number from 1 to {self.num_videos - 1}"
+                f"expected 1 to {self.num_videos - 1}"
             )
         held_out = hold_out_ids(self.video_ids, num_videos, seed)
         rows = range(self.num_videos)
@@ -234,7 +237,7 @@ def _move_fields(record: Record, device: torch.device | str) -> Record:
 
 def _move(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, Mapping):
-        return {name: _move(part, device) for name, part in value.items()}
+        return {name: _move(entry, device) for name, entry in value.items()}
     return value.to(device) if hasattr(value, "to") else value
 
 
@@ -244,18 +247,18 @@ SENTENCES_FILE = "sentence_features.npy"
 QUANTISED_FILE = "sentence_features_int8.npy"
 SCALES_FILE = "sentence_scales.npy"
 INDEX_FILE = "index.json"
-# Rows checked for NaN at once: bounds the memory, not the result.
 CHECK_ROWS = 65536
+"""Rows checked for NaN at a time, to limit memory."""
 METADATA = ("format", "model", "frame_spec", "dataset", "split", "protocol")
 MAX_PER_VIDEO = 100_000_000
-"""Frames or captions of a video: eleven days at 100 frames per second."""
+"""Frames or captions per video; eleven days at 100 frames per second."""
 PER_VIDEO = ("video_ids", "frames_per_video", "captions_per_video", "captions")
 
 
 def stored_widths(folder: Path) -> tuple[int, int] | None:
-    """Read the widths of sentences and frames; None where there is no readable features folder.
+    """Read the widths of texts and frames; None if the folder cannot be read.
 
-    :func:`load_feature_folder` reports what is wrong with a folder.
+    :func:`load_feature_folder` raises the reason.
     """
     names = (QUANTISED_FILE, SENTENCES_FILE)
     sentences = next((folder / name for name in names if (folder / name).is_file()), None)
@@ -277,9 +280,9 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
     folder = Path(folder)
     index = read_index(folder)
     frames = read_array(folder / FRAMES_FILE, (np.float16, np.float32))
-    quantised = folder / QUANTISED_FILE
-    if quantised.exists():
-        sentences = read_array(quantised, (np.int8,))
+    quantised_file = folder / QUANTISED_FILE
+    if quantised_file.exists():
+        sentences = read_array(quantised_file, (np.int8,))
         scales = read_array(folder / SCALES_FILE, (np.float16, np.float32))
         if scales.shape != (len(sentences), 1):
             raise DatasetError(
@@ -326,17 +329,17 @@ def save_feature_folder(
     protocol: str = "",
     dtype: torch.dtype = torch.float16,
 ) -> Path:
-    """Write a feature folder atomically: sentence and frame vectors, not words or patches.
+    """Write a feature folder atomically, with text and frame features, not tokens or patches.
 
-    ``video_of_text`` must be sorted, as :class:`~eaglenet.research.data.records.Split` has it.
+    ``video_of_text`` must be sorted, as in :class:`~eaglenet.research.data.records.Split`.
     """
     folder = Path(folder)
     if folder.exists():
-        raise DatasetError(f"{folder} exists; features are never overwritten, give another folder")
-    owner = video_of_text.cpu()
-    text_count = torch.bincount(owner, minlength=len(video_ids))
-    expected = torch.repeat_interleave(torch.arange(len(video_ids)), text_count)
-    if len(owner) != len(texts) or len(owner) != len(captions) or not torch.equal(owner, expected):
+        raise DatasetError(f"{folder} exists; features are never overwritten, use another folder")
+    video_of_text = video_of_text.cpu()
+    text_count = torch.bincount(video_of_text, minlength=len(video_ids))
+    is_sorted = bool((video_of_text.diff() >= 0).all())
+    if not is_sorted or not len(video_of_text) == len(texts) == len(captions):
         raise DatasetError("texts must be grouped by video in the order of video_ids, one row each")
     if len(videos) != len(video_ids):
         raise DatasetError(f"{len(videos)} rows of video features for {len(video_ids)} video_ids")
@@ -360,15 +363,15 @@ def save_feature_folder(
         np.save(temporary / FRAMES_FILE, frames.numpy())
         np.save(temporary / SENTENCES_FILE, texts.sentence.detach().cpu().to(dtype).numpy())
         write_json(temporary / INDEX_FILE, index, indent=None)
-        # Reading back refuses NaN, empty videos and overflow in float16.
+        # Reading checks for NaN, empty videos and overflow in float16.
         load_feature_folder(temporary)
     return folder
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """Read and check ``index.json``: lists agree, ids are unique, counts are positive."""
+    """Read and check ``index.json``."""
     if not folder.is_dir():
-        raise DatasetError(f"{folder} is not a folder; give one that holds {INDEX_FILE}")
+        raise DatasetError(f"{folder} is not a folder; expected a folder with {INDEX_FILE}")
     path = folder / INDEX_FILE
     index = read_json(path)
     if not isinstance(index, dict):
@@ -399,14 +402,14 @@ def read_index(folder: Path) -> dict[str, Any]:
     ):
         if not isinstance(group, list) or len(group) != count:
             raise DatasetError(
-                f"{path}: captions of {video_id!r} do not have the {count} entries that "
-                "captions_per_video gives"
+                f"{path}: captions of {video_id!r} do not have the {count} entries of "
+                "captions_per_video"
             )
     return index
 
 
 def read_array(path: Path, dtypes: Sequence[Any]) -> Tensor:
-    """Read a two-axis array of one of ``dtypes``; refuses NaN and infinity."""
+    """Read a two-axis array of one of ``dtypes``; raise for NaN and infinity."""
     try:
         array = untrusted.read_array(path)
     except FileNotFoundError:
@@ -414,37 +417,32 @@ def read_array(path: Path, dtypes: Sequence[Any]) -> Tensor:
     except (ValueError, EOFError, OSError) as error:
         raise DatasetError(f"{path} cannot be read as a .npy array: {error}") from error
     if array.ndim != 2 or array.dtype not in [np.dtype(kind) for kind in dtypes]:
-        expected = " or ".join(np.dtype(kind).name for kind in dtypes)
+        names = " or ".join(np.dtype(kind).name for kind in dtypes)
         raise DatasetError(
             f"{path}: {array.dtype.name} array of shape {array.shape}, "
-            f"expected {expected} with two axes"
+            f"expected {names} with two axes"
         )
     if array.dtype.kind == "f":
         for start in range(0, len(array), CHECK_ROWS):
-            finite = np.isfinite(array[start : start + CHECK_ROWS]).all(axis=1)
-            if not finite.all():
-                row = start + int(np.flatnonzero(~finite)[0])
+            is_finite = np.isfinite(array[start : start + CHECK_ROWS]).all(axis=1)
+            if not is_finite.all():
+                row = start + int(np.flatnonzero(~is_finite)[0])
                 raise NonFiniteError(
-                    f"{path}: row {row} holds NaN or infinity; extract the features again"
+                    f"{path}: row {row} has NaN or infinity; extract the features again"
                 )
     return torch.from_numpy(array)
 
 
-def check_total(path: Path, rows: int, expected: int, key: str) -> None:
-    if rows != expected:
-        raise DatasetError(
-            f"{path}: {rows} rows stored, but {key} of {INDEX_FILE} sums to {expected}"
-        )
+def check_total(path: Path, rows: int, total: int, key: str) -> None:
+    if rows != total:
+        raise DatasetError(f"{path}: {rows} rows, but {key} of {INDEX_FILE} sums to {total}")
 
 
-def differing_origins(training: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Notes on features of another model or other frames than those of the training.
-
-    Features of another tower change the scores without any error.
-    """
+def differing_origins(training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> list[str]:
+    """Return notes if the model or the frames of features differ from those of training."""
     return [
-        f"these features have {key} {other[key]}, those of the training {training[key]}: "
+        f"these features have {key} {evaluation[key]}, those of the training {training[key]}: "
         "scores will differ"
         for key in ("model", "frame_spec")
-        if key in training and key in other and training[key] != other[key]
+        if key in training and key in evaluation and training[key] != evaluation[key]
     ]

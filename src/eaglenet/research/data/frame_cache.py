@@ -1,7 +1,6 @@
-"""Cache of decoded frames: a header, one file of packed frames, and a journal of its rows.
+"""Cache of decoded frames: a header, a memory-mapped file of frames, and a journal of its rows.
 
-The file is memory-mapped. A row counts once its journal line is written, so a build resumes after
-an interruption at any moment.
+A row is valid once its line is in the journal, so an interrupted build can always be resumed.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ DATA_FILE = "frames.bin"
 INDEX_FILE = "index.jsonl"
 LOCK_FILE = "lock"
 JPEG_QUALITY = 90
-# Rows are flushed to disk together: an interruption costs at most these rows or seconds.
 COMMIT_ROWS = 16
 COMMIT_SECONDS = 2.0
+"""Largest work lost by an interruption: rows and seconds between commits."""
 
 Encoding = Literal["raw", "jpeg"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -56,7 +55,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True)
 class FrameRow:
-    """Position of a video's frames in the data file, their mask and times."""
+    """Frames of a video in the data file: offset, sizes in bytes, mask and times in seconds."""
 
     offset: int
     lengths: tuple[int, ...]
@@ -72,7 +71,7 @@ class FrameRow:
 
 @dataclass(frozen=True)
 class Contents:
-    """Entries of a journal, and the ends of its last whole row and line."""
+    """Entries of a journal, and the ends of its last complete row and line in bytes."""
 
     rows: dict[str, FrameRow]
     skipped: dict[str, str]
@@ -91,7 +90,7 @@ def file_size(path: Path | None) -> int | None:
 
 
 class Journal:
-    """Appends rows: bytes first, made durable, then the lines that make them count."""
+    """Writer of a cache: first makes frames durable, then writes the lines of their rows."""
 
     def __init__(
         self, folder: Path, contents: Contents, spec: FrameSpec, encoding: Encoding
@@ -100,7 +99,7 @@ class Journal:
         self.encoding = encoding
         self.data: BinaryIO = (folder / DATA_FILE).open("ab")
         self.lines: BinaryIO = (folder / INDEX_FILE).open("ab")
-        # Bytes after the last whole row or line are from an interrupted run.
+        # Remove bytes of an interrupted run.
         self.data.truncate(contents.data_end)
         self.lines.truncate(contents.lines_end)
         self.offset = contents.data_end
@@ -108,26 +107,28 @@ class Journal:
         self.last_commit = time.monotonic()
 
     def add(self, video: VideoRecord, decoded: DecodedVideo) -> None:
-        absent = self.spec.num_frames - len(decoded.frames)
-        if absent < 0:
+        num_padding = self.spec.num_frames - len(decoded.frames)
+        if num_padding < 0:
             raise DatasetError(
                 f"{len(decoded.frames)} frames decoded, expected at most {self.spec.num_frames}"
             )
-        array = F.pad(decoded.frames, (0, 0, 0, 0, 0, 0, 0, absent)).numpy()
-        mask, seconds = F.pad(decoded.mask, (0, absent)), F.pad(decoded.seconds, (0, absent))
-        parts = [array.tobytes()]
+        frames = F.pad(decoded.frames, (0, 0, 0, 0, 0, 0, 0, num_padding)).numpy()
+        mask = F.pad(decoded.mask, (0, num_padding))
+        seconds = F.pad(decoded.seconds, (0, num_padding))
+        chunks = [frames.tobytes()]
         if self.encoding == "jpeg":
-            # Without colour subsampling.
-            parts = [pixels_to_jpeg(one, quality=JPEG_QUALITY, subsampling=0) for one in array]
-        content = b"".join(parts)
+            chunks = [
+                pixels_to_jpeg(frame, quality=JPEG_QUALITY, subsampling=0) for frame in frames
+            ]
+        content = b"".join(chunks)
         self.data.write(content)
         line = {
             "id": video.video_id,
             "offset": self.offset,
-            "lengths": [len(part) for part in parts],
+            "lengths": [len(chunk) for chunk in chunks],
             "mask": [int(flag) for flag in mask.tolist()],
             "seconds": [round(second, 4) for second in seconds.tolist()],
-            # 0 where the file was removed meanwhile: a new file of that name is decoded again.
+            # 0 if the file was deleted meanwhile, so that a new one is decoded.
             "file_bytes": file_size(video.path) or 0,
             "window": video.window,
         }
@@ -156,14 +157,14 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Rows finished before an error or an interrupt are kept.
+        # Keep the rows written before an error or an interrupt.
         self.commit()
         self.data.close()
         self.lines.close()
 
 
 def read_journal(folder: Path) -> Contents:
-    """Rows and skips; later lines win. Reading stops at the first torn line."""
+    """Read a journal up to the first incomplete line; later lines replace earlier ones."""
     rows: dict[str, FrameRow] = {}
     skipped: dict[str, str] = {}
     path = folder / INDEX_FILE
@@ -174,16 +175,16 @@ def read_journal(folder: Path) -> Contents:
         entry = parse_line(line)
         if entry is None:
             break
-        video_id, parsed = entry
-        if isinstance(parsed, FrameRow):
-            row_end = parsed.offset + parsed.num_bytes
+        video_id, row_or_reason = entry
+        if isinstance(row_or_reason, FrameRow):
+            row_end = row_or_reason.offset + row_or_reason.num_bytes
             if row_end > data_size:
                 break
-            rows[video_id] = parsed
+            rows[video_id] = row_or_reason
             skipped.pop(video_id, None)
             data_end = max(data_end, row_end)
         else:
-            skipped[video_id] = parsed
+            skipped[video_id] = row_or_reason
             rows.pop(video_id, None)
         lines_end += len(line)
     if lines_end < len(content):
@@ -196,7 +197,7 @@ def read_journal(folder: Path) -> Contents:
 
 
 def parse_line(line: bytes) -> tuple[str, FrameRow | str] | None:
-    """(video id, row or reason of a skip); ``None`` for a line that was not written whole."""
+    """Parse a video id and its row, or the reason why it was skipped; None if incomplete."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -217,7 +218,7 @@ def parse_line(line: bytes) -> tuple[str, FrameRow | str] | None:
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:
-    """Header of the cache; ``None`` where there is no cache yet."""
+    """Read the header of a cache; None if there is no cache."""
     path = folder / HEADER_FILE
     if not path.exists():
         return None
@@ -234,7 +235,7 @@ def check_header(
     spec: FrameSpec | None = None,
     encoding: Encoding | None = None,
 ) -> None:
-    """Refuse frames sampled in another way or of another dataset: scores would be wrong."""
+    """Raise if the cache has frames of another dataset, sampling or encoding."""
     frame_spec = dataclasses.asdict(spec) if spec else None
     for key, value in (
         ("frame_spec", frame_spec), ("dataset", split.dataset), ("encoding", encoding),
@@ -253,28 +254,24 @@ def decode_jpeg(content: Bytes) -> Bytes:
         return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
 
 
-# Mean of 93 natural videos at 224 pixels and quality 90; a guide, not a bound.
 JPEG_BYTES_PER_PIXEL = 0.3
+"""Mean of 93 natural videos at 224 pixels and quality 90."""
 
 
 def estimate_bytes(num_videos: int, spec: FrameSpec, encoding: Encoding = "raw") -> int:
-    """Bytes of the frames of ``num_videos`` videos: exact for raw, a guide for JPEG."""
+    """Return the bytes of the frames of ``num_videos`` videos; approximate for JPEG."""
     pixels = num_videos * spec.num_frames * spec.size * spec.size
     return pixels * 3 if encoding == "raw" else round(pixels * JPEG_BYTES_PER_PIXEL)
 
 
 def cache_folder(base: Path, dataset: str, spec: FrameSpec) -> Path:
-    """Folder below ``base`` for the frames of a dataset; its splits share it.
-
-    `eaglenet data cache` and training use the same folder. Frames sampled in another way have
-    another one.
-    """
+    """Return the folder in ``base`` for the frames ``spec`` of a dataset, for all its splits."""
     key = hashlib.sha256(repr(spec).encode()).hexdigest()[:8]
     return base / f"{dataset}-{spec.num_frames}x{spec.size}-{key}"
 
 
 def estimate(split: Split, spec: FrameSpec, encoding: Encoding = "raw") -> int:
-    """Bytes of a cache of the videos of a split that have a file."""
+    """Estimate the bytes of a cache of the videos of a split that have a file."""
     return estimate_bytes(len(split) - len(split.missing), spec, encoding)
 
 
@@ -291,11 +288,11 @@ class FrameCache:
 
     @classmethod
     def open(cls, folder: Path | str, split: Split, spec: FrameSpec | None = None) -> Self:
-        """Read an existing cache; frames of another ``spec`` or dataset are refused."""
+        """Open an existing cache; raise if its dataset or ``spec`` differs."""
         folder = Path(folder)
         header = read_header(folder)
         if header is None:
-            raise DatasetError(f"{folder} holds no frame cache; make one with FrameCache.build")
+            raise DatasetError(f"{folder} has no frame cache; make one with FrameCache.build")
         check_header(folder, header, split, spec)
         contents = read_journal(folder)
         frame_spec = FrameSpec(**header["frame_spec"])
@@ -313,20 +310,19 @@ class FrameCache:
         retry_skipped: bool = False,
         progress: Progress | None = None,
     ) -> Self:
-        """Decode the videos that the folder lacks; an interrupted build is continued.
-
-        Without ``encoding`` an existing cache keeps its own, and a new one is raw.
+        """Decode the videos that are not in the folder, and open the cache.
 
         A video whose file size or window has changed is decoded again. A skipped video is tried
-        again when its file has appeared, or with ``retry_skipped``.
+        again if its file exists now, or with ``retry_skipped``. Without ``encoding``, a new cache
+        is raw.
         """
         if spec.num_frames < 1 or spec.size < 1:
             raise UsageError(
-                f"{spec.num_frames} frames of {spec.size} pixels; expected at least 1 of both"
+                f"{spec.num_frames} frames of {spec.size} pixels; both must be at least 1"
             )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        # Another process (another rank of a run) waits, then finds the frames decoded.
+        # Other processes, such as ranks of a run, wait until the frames are decoded.
         with hold_lock(folder / LOCK_FILE, wait=True):
             header = read_header(folder)
             if header is None:
@@ -341,44 +337,44 @@ class FrameCache:
             encoding = header["encoding"]
             contents = read_journal(folder)
             rows, skipped = contents.rows, contents.skipped
-            due = [
+            new_videos = [
                 video
                 for video in split.videos
                 if needs_decoding(video, rows.get(video.video_id), skipped, retry_skipped)
             ]
-            num_videos = sum(file_size(video.path) is not None for video in due)
-            needed = estimate_bytes(num_videos, spec, header["encoding"])
-            free = shutil.disk_usage(folder).free
-            if needed > free:
+            num_videos = sum(file_size(video.path) is not None for video in new_videos)
+            num_bytes = estimate_bytes(num_videos, spec, header["encoding"])
+            free_bytes = shutil.disk_usage(folder).free
+            if num_bytes > free_bytes:
                 raise DatasetError(
-                    f"{folder}: {num_videos} videos need about {needed / 1e9:.1f} GB and "
-                    f"{free / 1e9:.1f} GB are free; use --encoding jpeg, fewer or smaller frames, "
-                    "or another disk"
+                    f"{folder}: {num_videos} videos need about {num_bytes / 1e9:.1f} GB and "
+                    f"{free_bytes / 1e9:.1f} GB are free; use --encoding jpeg, fewer or smaller "
+                    "frames, or another disk"
                 )
-            if due:
+            if new_videos:
                 with Journal(folder, contents, spec, encoding) as journal:
                     title = f"decoding {split.name} frames"
-                    decode_into(journal, due, spec, workers, progress, title)
+                    decode_into(journal, new_videos, spec, workers, progress, title)
         cache = cls.open(folder, split, spec)
-        absent = int((~cache.available).sum())
-        if absent:
+        num_skipped = int((~cache.available).sum())
+        if num_skipped:
             logger.warning(
                 "%s %s: %d of %d videos cached, %d skipped (see .skipped)",
                 split.dataset,
                 split.name,
-                len(split) - absent,
+                len(split) - num_skipped,
                 len(split),
-                absent,
+                num_skipped,
             )
         return cache
 
     @property
     def available(self) -> Tensor:
-        """[videos] bool: the videos of the split that have frames here."""
+        """Mask [videos] of the videos of the split that are in the cache."""
         return torch.tensor([self._row(video) is not None for video in self.split.videos])
 
     def clips(self, indices: Sequence[int] | Tensor) -> Clips:
-        """Frames of these videos of the split, copied out of the memory map."""
+        """Read the frames of videos of the split by index."""
         videos = [self.split.videos[index] for index in torch.as_tensor(indices).tolist()]
         rows = []
         for video in videos:
@@ -409,7 +405,7 @@ class FrameCache:
     @cached_property
     def _data(self) -> Bytes:
         if self.num_bytes == 0:
-            # An empty file cannot be mapped; it has no rows to read either.
+            # An empty file cannot be mapped.
             return np.empty(0, dtype=np.uint8)
         return np.memmap(self.folder / DATA_FILE, dtype=np.uint8, mode="r")
 
@@ -427,7 +423,7 @@ class FrameCache:
 def needs_decoding(
     video: VideoRecord, row: FrameRow | None, skipped: dict[str, str], retry_skipped: bool
 ) -> bool:
-    """Tell whether a video has no row of its window, has changed, or was skipped for no file."""
+    """Return whether a video is new, has changed, or was skipped and should be tried again."""
     size = file_size(video.path)
     if row is not None and row.window == video.window:
         return size not in (None, row.file_bytes)
@@ -437,23 +433,23 @@ def needs_decoding(
 
 def decode_into(
     journal: Journal,
-    due: Sequence[VideoRecord],
+    videos: Sequence[VideoRecord],
     spec: FrameSpec,
     workers: int,
     progress: Progress | None,
     title: str,
 ) -> None:
-    """Decode ``due`` and append a row, or the reason of a skip, for each."""
+    """Decode videos, and append a row or the reason of a failure for each."""
     from eaglenet.video.decoding import decode_many
     from eaglenet.video.pool import Success
 
-    done = 0
+    num_done = 0
     by_id = {}
     items = []
-    for video in due:
+    for video in videos:
         if video.path is None or file_size(video.path) is None:
             journal.skip(video.video_id, NO_FILE)
-            done += 1
+            num_done += 1
         else:
             by_id[video.video_id] = video
             items.append((video.video_id, video.path, video.window))
@@ -463,5 +459,5 @@ def decode_into(
             journal.add(video, outcome.result)
         else:
             journal.skip(video.video_id, outcome.reason)
-        done += 1
-        report_progress(progress, title, done, len(due))
+        num_done += 1
+        report_progress(progress, title, num_done, len(videos))

@@ -1,14 +1,14 @@
 """Folders of frames with captions: small JPEGs of images or videos, packed for fast training.
 
-A folder holds ``index.jsonl``, one item per line, and ``frames-0000.tar``, ``frames-0001.tar`` ...
-with one JPEG per frame, named ``ID/000.jpg``, in the order of the index. An item is a video with
-its frames in time order, or an image, which is an item of one frame. A line of the index reads::
+A folder has ``index.jsonl`` with one item per line, and ``frames-0000.tar``, ``frames-0001.tar``,
+... with one JPEG per frame, named ``ID/000.jpg``, in the order of the index. An item is a video
+with its frames in order, or an image, which has one frame. Example of a line::
 
     {"id": "video7", "split": "train", "source": "msrvtt", "frames": 3,
      "captions": {"people": ["a man is singing", ...], "machine": [...], "labels": [...]}}
 
-``people`` are captions that people wrote, ``machine`` captions come from a captioner, and
-``labels`` are names of objects, which training joins to phrases.
+Captions of ``people`` are written by people, those of ``machine`` by a captioner; ``labels`` are
+names of objects.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from eaglenet.research.data.records import (
 )
 from eaglenet.research.data.sources import (
     DataChoice,
-    Findings,
-    Opening,
+    OpenContext,
     Source,
+    SplitSummary,
     clip_source,
-    findings_of,
+    summarise_split,
 )
 from eaglenet.video.images import encode_jpeg
 
@@ -71,7 +71,7 @@ class FrameItem:
 
     @classmethod
     def from_line(cls, line: str, where: str) -> FrameItem:
-        """Read and check a line of an index; ``where`` names it in errors."""
+        """Parse and check a line of an index; ``where`` is its name in errors."""
         try:
             plain = json.loads(line)
         except ValueError as error:
@@ -84,7 +84,7 @@ class FrameItem:
                     f"{where}: {name} should be {kind.__name__}, is {plain.get(name)!r}"
                 )
         if plain["frames"] < 1:
-            raise DatasetError(f"{where}: an item needs a frame, has {plain['frames']}")
+            raise DatasetError(f"{where}: an item needs at least one frame, has {plain['frames']}")
         captions = plain.get("captions", {})
         if not isinstance(captions, dict) or set(captions) - set(CAPTION_KINDS):
             raise DatasetError(
@@ -97,12 +97,12 @@ class FrameItem:
 
 
 class FrameFolderWriter:
-    """Writes items one by one; the index is written last, so an unfinished folder has none."""
+    """Writer of a folder of frames; writes the index last, so an unfinished folder has none."""
 
     def __init__(self, folder: Path, size: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.glob("frames-*.tar")):
-            raise DatasetError(f"{folder} holds frames already; choose an empty folder")
+            raise DatasetError(f"{folder} already has frames; choose an empty folder")
         self.folder, self.size = folder, size
         self._lines: list[str] = []
         self._ids: set[str] = set()
@@ -111,11 +111,11 @@ class FrameFolderWriter:
         self._number = 0
 
     def add(self, item: FrameItem, frames: Sequence[bytes]) -> None:
-        """``frames``: the JPEG of each frame, of this folder's size."""
+        """Add an item with its frames as JPEGs of the size of the folder."""
         if len(frames) != item.frames:
             raise DatasetError(f"{item.id}: expected {item.frames} frames, got {len(frames)}")
         if item.id in self._ids:
-            raise DatasetError(f"{item.id} appears twice; give each item an id of its own")
+            raise DatasetError(f"{item.id} appears twice; ids must be unique")
         self._ids.add(item.id)
         if self._shard is None or self._bytes > SHARD_BYTES:
             self._next_shard()
@@ -150,8 +150,8 @@ class FrameFolder:
         path = folder / INDEX_FILE
         if not path.is_file():
             raise DatasetError(
-                f"{folder} has no {INDEX_FILE}: not a folder of frames, or its preparation did "
-                "not finish; prepare it with `eaglenet data frames`"
+                f"{folder} has no {INDEX_FILE}: it is not a folder of frames, or its preparation "
+                "did not finish; prepare it with `eaglenet data frames`"
             )
         items = []
         with path.open(encoding="utf-8") as lines:
@@ -167,7 +167,7 @@ class FrameFolder:
         return Counter(item.split for item in self.items)
 
     def read_jpegs(self) -> Iterator[tuple[str, bytes]]:
-        """Yield ``(name, JPEG)`` of every frame, in order."""
+        """Yield the name and the JPEG of every frame, in order."""
         for shard in sorted(self.folder.glob("frames-*.tar")):
             try:
                 with tarfile.open(shard) as tar:
@@ -183,26 +183,27 @@ class FrameFolder:
     def read_frames(
         self, items: Iterable[FrameItem], size: int, *, threads: int = 8
     ) -> tuple[UInt8[Tensor, "frames 3 size size"], Int[Tensor, "items"]]:
-        """Frames of ``items``, in the order of the folder, and the first row of each item."""
+        """Read the frames of ``items`` in the order of the folder, and the first row of each."""
         ids = {item.id for item in items}
-        selected = [item for item in self.items if item.id in ids]
-        starts = np.cumsum([0] + [item.frames for item in selected])
+        ordered_items = [item for item in self.items if item.id in ids]
+        starts = np.cumsum([0] + [item.frames for item in ordered_items])
         frames = np.empty((int(starts[-1]), size, size, 3), np.uint8)
-        first_rows = {item.id: int(start) for item, start in zip(selected, starts, strict=False)}
+        pairs = zip(ordered_items, starts, strict=False)
+        first_rows = {item.id: int(start) for item, start in pairs}
         count = 0
 
-        def put(row: int, data: bytes) -> None:
+        def decode_to_row(row: int, data: bytes) -> None:
             frames[row] = decode_jpeg(data, size)
 
         with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(lambda job: put(*job), self._rows(first_rows)):
+            for _ in pool.map(lambda job: decode_to_row(*job), self._rows(first_rows)):
                 count += 1
         if count != len(frames):
             raise DatasetError(
-                f"{self.folder}: the index names {len(frames)} frames, the shards hold {count}; "
+                f"{self.folder}: the index lists {len(frames)} frames, the shards have {count}; "
                 "a shard is missing: copy the folder again"
             )
-        # Channels stay last in memory, as decoded; only the axes move.
+        # A view: channels stay last in memory.
         pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
         return pixels, torch.from_numpy(starts)
 
@@ -214,7 +215,7 @@ class FrameFolder:
 
 
 def decode_jpeg(data: bytes, size: int) -> Any:
-    """Decode to uint8 [size, size, 3]."""
+    """Decode a JPEG to uint8 [size, size, 3]."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
@@ -225,7 +226,7 @@ def decode_jpeg(data: bytes, size: int) -> Any:
 
 
 def shrink_to_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
-    """Stretch an image file to ``size`` x ``size``; ``half`` 0 or 1 selects its left or right."""
+    """Stretch an image, or its left (0) or right (1) half, to ``size`` x ``size`` as JPEG."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP")) as image:
@@ -245,12 +246,12 @@ OPTIONS = {"captions", "test_root", "towers"}
 
 
 def load_items(data: DataChoice, split: str) -> tuple[FrameFolder, Split, list[FrameItem]]:
-    """Load a split: the folder, the records, and their items in the same order."""
+    """Load a split: the folder, and records and items in the same order."""
     check_split_name(FRAMES, split, tuple(SPLITS))
     data.refuse_options(OPTIONS)
     kind = str(data.options.get("captions", CAPTION_KINDS[0]))
     if kind not in CAPTION_KINDS:
-        raise UsageError(f"data.options.captions={kind}: give one of {', '.join(CAPTION_KINDS)}")
+        raise UsageError(f"data.options.captions={kind}: use one of {', '.join(CAPTION_KINDS)}")
     test_root = str(data.options.get("test_root") or "") if split == "test" else ""
     folder = FrameFolder.open(data.folder(test_root or None))
     records, items = split_records(folder, split, kind)
@@ -258,21 +259,20 @@ def load_items(data: DataChoice, split: str) -> tuple[FrameFolder, Split, list[F
 
 
 def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, list[FrameItem]]:
-    """Items of a split with captions of ``kind``; the others are left out and reported."""
+    """Return the items of a split with captions of ``kind``; others are left out."""
     items = [item for item in folder.items if item.split == SPLITS[split]]
     if not items:
         contents = ", ".join(f"{name} ({count})" for name, count in sorted(folder.splits.items()))
         raise DatasetError(
-            f"{folder.folder}: no item of split {SPLITS[split]!r}; it has {contents}. Name "
-            "another folder for the test split with --set data.options.test_root=FOLDER"
+            f"{folder.folder}: no item of split {SPLITS[split]!r}; it has {contents}. Name the "
+            "folder of the test split with --set data.options.test_root=FOLDER"
         )
-    usable = [item for item in items if _captions(item, kind)]
-    without = [
-        VideoProblem(item.id, f"no caption of {kind}") for item in items if item not in usable
-    ]
+    captioned_items = [item for item in items if _captions(item, kind)]
+    reason = f"no caption of {kind}"
+    left_out = [VideoProblem(item.id, reason) for item in items if item not in captioned_items]
     protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}")
-    videos = [VideoRecord(item.id, _captions(item, kind)) for item in usable]
-    return make_split(FRAMES, split, protocol, videos, without), usable
+    videos = [VideoRecord(item.id, _captions(item, kind)) for item in captioned_items]
+    return make_split(FRAMES, split, protocol, videos, left_out), captioned_items
 
 
 def _captions(item: FrameItem, kind: str) -> tuple[str, ...]:
@@ -280,17 +280,17 @@ def _captions(item: FrameItem, kind: str) -> tuple[str, ...]:
 
 
 def sample_frames(count: int, limit: int) -> Int[Tensor, "frames"]:
-    """Indices of all ``count`` frames, or of the middles of ``limit`` equal parts."""
+    """Return the indices of all ``count`` frames, or of the middles of ``limit`` equal parts."""
     if count <= limit:
         return torch.arange(count)
     return (2 * torch.arange(limit) + 1) * count // (2 * limit)
 
 
 class FrameClips:
-    """Frames of a split in memory, fetched as clips.
+    """Frames of a split in memory.
 
-    An item with fewer frames than a model takes is padded with masked frames, whatever
-    ``FrameSpec.short`` says of videos: a repeated frame would count twice.
+    Items with fewer than ``num_frames`` frames are padded with masked frames, whatever
+    ``FrameSpec.short`` is, because repeated frames would have more weight.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class FrameClips:
             start += count
 
     def clips(self, items: Tensor) -> Clips:
-        """Clips of these items; times are unknown, so frames are numbered instead."""
+        """Return the clips of items; their times are frame numbers, as real times are unknown."""
         items = items.cpu()
         mask = self.mask[items]
         frames = self.frames[self.rows[items].flatten()].unflatten(0, mask.shape)
@@ -319,19 +319,19 @@ class FrameClips:
         return Clips(frames, mask, seconds.contiguous())
 
 
-def open_clips(data: DataChoice, split: str, opening: Opening) -> Source:
-    """Open a split; its frames are read into memory at the model's size."""
+def open_clips(data: DataChoice, split: str, context: OpenContext) -> Source:
+    """Open a split, reading its frames into memory at the size of the model."""
     folder, records, items = load_items(data, split)
     frames, _ = folder.read_frames(items, data.frames.size, threads=max(data.workers, 1))
     clips = FrameClips(frames, [item.frames for item in items], data.frames.num_frames)
-    tokens = opening.reader.tokenize(records.texts, data.max_words)
+    tokens = context.reader.tokenize(records.texts, data.max_words)
     return clip_source(records, tokens, clips.clips)
 
 
-def look_at_frames(data: DataChoice, split: str) -> Findings:
-    """Count the items of the index; no frame is read."""
+def inspect_frames(data: DataChoice, split: str) -> SplitSummary:
+    """Count the items of the index without reading frames."""
     _, records, _ = load_items(data, split)
-    return findings_of(records, records.video_of_text, len(records.left_out))
+    return summarise_split(records, records.video_of_text, len(records.left_out))
 
 
 def check_frames(
@@ -341,9 +341,9 @@ def check_frames(
     captions: str = CAPTION_KINDS[0],
     decode: bool = False,
 ) -> CheckReport:
-    """Compare the index with the shards; with ``decode`` also decode every frame.
+    """Compare the index of ``splits`` (default: all) with the shards.
 
-    Checks ``splits``, or all splits of the folder.
+    With ``decode``, also decode every frame.
     """
     folder = FrameFolder.open(root)
     names = tuple(splits or [name for name in SPLITS if folder.splits.get(SPLITS[name])])
@@ -357,15 +357,15 @@ def check_frames(
     for name in names:
         check_split_name(FRAMES, name, tuple(SPLITS))
         records, items = split_records(folder, name, captions)
-        missing = [item.id for item in items if counts.get(item.id, 0) < item.frames]
-        reports.append(report_split(records, broken, missing))
+        missing_ids = [item.id for item in items if counts.get(item.id, 0) < item.frames]
+        reports.append(report_split(records, broken, missing_ids))
     return CheckReport(FRAMES, str(root), tuple(reports), decoded=decode)
 
 
 def _read_shards(
     folder: FrameFolder, check: Callable[[bytes], str | None] | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Number of frames by item, and reasons why frames of an item cannot be read."""
+    """Count the frames of each item, and collect errors of ``check`` by item."""
     counts: dict[str, int] = {}
     broken: dict[str, str] = {}
     for name, data in folder.read_jpegs():

@@ -1,8 +1,8 @@
-"""Preparation of folders of frames from image files and captions files.
+"""Preparation of folders of frames from image files and caption files.
 
-Images may be anywhere below a folder. The item of an image is the name of its file without leading
-zeros and extension, or the group of a pattern that its path matches. Items with several images are
-videos; their frames are in the order of the paths.
+The item of an image is its file name without leading zeros and extension, or the group of a regular
+expression that matches its path. Items with several images are videos, whose frames are in the
+order of the paths.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ MAX_IMAGE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class FramePreparation:
-    """Images, captions and options of a preparation.
+    """Options of ``eaglenet data frames``.
 
-    The fields are the options of `eaglenet data frames`. Captions files are JSON
-    ``{item: [sentence, ...]}``, gzipped or not, and MSR-VTT's
-    ``{"sentences": [{"video_id", "caption"}, ...]}``; lists of ids have one per line, or are a CSV
+    Caption files are JSON, optionally gzipped: ``{item: [caption, ...]}``, or as in MSR-VTT
+    ``{"sentences": [{"video_id", "caption"}, ...]}``. Files of ids have one id per line, or are CSV
     with a column ``video_id``.
     """
 
@@ -53,24 +52,26 @@ class FramePreparation:
 
     def __post_init__(self) -> None:
         if not 16 <= self.size <= 1024:
-            raise UsageError(f"--size {self.size}: give 16 to 1024 pixels")
+            raise UsageError(f"--size {self.size}: expected 16 to 1024 pixels")
         if self.validation < 0:
-            raise UsageError(f"--validation {self.validation}: give a share or a number of items")
+            raise UsageError(f"--validation {self.validation}: expected a fraction or a number")
         if self.test and self.validation:
-            raise UsageError("--test and --validation: a folder of test items has no other split")
+            raise UsageError("--test and --validation cannot be combined; use one of them")
         if self.item and re.compile(self.item).groups != 1:
-            raise UsageError(f"--item {self.item!r}: the pattern needs one group, the item's id")
+            raise UsageError(
+                f"--item {self.item!r}: the pattern needs one group, for the item's id"
+            )
 
 
 def prepare_frames(
     plan: FramePreparation, output: Path, progress: Progress | None = None
 ) -> Mapping[str, int]:
-    """Write a folder of frames; returns counts of items, frames and unreadable images."""
+    """Write a folder of frames; return counts of items, frames and unreadable images."""
     captions = {kind: read_captions(path) for kind, path in plan.captions.items()}
     images = find_images(plan)
-    captioned = set().union(*captions.values())
-    left_out = set().union(*(read_ids(path) for path in plan.without), set())
-    ids = set(images) & captioned - left_out
+    captioned_ids = set().union(*captions.values())
+    excluded_ids = set().union(*(read_ids(path) for path in plan.without), set())
+    ids = set(images) & captioned_ids - excluded_ids
     if plan.only is not None:
         ids &= read_ids(plan.only)
     if not ids:
@@ -78,10 +79,10 @@ def prepare_frames(
             f"{plan.images}: none of its {len(images)} items has a caption in "
             f"{', '.join(map(str, plan.captions.values()))}; their ids look like "
             f"{', '.join(sorted(images)[:3]) or '(no image found)'} and "
-            f"{', '.join(sorted(captioned)[:3])}: --item PATTERN finds an id in a path"
+            f"{', '.join(sorted(captioned_ids)[:3])}: --item PATTERN extracts an id from a path"
         )
     validation = choose_validation(ids, plan)
-    others = "test" if plan.test else "train"
+    main_split = "test" if plan.test else "train"
     writer = FrameFolderWriter(output, plan.size)
     counts = {"items": 0, "frames": 0, "validation": len(validation), "unreadable": 0}
     order = sorted(ids, key=lambda name: (len(name), name))
@@ -90,7 +91,7 @@ def prepare_frames(
         if frames:
             item = FrameItem(
                 id=f"{plan.source}-{name}",
-                split="validation" if name in validation else others,
+                split="validation" if name in validation else main_split,
                 source=plan.source,
                 frames=len(frames),
                 captions={kind: table.get(name, ()) for kind, table in captions.items()},
@@ -105,7 +106,7 @@ def prepare_frames(
 
 
 def find_images(plan: FramePreparation) -> dict[str, list[Path]]:
-    """Images of each item, in the order of their paths."""
+    """Find the images of each item, in the order of their paths."""
     if not plan.images.is_dir():
         raise DatasetError(f"{plan.images}: no such folder of images")
     pattern = re.compile(plan.item) if plan.item else None
@@ -142,7 +143,7 @@ def read_captions(path: Path) -> Mapping[str, Sequence[str]]:
 
 
 def read_ids(path: Path) -> set[str]:
-    """Ids of a list, or of the column ``video_id`` of a CSV."""
+    """Read ids, one per line, or the column ``video_id`` of a CSV."""
     lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     if lines and "video_id" in lines[0].split(","):
         return {row["video_id"] for _, row in read_csv(path)}
@@ -150,12 +151,12 @@ def read_ids(path: Path) -> set[str]:
 
 
 def choose_validation(items: Iterable[str], plan: FramePreparation) -> set[str]:
-    """Select the validation items by a hash of their ids: the same on every machine."""
+    """Select the validation items by a hash of their ids."""
     names = sorted(
         items, key=lambda name: hashlib.sha256(f"{plan.source}{name}".encode()).hexdigest()
     )
-    share = plan.validation
-    return set(names[: round(share if share >= 1 else share * len(names))])
+    count = plan.validation if plan.validation >= 1 else plan.validation * len(names)
+    return set(names[: round(count)])
 
 
 def _frames(
@@ -164,13 +165,13 @@ def _frames(
     for path in paths:
         try:
             data = untrusted.read_bytes(path, MAX_IMAGE_BYTES)
-            parts = (0, 1) if plan.halves else (None,)
-            yield from [shrink_to_jpeg(data, plan.size, half=part) for part in parts]
+            halves = (0, 1) if plan.halves else (None,)
+            yield from [shrink_to_jpeg(data, plan.size, half=half) for half in halves]
         except (OSError, ValueError):
             counts["unreadable"] += 1
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that orders numbers by value: frame 9 before frame 10."""
+    """Return a sort key that orders numbers by value: frame 9 before frame 10."""
     parts = re.split(r"(\d+)", path.as_posix())
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -1,9 +1,8 @@
-"""Datasets of a hub with videos inside their tables, unpacked for the dataset ``folder``.
+"""Datasets of the hub whose tables contain videos, unpacked for the dataset ``folder``.
 
-Two layouts are supported, those of the text-video tasks of MTEB: one table of rows with a video
-and a caption (``mteb/MSR-VTT``), and three tables, ``corpus`` (id, video), ``queries`` (id, text)
-and ``qrels`` (query-id, corpus-id, score). Tables are Parquet; a video is a struct of bytes and
-path.
+Supports the two layouts of the text-video tasks of MTEB: one table with the columns video and
+caption (``mteb/MSR-VTT``), and three tables, ``corpus`` (id, video), ``queries`` (id, text) and
+``qrels`` (query-id, corpus-id, score). Tables are Parquet; a video is a struct of bytes and path.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ CAPTIONS = "captions.jsonl"
 CAPTION_COLUMNS = ("caption", "text", "sentence")
 QUERY, DOCUMENT = "query-id", "corpus-id"
 ROWS = 8
-"""Rows read together: a row holds a whole video."""
+"""Rows read at a time; a row contains a whole video."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a dataset: the files of a split in one folder, in order."""
+    """A table of a dataset: the files of a split in one folder, in order."""
 
     name: str
     files: tuple[Path, ...]
@@ -51,19 +50,19 @@ class Table:
         return next((name for name in ("id", "_id") if name in self.columns), None)
 
     def rows(self, *columns: str | None) -> Iterator[tuple[Any, ...]]:
-        """Values of these columns, row by row."""
+        """Yield the values of columns row by row."""
         names = [name for name in columns if name is not None]
         for file in self.files:
-            with _naming(file):
+            with _name_file(file):
                 for batch in _parquet(file).iter_batches(ROWS, columns=names):
                     yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
 
 def unpack_hub_dataset(name: str, split: str = "test", *, progress: Progress | None = None) -> Path:
-    """Unpack a split into a folder with its videos and ``captions.jsonl``.
+    """Unpack a split into a folder of videos with ``captions.jsonl``, and return the folder.
 
-    ``name`` is a dataset of the hub (``mteb/MSR-VTT``, optionally ``@REVISION``) or a folder in
-    one of its layouts. A dataset is downloaded and unpacked once, into the user's cache.
+    ``name`` is a dataset of the hub (``mteb/MSR-VTT``, optionally with ``@REVISION``) or a folder
+    in one of its layouts. A dataset is downloaded and unpacked once, into the user's cache.
     """
     local = Path(name).expanduser()
     if local.is_dir():
@@ -79,20 +78,20 @@ def unpack_hub_dataset(name: str, split: str = "test", *, progress: Progress | N
 
 
 def choose_files(name: str, files: Sequence[str], split: str) -> list[str]:
-    """Parquet files of a split, such as ``data/test-00000-of-00002.parquet``."""
+    """Return the Parquet files of a split, such as ``data/test-00000-of-00002.parquet``."""
     matches = {file: re.match(r"[A-Za-z]+", Path(file).name) for file in files}
     splits = {match[0] for match in matches.values() if match}
-    selected = [file for file, match in matches.items() if match and match[0] == split]
-    if not selected:
+    split_files = [file for file, match in matches.items() if match and match[0] == split]
+    if not split_files:
         contents = f"it has {', '.join(sorted(splits))}" if splits else "it has no Parquet file"
         raise DatasetError(f"{name} has no split {split!r}: {contents}; choose one with --split")
-    return sorted(selected)
+    return sorted(split_files)
 
 
 def download(
     identifier: str, revision: str | None, split: str, progress: Progress | None
 ) -> tuple[str, list[Path]]:
-    """Download a split; returns the commit of the dataset and the paths of the files."""
+    """Download a split; return the commit of the dataset and the paths of the files."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -101,16 +100,16 @@ def download(
         info = api.dataset_info(identifier, revision=revision)
         files = [entry.rfilename for entry in info.siblings or () if entry.rfilename]
         tables = [file for file in files if file.endswith(".parquet")]
-        selected = choose_files(identifier, tables, split)
+        split_files = choose_files(identifier, tables, split)
         paths = []
-        for number, file in enumerate(selected):
-            report_progress(progress, "downloads", number, len(selected))
+        for number, file in enumerate(split_files):
+            report_progress(progress, "downloads", number, len(split_files))
             with guard_downloads():
                 path = api.hf_hub_download(identifier, file, repo_type="dataset", revision=info.sha)
             paths.append(Path(path))
     except DatasetError:
         raise
-    except Exception as error:  # network, authorisation, no such dataset: each with its own class
+    except Exception as error:  # The library has a class for each kind of failure.
         lines = str(error).splitlines() or [type(error).__name__]
         raise DatasetError(
             f"{identifier}: cannot be read from {constants.ENDPOINT} ({lines[0]}); check the name, "
@@ -125,7 +124,7 @@ def _unpack(
     base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     title = name.strip("/").replace("/", "--").replace("\\", "--")[-100:]
     if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", identity):
-        raise DatasetError(f"{name}: the hub names the commit {identity!r:.80}")
+        raise DatasetError(f"{name}: invalid commit {identity!r:.80} from the hub")
     target = base / "eaglenet" / "datasets" / f"{identity}-{split}" / title
     if not (target / CAPTIONS).is_file():
         tables = read_tables(files)
@@ -136,13 +135,13 @@ def _unpack(
 
 
 def read_tables(files: Sequence[Path]) -> list[Table]:
-    """Tables by folder, with the columns of their first file."""
+    """Group files into tables by folder, and read the columns of their first file."""
     folders: dict[str, list[Path]] = {}
     for file in files:
         folders.setdefault(file.parent.name, []).append(file)
     tables = []
     for folder, members in folders.items():
-        with _naming(members[0]):
+        with _name_file(members[0]):
             columns = frozenset(_parquet(members[0]).schema_arrow.names)
         tables.append(Table(folder, tuple(members), columns))
     return tables
@@ -151,28 +150,28 @@ def read_tables(files: Sequence[Path]) -> list[Table]:
 def write_folder(
     name: str, tables: Sequence[Table], split: str, folder: Path, progress: Progress | None
 ) -> None:
-    """Write the videos as files and ``captions.jsonl``."""
+    """Write videos as files, and ``captions.jsonl``."""
     (folder / "videos").mkdir()
-    lines: dict[str, list[str]] = {}
+    captions_of: dict[str, list[str]] = {}
     pairs = next((table for table in tables if "video" in table.columns and table.caption), None)
     if pairs is not None:
         for number, (value, text) in enumerate(pairs.rows("video", pairs.caption)):
             where = f"{name}: row {number}"
-            lines[_write_video(folder, number, value, where)] = _captions(text, where)
+            captions_of[_write_video(folder, number, value, where)] = _captions(text, where)
             report_progress(progress, "videos", number + 1, 0)
     else:
-        lines = _write_corpus(name, tables, folder, progress)
+        captions_of = _write_corpus(name, tables, folder, progress)
     with (folder / CAPTIONS).open("w", encoding="utf-8") as file:
-        for video, captions in lines.items():
+        for video, captions in captions_of.items():
             row = {"video": video, "captions": captions, "split": split}
             file.write(json.dumps(row) + "\n")
-    logger.info("%s: %d videos in %s", name, len(lines), folder)
+    logger.info("%s: %d videos in %s", name, len(captions_of), folder)
 
 
 def _write_corpus(
     name: str, tables: Sequence[Table], folder: Path, progress: Progress | None
 ) -> dict[str, list[str]]:
-    """Write the videos of a corpus; captions are the queries that its relevance table names."""
+    """Write the videos of a corpus; return their captions, the queries relevant to them."""
     corpus = next((table for table in tables if "video" in table.columns and table.key), None)
     queries = next(
         (table for table in tables if table.caption and table.key and table is not corpus), None
@@ -193,18 +192,19 @@ def _write_corpus(
         if str(query) not in texts:
             raise DatasetError(f"{where} names the query {query!r:.60}, which does not exist")
         captions.setdefault(str(document), []).extend(_captions(texts[str(query)], where))
-    lines: dict[str, list[str]] = {}
+    captions_of: dict[str, list[str]] = {}
     for number, (key, value) in enumerate(corpus.rows(corpus.key, "video")):
         if str(key) in captions:
             where = f"{name}: row {number} of {corpus.name}"
             video = _write_video(folder, number, value, where)
-            lines[video] = captions.pop(str(key))
+            captions_of[video] = captions.pop(str(key))
             report_progress(progress, "videos", number + 1, 0)
     if captions:
-        missing = next(iter(captions))
-        raise DatasetError(f"{name}: {relevance.name} names the video {missing!r:.60}, which does "
-                           f"not exist in {corpus.name}")  # fmt: skip
-    return lines
+        raise DatasetError(
+            f"{name}: {relevance.name} names the video {next(iter(captions))!r:.60}, which does "
+            f"not exist in {corpus.name}"
+        )
+    return captions_of
 
 
 def _captions(value: Any, where: str) -> list[str]:
@@ -218,8 +218,8 @@ def _write_video(folder: Path, number: int, value: Any, where: str) -> str:
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if not isinstance(content, bytes):
         raise DatasetError(
-            f"{where}: the video is not inside the table; only datasets that hold the bytes of "
-            "their videos can be read"
+            f"{where}: the video is not in the table; only datasets that contain their videos can "
+            "be read"
         )
     suffix = Path(str(value.get("path") or "")).suffix.lower()
     name = f"videos/{number:06d}{suffix if suffix in VIDEO_SUFFIXES else '.mp4'}"
@@ -228,11 +228,11 @@ def _write_video(folder: Path, number: int, value: Any, where: str) -> str:
 
 
 @contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """Name the file in errors of Arrow."""
+def _name_file(file: Path) -> Iterator[None]:
+    """Add the file name to errors of Arrow."""
     try:
         yield
-    except (ValueError, OSError, KeyError) as error:  # Arrow's own errors are kinds of these
+    except (ValueError, OSError, KeyError) as error:  # Bases of Arrow's errors.
         lines = str(error).splitlines() or [type(error).__name__]
         raise DatasetError(f"{file}: not a readable Parquet table ({lines[0]})") from error
 

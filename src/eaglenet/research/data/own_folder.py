@@ -1,4 +1,4 @@
-"""Your own data: a CSV, a JSON-lines file, or a folder of videos with captions beside them."""
+"""The user's own data: a CSV or JSON-lines file, or a folder of videos with text files."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
 VIDEO_KEYS = ("video", "path", "file", "video_id")
 CAPTION_KEYS = ("caption", "captions", "text", "sentence")
-# Text files beside videos that hold no captions.
 NOT_CAPTIONS = ("readme", "license", "licence", "notice", "changelog")
+"""Names of text files that are not captions."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Entry:
 
 
 FRACTIONS = (0.8, 0.1, 0.1)
-"""Shares of train, val and test."""
+"""Fractions of train, val and test."""
 MIN_VALIDATION = 10
-"""Files for validation in a small folder, if that is at most a fifth of it."""
+"""Minimum number of files for validation, unless that is more than a fifth of all."""
 
 
 def load(
@@ -65,14 +65,14 @@ def load(
     video_folders: Sequence[Path | str] = (),
     finder: VideoFinder | None = None,
 ) -> Split:
-    """Load a split of your own data; ``all`` is every video.
+    """Load a split of the user's own data; ``all`` is all videos.
 
-    ``root`` is a ``.csv`` (columns video, caption; optional start, end, split; several lines
-    per video), a ``.jsonl`` (the same keys; ``captions`` may be a list), a folder that holds one
-    such file, or a folder of videos, each with a ``.txt`` of the same name, one caption per
-    line (a ``.txt`` without a video counts as a missing video).
-    Where no line names a split, a hash of their names divides the videos by ``fractions`` (train,
-    val, test): the same on every machine. By default up to a fifth of a small folder is for val.
+    root: a ``.csv`` (columns video, caption; optionally start, end, split; several lines per
+        video); a ``.jsonl`` (the same keys; ``captions`` may be a list); a folder with one such
+        file; or a folder of videos, each with a ``.txt`` of the same name and one caption per line
+        (a ``.txt`` without a video counts as a missing video).
+    fractions: of train, val and test, if no line has a split; videos are then divided by a hash of
+        their names. By default, val is larger in a small folder.
     """
     root = Path(root)
     check_split_name("folder", split, (*SPLITS, "all"))
@@ -89,28 +89,28 @@ def load(
         names = splits if splits else divide(list(videos), fractions, seed)
         if videos and not splits and split not in names.values():
             raise DatasetError(
-                f"{folder}: no line names a split, and {len(videos)} videos are too few to give "
-                f"{split} one; write train, val or test in a column split, or add videos"
+                f"{folder}: no line has a split, and {len(videos)} videos are too few for {split}; "
+                "write train, val or test in a column split, or add videos"
             )
         videos = {key: video for key, video in videos.items() if names.get(key) == split}
-        # A video without captions has no split; it is counted with the largest one.
+        # A video without captions and split is counted in train.
         left_out = [entry for entry in left_out if splits.get(entry.video_id, "train") == split]
     protocol = RetrievalProtocol(f"{folder.name or 'own data'} {split}")
     return make_split("folder", split, protocol, list(videos.values()), left_out)
 
 
 def captions_file(root: Path) -> Path | None:
-    """Path of the CSV or JSON-lines file; None for a folder with a ``.txt`` per video."""
+    """Return the CSV or JSON-lines file; None for a folder with a ``.txt`` per video."""
     if root.is_file():
         if root.suffix not in (".csv", ".jsonl"):
             raise DatasetError(f"{root}: expected a .csv or .jsonl file, or a folder")
         return root
     if not root.is_dir():
-        raise DatasetError(f"{root} does not exist; give a .csv, a .jsonl or a folder of videos")
+        raise DatasetError(f"{root} does not exist; expected a .csv, .jsonl or folder of videos")
     files = sorted(path for path in root.iterdir() if path.suffix in (".csv", ".jsonl"))
     if len(files) > 1:
         names = ", ".join(path.name for path in files)
-        raise DatasetError(f"{root} holds several captions files ({names}); give one of them")
+        raise DatasetError(f"{root} has several captions files ({names}); name one of them")
     return files[0] if files else None
 
 
@@ -121,14 +121,14 @@ def sidecar_entries(root: Path) -> Iterator[Entry]:
     sidecars = {path.with_suffix(".txt") for path in paths}
     if not any(sidecar.exists() for sidecar in sidecars):
         raise DatasetError(
-            f"{root} holds {len(paths)} videos and no captions; write captions.csv there with the "
+            f"{root} has {len(paths)} videos and no captions; write captions.csv there with the "
             "columns video,caption, or beside each video a .txt of the same name"
         )
     for path in paths:
         sidecar = path.with_suffix(".txt")
         captions = captions_of(sidecar) if sidecar.exists() else ()
         yield Entry(str(sidecar), str(path.relative_to(root)), captions)
-    # Captions without a video: listed, so that the video counts as missing.
+    # Captions without a video, which counts as missing.
     for sidecar in sorted(root.rglob("*.txt")):
         if sidecar in sidecars or sidecar.stem.lower() in NOT_CAPTIONS:
             continue
@@ -172,7 +172,7 @@ def window_of(row: dict[str, Any], where: str) -> tuple[float, float] | None:
 def merge(
     entries: Sequence[Entry], folder: Path, finder: VideoFinder
 ) -> tuple[dict[str, VideoRecord], dict[str, str], list[VideoProblem]]:
-    """Join the lines of each video and window: records and splits by id, and videos left out."""
+    """Merge the entries of each video and window; return records and splits by id, and problems."""
     videos: dict[str, VideoRecord] = {}
     splits: dict[str, str] = {}
     ids: dict[str, None] = {}
@@ -197,8 +197,8 @@ def merge(
             record = videos.get(key) or VideoRecord(key, (), paths[entry.video], span)
             videos[key] = replace(record, captions=record.captions + captions)
     if splits and len(splits) < len(ids):
-        absent = next(key for key in ids if key not in splits)
-        raise DatasetError(f"{absent!r} names no split while other lines do; name one in each line")
+        video = next(key for key in ids if key not in splits)
+        raise DatasetError(f"{video!r} has no split while others do; write a split in each line")
     if num_empty:
         logger.warning("skipped %d empty captions under %s", num_empty, folder)
     left_out = [VideoProblem(key, "no caption") for key in ids if key not in videos]
@@ -209,34 +209,34 @@ def is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
-        # A caption in the column of videos is too long for a file name.
+        # The name is too long, for example a caption in the wrong column.
         return False
 
 
 def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[str, Path | None]:
-    """File of each name: a path relative to ``folder``, else a file of that name anywhere.
+    """Find the file of each name: relative to ``folder``, else by its file name anywhere.
 
-    The file of another name is not used: a missing `b/clip.mp4` must not become `a/clip.mp4`.
+    A file is not used for two names: a missing ``b/clip.mp4`` must not become ``a/clip.mp4``.
     """
     files = {name: folder / name if is_file(folder / name) else None for name in names}
-    used = {path.resolve() for path in files.values() if path is not None}
-    elsewhere = {name: finder.find(Path(name).name) for name, path in files.items() if path is None}
-    counts = Counter(elsewhere.values())
-    for name, path in elsewhere.items():
-        if path is not None and path.resolve() not in used and counts[path] == 1:
+    used_paths = {path.resolve() for path in files.values() if path is not None}
+    matches = {name: finder.find(Path(name).name) for name, path in files.items() if path is None}
+    counts = Counter(matches.values())
+    for name, path in matches.items():
+        if path is not None and path.resolve() not in used_paths and counts[path] == 1:
             files[name] = path
     return files
 
 
 def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
-    """Split of each video; all windows of a file are in one split."""
+    """Assign a split to each video; all windows of a file get the same one."""
     if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
         raise UsageError(f"fractions {tuple(fractions)} must be three numbers that sum to 1")
     files = stable_order({video_id.partition("#")[0] for video_id in video_ids}, seed)
     num_test = round(fractions[2] * len(files))
     num_val = round(fractions[1] * len(files))
     if tuple(fractions) == FRACTIONS:
-        # Few files choose no epoch: take more for validation, up to a fifth of all.
+        # Too few files cannot choose an epoch.
         num_val = max(num_val, min(MIN_VALIDATION, len(files) // 5))
     names = {}
     for index, file in enumerate(files):

@@ -1,4 +1,4 @@
-"""Datasets as records: videos, their captions, splits and protocols."""
+"""Records of datasets: videos with captions, splits and protocols."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class VideoRecord:
-    """A video: its id, all its captions, its file, and the part of it that counts.
+    """A video of a dataset.
 
-    ``path`` is None where the file is missing; ``window`` is (start, end) in seconds.
+    path: None if the file is missing. window: start and end in seconds; None for the whole video.
     """
 
     video_id: str
@@ -37,7 +37,7 @@ class VideoRecord:
 
 @dataclass(frozen=True)
 class VideoProblem:
-    """A video that a split leaves out or that cannot be decoded, and the reason."""
+    """A video that is left out of a split or cannot be decoded, with the reason."""
 
     video_id: str
     reason: str
@@ -45,9 +45,9 @@ class VideoProblem:
 
 @dataclass(frozen=True)
 class RetrievalProtocol:
-    """Texts and videos that are ranked against each other. ``name`` is printed with every score.
+    """Protocol of an evaluation; ``name`` is printed with every score.
 
-    ``family`` is the name without sizes.
+    family: the name without the numbers of texts and videos.
     """
 
     name: str
@@ -56,22 +56,21 @@ class RetrievalProtocol:
     def sized(
         self, num_texts: int, num_videos: int, num_listed: int | None = None
     ) -> RetrievalProtocol:
-        """The protocol with the number of texts and videos in its name.
+        """Return the protocol with the numbers of texts and videos in its name.
 
-        ``num_listed`` is the number of videos that the dataset lists, named if it is larger.
+        ``num_listed`` is the number of videos that the dataset lists, included if it is larger.
         """
         family = self.family or self.name
-        of = f" of {num_listed:,}" if num_listed not in (None, num_videos) else ""
-        size = f"{num_texts:,} texts x {num_videos:,}{of} videos"
+        total = f" of {num_listed:,}" if num_listed not in (None, num_videos) else ""
+        size = f"{num_texts:,} texts x {num_videos:,}{total} videos"
         return replace(self, name=f"{family} ({size})", family=family)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Videos in a fixed order, with their captions.
+    """Videos of a split in a fixed order, with their captions.
 
-    Refuses what would give a wrong score: no videos, an id twice, a video without captions, an
-    empty caption.
+    Raises :class:`DatasetError` for no videos, repeated ids, and missing or empty captions.
     """
 
     dataset: str
@@ -83,9 +82,9 @@ class Split:
     def __post_init__(self) -> None:
         title = f"{self.dataset} {self.name}"
         if not self.videos:
-            why = f"; {len(self.left_out)} were left out" if self.left_out else ""
+            note = f"; {len(self.left_out)} were left out" if self.left_out else ""
             raise DatasetError(
-                f"{title}: the split is empty{why}; check the split file and the captions file"
+                f"{title}: the split is empty{note}; check the split file and the captions file"
             )
         counts = Counter(video.video_id for video in self.videos)
         duplicates = [name for name, count in counts.items() if count > 1]
@@ -102,12 +101,12 @@ class Split:
 
     @cached_property
     def texts(self) -> list[str]:
-        """Every caption, grouped by video in the order of ``videos``."""
+        """All captions, grouped by video in the order of ``videos``."""
         return [caption for video in self.videos for caption in video.captions]
 
     @cached_property
     def video_of_text(self) -> Tensor:
-        """[texts] int64: the index of the video that each text belongs to."""
+        """Index of the video of each text, int64."""
         counts = torch.tensor([len(video.captions) for video in self.videos])
         return torch.repeat_interleave(torch.arange(len(self.videos)), counts)
 
@@ -124,9 +123,9 @@ class Split:
         return len(self.videos)
 
     def only(self, video_ids: Iterable[str], reason: str = "not selected") -> Split:
-        """Select videos by id, in the order of this split; the others are recorded as left out.
+        """Select videos by id, in the order of this split; record the others as left out.
 
-        The name of the protocol then says "n of N videos".
+        The name of the protocol then has "n of N videos".
         """
         ids = set(video_ids)
         videos = tuple(video for video in self.videos if video.video_id in ids)
@@ -141,7 +140,7 @@ class Split:
         return replace(self, videos=videos, protocol=protocol, left_out=left_out)
 
     def present(self) -> Split:
-        """Select the videos that have a file; a warning counts the others."""
+        """Select the videos that have a file; log a warning about the others."""
         if not self.missing:
             return self
         ids = [video.video_id for video in self.videos if video.path is not None]
@@ -157,7 +156,7 @@ class Split:
         if not ids:
             raise DatasetError(
                 f"{self.dataset} {self.name}: none of the {len(self)} video files was found; "
-                "give the folder that holds them as video_folders"
+                "name their folder: --videos FOLDER, or --set data.options.video_folders=FOLDER"
             )
         return self.only(ids, "no file found")
 
@@ -172,42 +171,42 @@ Loader = Callable[..., Split]
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """A registered dataset: its loader ``load(root, split, **options)`` and its splits."""
+    """A registered dataset, with its loader ``load(root, split, **options)``.
+
+    max_words: default number of tokens per caption that models read.
+    """
 
     name: str
     title: str
     load: Loader
     splits: tuple[str, ...] = ("train", "val", "test")
     max_words: int = 32
-    """Tokens of a caption that a model reads by default."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "load", with_checked_options(self.name, self.load))
+        load = self.load
+
+        @wraps(load)
+        def load_checked(root: Path | str, split: str, **options: Any) -> Split:
+            return load(root, split, **check_options(self.name, load, options))
+
+        object.__setattr__(self, "load", load_checked)
 
 
 DATASETS: Registry[DatasetSpec] = Registry("dataset", is_open=True)
 
-# Callers pass these to every dataset; a loader that creates its videos does not take them.
 FILE_OPTIONS = ("finder", "video_folders")
-
-
-def with_checked_options(name: str, load: Loader) -> Loader:
-    @wraps(load)
-    def checked(root: Path | str, split: str, **options: Any) -> Split:
-        return load(root, split, **check_options(name, load, options))
-
-    return checked
+"""Options passed to every dataset, even if its loader does not take them."""
 
 
 def check_options(
     name: str, load: Callable[..., Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the ``options`` that ``load`` takes; refuse unknown ones and other types."""
+    """Return the ``options`` that ``load`` takes; raise for unknown names and wrong types."""
     parameters = [key for key in inspect.signature(load).parameters if key not in ("root", "split")]
     files = {key: options[key] for key in FILE_OPTIONS if key in options and key in parameters}
-    others = {key: value for key, value in options.items() if key not in FILE_OPTIONS}
-    known = [key for key in parameters if key not in FILE_OPTIONS]
-    return {**read_options(load, others, name, known), **files}
+    settings = {key: value for key, value in options.items() if key not in FILE_OPTIONS}
+    known_names = [key for key in parameters if key not in FILE_OPTIONS]
+    return {**read_options(load, settings, name, known_names), **files}
 
 
 def make_split(
@@ -217,7 +216,7 @@ def make_split(
     videos: Sequence[VideoRecord],
     left_out: Sequence[VideoProblem] = (),
 ) -> Split:
-    """Build a split; its protocol names the sizes, and videos left out are logged with counts."""
+    """Build a split with the sizes in its protocol, and log the videos left out."""
     num_texts = sum(len(video.captions) for video in videos)
     num_listed = len(videos) + len({entry.video_id for entry in left_out})
     if left_out:
@@ -226,14 +225,14 @@ def make_split(
             logger.warning(
                 "%s %s: left out %d videos (%s), first %r", dataset, name, count, reason, first
             )
-    sized = protocol.sized(num_texts, len(videos), num_listed)
-    return Split(dataset, name, sized, tuple(videos), tuple(left_out))
+    protocol = protocol.sized(num_texts, len(videos), num_listed)
+    return Split(dataset, name, protocol, tuple(videos), tuple(left_out))
 
 
 def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, ...], int]:
-    """Strip captions; returns those that are not empty, and the number of empty ones.
+    """Strip captions; return those that are not empty, and the number of empty ones.
 
-    A caption that is not text or not valid Unicode is an error, which names ``where``.
+    Raises :class:`DatasetError` if a caption is not text or not valid Unicode.
     """
     texts = []
     num_empty = 0
@@ -246,7 +245,7 @@ def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, .
             caption.encode()
         except UnicodeEncodeError as error:
             raise DatasetError(
-                f"{where}: a caption holds a lone surrogate at character {error.start} "
+                f"{where}: a caption has a lone surrogate at character {error.start} "
                 "and cannot be written as UTF-8; re-save the annotations"
             ) from error
         text = caption.strip()
@@ -258,19 +257,19 @@ def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, .
 
 
 def report_empty_captions(dataset: str, num_empty: int, file: Path) -> None:
-    """Log the number of empty captions, which may come from broken annotations."""
+    """Log the number of empty captions, which may be due to broken annotations."""
     if num_empty:
         logger.warning("%s: skipped %d empty captions of %s", dataset, num_empty, file)
 
 
 def stable_order(video_ids: Iterable[str], seed: int = 0) -> list[str]:
-    """Sort ids by a hash of each id and the seed: the same order on every machine.
+    """Sort ids by a hash of each id and the seed.
 
-    A video more or less does not change the order of the others.
+    Adding or removing a video does not change the order of the others.
     """
 
     def key(video_id: str) -> tuple[bytes, str]:
-        # File names need not be UTF-8; Python represents other bytes as surrogates.
+        # File names that are not UTF-8 have surrogates.
         content = f"{seed}:{video_id}".encode(errors="surrogateescape")
         return hashlib.sha256(content).digest(), video_id
 
@@ -278,31 +277,31 @@ def stable_order(video_ids: Iterable[str], seed: int = 0) -> list[str]:
 
 
 def hold_out_ids(video_ids: Sequence[str], num_videos: int, seed: int = 0) -> set[str]:
-    """Select ``num_videos`` ids to hold out of training, by a hash of each id."""
+    """Select ``num_videos`` ids to hold out of training by a hash of each id."""
     if not 0 <= num_videos < len(video_ids):
         raise UsageError(
             f"cannot hold out {num_videos} of {len(video_ids)} videos; "
-            f"give a number from 0 to {len(video_ids) - 1}"
+            f"expected 0 to {len(video_ids) - 1}"
         )
     return set(stable_order(video_ids, seed)[:num_videos])
 
 
 def training_ids(dataset: str, split: str, video_ids: Sequence[str], hold_out: int) -> list[str]:
-    """Ids of ``train``, or the ``hold_out`` ids of ``val``, from one list of training videos.
+    """Divide a list of training videos into ``train`` and ``hold_out`` videos of ``val``.
 
-    For datasets without validation videos other than those that the field reports on.
+    For datasets without a separate validation split.
     """
     held_out = hold_out_ids(video_ids, hold_out)
     if split == "val" and not held_out:
         raise UsageError(
-            f"{dataset}: hold_out=0 leaves no validation videos; name the other splits (--split "
-            "train --split test), or select on the test set by name"
+            f"{dataset}: hold_out=0 leaves no validation videos; check only the other splits "
+            "(--split train --split test), or select on the test split: --set training.select=test"
         )
     return [video_id for video_id in video_ids if (video_id in held_out) == (split == "val")]
 
 
 def check_id(video_id: object, where: str) -> None:
-    """Refuse an id that is not text or cannot be part of a file name."""
+    """Raise if an id is not text or cannot be part of a file name."""
     if not isinstance(video_id, str):
         raise DatasetError(
             f"{where}: the video is {type(video_id).__name__}, expected text: {video_id!r:.80}"
@@ -311,10 +310,10 @@ def check_id(video_id: object, where: str) -> None:
         video_id.encode(errors="surrogateescape")
     except UnicodeEncodeError:
         raise DatasetError(
-            f"{where}: the video {video_id!r:.80} holds a lone surrogate; re-save the annotations"
+            f"{where}: the video {video_id!r:.80} has a lone surrogate; re-save the annotations"
         ) from None
 
 
-def check_split_name(dataset: str, split: str, known: Sequence[str]) -> None:
-    if split not in known:
-        raise UsageError(f"{dataset} has no split {split!r}; known: {', '.join(known)}")
+def check_split_name(dataset: str, split: str, names: Sequence[str]) -> None:
+    if split not in names:
+        raise UsageError(f"{dataset} has no split {split!r}; known: {', '.join(names)}")

@@ -1,10 +1,10 @@
-"""Semantic roles in a sentence: verbs and their arguments, by rules and a list of common words.
+"""Graphs of semantic roles in captions: verbs and their arguments, found by rules.
 
-HGR's authors parse with a BERT that labels semantic roles. Captions are short and in the third
-person, so a few rules find most of their verbs and noun phrases: words of closed classes are
-listed; a verb is a listed stem with an ending, or another word in -ing or -ed without an article
-before it; everything else is part of a noun phrase. Needs no download. In a sentence that the
-rules do not parse, the nodes are its noun phrases.
+The authors of HGR use a BERT that labels semantic roles. Captions are short and in the third
+person, so a few rules find most verbs and noun phrases without a download: words of closed classes
+are listed; a verb is a listed stem with an ending, or another word in -ing or -ed without an
+article before it; all other words are parts of noun phrases. If the rules find no verb, the nodes
+are the noun phrases.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ROLES = (
 )  # fmt: skip
 
 
-def _listed(words: str) -> frozenset[str]:
+def _word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-DETERMINERS = _listed(
+DETERMINERS = _word_set(
     "a an the this that these those some any each every no his her its their my your our two three "
     "four five several many"
 )
-PRONOUNS = _listed("he she it they someone somebody people him them everyone who")
-AUXILIARIES = _listed(
+PRONOUNS = _word_set("he she it they someone somebody people him them everyone who")
+AUXILIARIES = _word_set(
     "is are was were be been being am has have had do does did will would can could may might must "
     "should"
 )
-CONJUNCTIONS = _listed(
+CONJUNCTIONS = _word_set(
     "and or but while as then before after when how first later only alone not that"
 )
-DIRECTIONS = _listed("left right up down away out in off over back forward across")
+DIRECTIONS = _word_set("left right up down away out in off over back forward across")
 PREPOSITIONS = {
     "in": "LOC", "on": "LOC", "at": "LOC", "near": "LOC", "under": "LOC", "inside": "LOC",
     "behind": "LOC", "beside": "LOC", "around": "LOC", "over": "LOC", "above": "LOC",
@@ -49,10 +49,10 @@ PREPOSITIONS = {
     "across": "DIR", "down": "DIR", "up": "DIR", "off": "DIR", "out": "DIR",
     "with": "COM", "by": "MNR", "for": "PRP", "during": "TMP", "about": "ARG2", "of": "ARG2",
 }  # fmt: skip
-ADVERBS = _listed(
+ADVERBS = _word_set(
     "very quickly slowly still together again there here outside bigger smaller larger"
 )
-VERBS = _listed(
+VERBS = _word_set(
     "add ask bake become begin blow bounce break bring brush build call carry catch clean climb "
     "close come cook cover cross cut dance demonstrate describe dig dive do draw drink drive drop "
     "eat enter explain fall feed fight fill find fix fly fold follow get give go grow hang hit "
@@ -66,7 +66,7 @@ VERBS = _listed(
 
 @dataclass(frozen=True)
 class Node:
-    """A verb or a noun phrase: the words ``start .. end - 1`` and their role."""
+    """A verb or a noun phrase: words from ``start`` to before ``end``, and their role."""
 
     start: int
     end: int
@@ -75,7 +75,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Parse:
-    """Verbs, noun phrases, and pairs (verb, noun) of those that belong together."""
+    """Verbs, noun phrases, and indices (verb, noun phrase) of related pairs."""
 
     verbs: tuple[Node, ...]
     nouns: tuple[Node, ...]
@@ -83,13 +83,13 @@ class Parse:
 
 
 def parse(words: Sequence[str]) -> Parse:
-    """Verbs (role V) and noun phrases of a sentence given word by word.
+    """Find verbs (role V) and noun phrases in the words of a caption.
 
     The nearest noun phrase before a verb is its ARG0; those after it are ARG1, ARG2 and so on, or
-    what their preposition says (place, direction, company, ...).
+    have the role of their preposition (place, direction, company, ...).
     """
-    cleaned = [re.sub(r"[^a-z0-9]", "", word.lower()) for word in words]
-    tags = _tags(cleaned)
+    tokens = [re.sub(r"[^a-z0-9]", "", word.lower()) for word in words]
+    tags = _tags(tokens)
     verbs = [
         Node(position, position + 1, "V") for position, tag in enumerate(tags) if tag == "verb"
     ]
@@ -103,69 +103,71 @@ def parse(words: Sequence[str]) -> Parse:
             end < len(tags)
             and tags[end] == "noun"
             # A determiner or pronoun begins a new phrase.
-            and (end == position or cleaned[end] not in DETERMINERS | PRONOUNS)
+            and (end == position or tokens[end] not in DETERMINERS | PRONOUNS)
         ):
             end += 1
         if end == position:
             position += 1
             continue
-        before = [index for index, verb in enumerate(verbs) if verb.start < position]
-        after = [index for index, verb in enumerate(verbs) if verb.start >= end]
-        prefix = _prefix_role(cleaned, position)
-        if after and (not before or prefix == "conjunction"):
-            role, owner = "ARG0", after[0]
-        elif before:
-            number = number + 1 if nouns and (before[-1], len(nouns) - 1) in pairs else 1
-            role, owner = (prefix or f"ARG{min(number, 4)}"), before[-1]
+        verbs_before = [index for index, verb in enumerate(verbs) if verb.start < position]
+        verbs_after = [index for index, verb in enumerate(verbs) if verb.start >= end]
+        prefix = _prefix_role(tokens, position)
+        if verbs_after and (not verbs_before or prefix == "conjunction"):
+            role, verb_index = "ARG0", verbs_after[0]
+        elif verbs_before:
+            verb_index = verbs_before[-1]
+            number = number + 1 if nouns and (verb_index, len(nouns) - 1) in pairs else 1
+            role = prefix or f"ARG{min(number, 4)}"
             role = "ARG1" if role == "conjunction" else role
         else:
-            role, owner = "NOUN", -1
-        if owner >= 0:
-            pairs.append((owner, len(nouns)))
+            role, verb_index = "NOUN", -1
+        if verb_index >= 0:
+            pairs.append((verb_index, len(nouns)))
         nouns.append(Node(position, end, role))
         position = end
     return Parse(tuple(verbs), tuple(nouns), tuple(pairs))
 
 
 def role_graph(words: Sequence[str], length: int) -> TextGraph:
-    """Graph of one sentence over its first ``length`` words.
+    """Make the graph of a caption over its first ``length`` words.
 
-    Node 0 is the sentence, 1 to 4 verbs, 5 to 10 nouns. Edges go from the sentence to its verbs,
-    and both ways between a verb and its arguments.
+    Node 0 is the whole caption, 1 to 4 are verbs, 5 to 10 noun phrases. Edges go from the caption
+    to its verbs, and both ways between a verb and its arguments.
     """
     spans = torch.zeros(1, NUM_NODES, length, dtype=torch.bool)
     roles = torch.zeros(1, NUM_NODES, dtype=torch.int64)
     edges = torch.zeros(1, NUM_NODES, NUM_NODES, dtype=torch.bool)
-    sentence = list(words[:length])
-    spans[0, 0, : len(sentence)] = True
-    parsed = parse(sentence)
-    for number, verb in enumerate(parsed.verbs[:MAX_VERBS]):
+    caption = list(words[:length])
+    spans[0, 0, : len(caption)] = True
+    result = parse(caption)
+    for number, verb in enumerate(result.verbs[:MAX_VERBS]):
         spans[0, 1 + number, verb.start : verb.end] = True
         edges[0, 1 + number, 0] = True
-    for number, noun in enumerate(parsed.nouns[:MAX_NOUNS]):
+    for number, noun in enumerate(result.nouns[:MAX_NOUNS]):
         node = 1 + MAX_VERBS + number
         spans[0, node, noun.start : noun.end] = True
         roles[0, node] = ROLES.index(noun.role)
-    for verb_number, noun_number in parsed.pairs:
+    for verb_number, noun_number in result.pairs:
         if verb_number < MAX_VERBS and noun_number < MAX_NOUNS:
             verb_node, noun_node = 1 + verb_number, 1 + MAX_VERBS + noun_number
             edges[0, verb_node, noun_node] = edges[0, noun_node, verb_node] = True
     return TextGraph(spans, roles, edges)
 
 
-def role_graphs(sentences: Sequence[Sequence[str]], length: int) -> TextGraph:
-    return TextGraph.concatenate([role_graph(words, length) for words in sentences])
+def role_graphs(captions: Sequence[Sequence[str]], length: int) -> TextGraph:
+    return TextGraph.concatenate([role_graph(words, length) for words in captions])
 
 
 def over_tokens(
-    graphs: TextGraph, pieces: Sequence[Sequence[int]], length: int, *, first: int
+    graphs: TextGraph, token_counts: Sequence[Sequence[int]], length: int, *, first: int
 ) -> TextGraph:
-    """The same graphs over tokens: word ``w`` of text ``t`` is ``pieces[t][w]`` tokens.
+    """Convert graphs over words to graphs over tokens.
 
-    ``first`` is the position of the first word's first token; tokens after ``length`` are cut.
+    token_counts: tokens per word of each text. length: tokens per text; later ones are ignored.
+    first: position of the first token of the first word.
     """
     spans = torch.zeros(len(graphs), graphs.spans.shape[1], length, dtype=torch.bool)
-    for text, counts in enumerate(pieces):
+    for text, counts in enumerate(token_counts):
         position = first
         for word, count in enumerate(counts[: graphs.spans.shape[2]]):
             spans[text, :, position : position + count] |= graphs.spans[text, :, word : word + 1]
@@ -175,19 +177,19 @@ def over_tokens(
 
 def stems(word: str) -> set[str]:
     forms = {word}
-    for ending, others in (
+    for ending, replacements in (
         ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ing", ("", "e")), ("ed", ("", "e")),
     ):  # fmt: skip
         if word.endswith(ending) and len(word) > len(ending) + 1:
             root = word[: -len(ending)]
-            forms |= {root + other for other in others}
+            forms |= {root + replacement for replacement in replacements}
             if len(root) > 2 and root[-1] == root[-2]:
                 forms.add(root[:-1])
     return forms
 
 
 def _tags(words: Sequence[str]) -> list[str]:
-    """verb, noun or other for each word."""
+    """Tag each word as verb, noun or other."""
     tags: list[str] = []
     for position, word in enumerate(words):
         before = words[position - 1] if position else ""
@@ -201,13 +203,13 @@ def _tag(word: str, before: str, tag_before: str, after: Sequence[str]) -> str:
     if not word or word in CONJUNCTIONS or word in AUXILIARIES or word in ADVERBS:
         return "other"
     if word in DIRECTIONS and tag_before == "verb":
-        # "moves left": the direction is an argument; "goes in the water": a preposition.
+        # In "moves left" the direction is an argument, in "goes in the water" a preposition.
         return "other" if after and (after[0] in DETERMINERS) else "noun"
     if word in PREPOSITIONS:
         return "other"
     if word in DETERMINERS or word in PRONOUNS:
         return "noun"
-    # "a white cross gets smaller": the verb is the word that has the ending.
+    # In "a white cross gets smaller" the verb is the word with the ending.
     is_before_verb = bool(after) and after[0] not in VERBS and bool(stems(after[0]) & VERBS)
     if word in VERBS and is_before_verb:
         return "noun"
@@ -223,7 +225,7 @@ def _tag(word: str, before: str, tag_before: str, after: Sequence[str]) -> str:
 
 
 def _prefix_role(words: Sequence[str], position: int) -> str:
-    """Role by the preposition before a phrase, ``conjunction``, or nothing."""
+    """Return the role by the preposition before a phrase, ``conjunction``, or an empty text."""
     if position == 0:
         return ""
     before = words[position - 1]

@@ -1,4 +1,4 @@
-"""Sources: named data whose splits serve both training and evaluation.
+"""Sources of data for training and evaluation.
 
 :func:`add_source` registers a kind of data, :func:`add_dataset` a dataset of video files.
 """
@@ -35,21 +35,24 @@ SELECTION_NOTES = {
     "test": "the epoch was chosen on the TEST split, as published rows do: not an unbiased score",
 }
 FEW_VIDEOS = 10
+"""Videos below which recalls mean little."""
 FEW_TO_CHOOSE = 30
-"""Videos below which an epoch is chosen by chance: with 30, one video more is 3 points of R@1."""
+"""Videos below which the choice of an epoch is random: each is more than 3 points of R@1."""
 
 
 @dataclass(frozen=True)
 class DataChoice:
-    """A dataset, and the frames and words that are read from it.
+    """Data of an experiment.
 
-    dataset: a name in :data:`SOURCES`: a dataset of videos, ``demo`` (rendered in memory),
-        ``features`` (a folder of them), ...
-    root: folder with annotations, videos or features. options: options of the dataset's loader.
-    cache: folder for decoded frames; empty: in the run folder.
-    val_videos: videos of a features folder that are held out for validation.
-    jitter: frames decoded for training per frame that a step shows. With more than 1, each step
-        shows others, evenly spaced from a random start to a random end (CLIP-ViP).
+    dataset: name in :data:`SOURCES`: a dataset of videos, ``demo`` (rendered in memory),
+        ``features`` (a features folder), ...
+    root: folder of annotations, videos or features.
+    options: options of the dataset's loader.
+    max_words: tokens per text.
+    cache: folder for decoded frames; if empty, in the run folder.
+    val_videos: videos of a features folder held out for validation.
+    jitter: frames to decode per frame that a training step uses. If more than 1, each step uses
+        other frames, evenly spaced between a random start and end (CLIP-ViP).
     """
 
     dataset: str
@@ -63,45 +66,43 @@ class DataChoice:
     jitter: int = 1
 
     def folder(self, root: str | None = None) -> Path:
-        """Path of ``root`` (default: of the dataset), which must exist."""
+        """Return the path of ``root`` (default: that of the dataset); raise if it is missing."""
         name = self.root if root is None else root
         if not name:
-            raise DatasetError(
-                f"--data {self.dataset} needs the folder of its files: add --root FOLDER"
-            )
+            raise DatasetError(f"--data {self.dataset} needs a folder: add --root FOLDER")
         folder = Path(name).expanduser()
         if not folder.exists():
             raise DatasetError(f"--root {name}: no such folder or file")
         return folder
 
-    def refuse_options(self, known: set[str]) -> None:
+    def refuse_options(self, known_names: set[str]) -> None:
+        """Raise if ``options`` has other names."""
         for name in self.options:
-            if name not in known:
-                listed = ", ".join(sorted(known))
+            if name not in known_names:
+                listing = ", ".join(sorted(known_names))
                 raise ConfigError(
-                    f"data.options.{name}: {self.dataset} has no such option (known: {listed}); "
-                    "--set data.options={} clears what a recipe sets"
+                    f"data.options.{name}: {self.dataset} has no such option (known: {listing}); "
+                    "--set data.options={} clears the options of a recipe"
                 )
 
 
 @dataclass(frozen=True)
 class Source:
-    """Texts and videos of a split, fetched by index."""
+    """A split whose texts and videos are fetched by index; ``missing`` are ids without video."""
 
     texts: Callable[[Tensor], Tokens | TextFeatures]
     videos: Callable[[Tensor], Clips | VideoFeatures]
     video_of_text: Tensor
-    sentences: Sequence[str]
+    captions: Sequence[str]
     video_ids: Sequence[str]
     protocol: Any
     missing: tuple[str, ...] = ()
-    """Ids in the split whose video is missing."""
 
     def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
-        """Texts of these indices with their videos, on the device of ``video_of_text``."""
-        rows = torch.as_tensor(indices, dtype=torch.int64, device=self.video_of_text.device)
-        owners = self.video_of_text[rows]
-        return PairBatch(self.texts(rows), self.videos(owners), owners)
+        """Return texts by index with their videos."""
+        texts = torch.as_tensor(indices, dtype=torch.int64, device=self.video_of_text.device)
+        videos = self.video_of_text[texts]
+        return PairBatch(self.texts(texts), self.videos(videos), videos)
 
     @property
     def num_texts(self) -> int:
@@ -112,7 +113,7 @@ class Source:
         return len(self.video_ids)
 
     def describe(self) -> dict[str, Any]:
-        """Description of the split for the manifest of a run."""
+        """Describe the split for the manifest of a run."""
         return {
             "protocol": str(getattr(self.protocol, "name", self.protocol)),
             "texts": self.num_texts,
@@ -123,8 +124,8 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Opening:
-    """Context in which a split is opened: model, cache folder of frames, device."""
+class OpenContext:
+    """Context for opening a split: the model that reads it, cache folder of frames, device."""
 
     reader: Method
     cache: Path
@@ -133,8 +134,8 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Findings:
-    """Contents of a split, known before any video is decoded."""
+class SplitSummary:
+    """Summary of a split, made without decoding videos."""
 
     description: Mapping[str, Any]
     video_of_text: Tensor
@@ -145,43 +146,43 @@ class SourceSpec:
     """A registered kind of data.
 
     open: opens a split.
-    look: inspects a split without decoding it; None where opening it is cheap.
-    whole: opens all of a folder, for a model trained elsewhere; None where splits are needed.
-    default_split: split that is evaluated by default.
-    is_features: the data is stored features, without sentences to tokenise or frames to decode.
-    gives_features: computes features for a model that reads those.
-    keeps_frames: stores decoded frames in a folder, which several runs may share.
+    inspect: summarises a split without decoding it; None if opening it is fast.
+    open_all: opens a whole folder, for a model trained elsewhere; None if a split is required.
+    default_split: returns the split that is evaluated by default.
+    is_features: the data is stored features, without texts to tokenise or frames to decode.
+    gives_features: computes features for models that read features.
+    keeps_frames: stores decoded frames in a folder, which several runs can share.
+    max_words: default number of tokens per text.
     """
 
     name: str
     title: str
-    open: Callable[[DataChoice, str, Opening], Source]
-    look: Callable[[DataChoice, str], Findings] | None = None
-    whole: Callable[[Path, Method], Source] | None = None
+    open: Callable[[DataChoice, str, OpenContext], Source]
+    inspect: Callable[[DataChoice, str], SplitSummary] | None = None
+    open_all: Callable[[Path, Method], Source] | None = None
     default_split: Callable[[DataChoice], str] = lambda data: "test"
     needs_folder: bool = True
     is_features: bool = False
     gives_features: bool = False
     keeps_frames: bool = False
     max_words: int = 32
-    """Tokens of a text that a model reads by default."""
 
 
 SOURCES: Registry[SourceSpec] = Registry("dataset", is_open=True)
 
 
 def add_source(spec: SourceSpec) -> SourceSpec:
-    """Register a kind of data for training, evaluation and every command."""
+    """Register a kind of data for training, evaluation and all commands."""
     return SOURCES.add(spec.name, spec)
 
 
 def clip_source(records: Split, tokens: Tokens, clips: Callable[[Tensor], Clips]) -> Source:
-    """Source over tokens in memory and clips that ``clips`` fetches by index."""
+    """Make a source from tokens in memory and clips that ``clips`` fetches by index."""
     return Source(
-        texts=lambda rows: tokens[rows],
+        texts=lambda indices: tokens[indices],
         videos=clips,
         video_of_text=records.video_of_text,
-        sentences=records.texts,
+        captions=records.texts,
         video_ids=records.video_ids,
         protocol=records.protocol,
         missing=tuple(entry.video_id for entry in records.left_out),
@@ -189,14 +190,14 @@ def clip_source(records: Split, tokens: Tokens, clips: Callable[[Tensor], Clips]
 
 
 def few_videos(num_videos: int) -> tuple[str, ...]:
-    """Note on a split so small that its recalls are high by chance."""
+    """Return a warning if a split is so small that its recalls are high by chance."""
     if num_videos >= FEW_VIDEOS:
         return ()
     return (f"{num_videos} videos are too few for recalls to mean much",)
 
 
 def selection_note(split: str, num_videos: int) -> str:
-    """Note on the split that chose the epoch, and on its size if that is too small."""
+    """Describe the split that chose the epoch, with a warning if it is too small."""
     note = SELECTION_NOTES[split]
     if num_videos >= FEW_TO_CHOOSE:
         return note
@@ -207,14 +208,14 @@ logger = logging.getLogger(__name__)
 
 
 def add_dataset(spec: DatasetSpec) -> DatasetSpec:
-    """Register a dataset of video files for training and every command."""
+    """Register a dataset of video files for training, evaluation and all commands."""
     DATASETS.add(spec.name, spec)
     add_source(
         SourceSpec(
             spec.name,
             spec.title,
             open=open_videos,
-            look=look_at_videos,
+            inspect=inspect_videos,
             keeps_frames=True,
             max_words=spec.max_words,
         )
@@ -222,38 +223,37 @@ def add_dataset(spec: DatasetSpec) -> DatasetSpec:
     return spec
 
 
-def open_videos(data: DataChoice, split: str, opening: Opening) -> Source:
-    """Open the videos that have a file; frames that the cache lacks are decoded."""
+def open_videos(data: DataChoice, split: str, context: OpenContext) -> Source:
+    """Open the videos that have a file; decode frames that are not in the cache."""
     records = load_records(data, split).present()
-    base = Path(data.cache).expanduser() if data.cache else opening.cache
+    base = Path(data.cache).expanduser() if data.cache else context.cache
     folder = cache_folder(base, records.dataset, data.frames)
     size = estimate(records, data.frames)
     logger.info("frames of %s: up to %.2f GB in %s", split, size / 1e9, folder)
     frames = FrameCache.build(
-        records, data.frames, folder, workers=data.workers, progress=opening.progress
+        records, data.frames, folder, workers=data.workers, progress=context.progress
     )
-    return cached_source(records, frames, opening.reader.tokenize, data.max_words)
+    return cached_source(records, frames, context.reader.tokenize, data.max_words)
 
 
-def look_at_videos(data: DataChoice, split: str) -> Findings:
+def inspect_videos(data: DataChoice, split: str) -> SplitSummary:
     records = load_records(data, split)
-    return findings_of(records, records.present().video_of_text, len(records.missing))
+    return summarise_split(records, records.present().video_of_text, len(records.missing))
 
 
-def findings_of(records: Split, video_of_text: Tensor, num_missing: int) -> Findings:
-    """Findings of a split of which ``num_missing`` videos cannot be read."""
-    videos = len(video_of_text.unique())
+def summarise_split(records: Split, video_of_text: Tensor, num_missing: int) -> SplitSummary:
+    """Summarise a split of which ``num_missing`` videos cannot be read."""
     description = {
         "protocol": records.protocol.name,
         "texts": len(records.texts),
-        "videos_found": videos,
+        "videos_found": len(video_of_text.unique()),
         "videos_missing": num_missing,
     }
-    return Findings(description, video_of_text)
+    return SplitSummary(description, video_of_text)
 
 
 def load_records(data: DataChoice, split: str) -> Split:
-    """Read the annotations of a split and find its files."""
+    """Read the annotations of a split and find its video files."""
     spec = DATASETS[data.dataset]
     names = {*inspect.signature(spec.load).parameters, "video_folders"}
     data.refuse_options(names - {"root", "split", "finder"})
@@ -263,7 +263,7 @@ def load_records(data: DataChoice, split: str) -> Split:
 def cached_source(
     split: Split, cache: FrameCache, tokenize: Callable[..., Tokens], max_words: int = 32
 ) -> Source:
-    """Source over cached frames; videos that the cache had to skip leave the split."""
+    """Make a source from cached frames, without the videos that are not in the cache."""
     is_cached = replace(cache, split=split).available
     if not is_cached.any():
         raise DatasetError(
@@ -271,16 +271,15 @@ def cached_source(
             "is in the cache; build it for this split"
         )
     if not is_cached.all():
-        usable = [
-            video.video_id for video, here in zip(split.videos, is_cached, strict=True) if here
-        ]
+        pairs = zip(split.videos, is_cached, strict=True)
+        cached_ids = [video.video_id for video, is_present in pairs if is_present]
         logger.warning(
             "%s %s: %d of %d videos are in the frame cache",
             split.dataset,
             split.name,
-            len(usable),
+            len(cached_ids),
             len(split),
         )
-        split = split.only(usable, "not in the frame cache")
+        split = split.only(cached_ids, "not in the frame cache")
     tokens = tokenize(split.texts, max_length=max_words)
     return clip_source(split, tokens, replace(cache, split=split).clips)

@@ -1,4 +1,4 @@
-"""Evaluation of a split: encode, score and rank, with the time of each stage."""
+"""Evaluation of a method on a split: encode, score and rank, with the time of each stage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from eaglenet.scoring.hubness import hub_bias, typical_sentences
 
 
 def mean_and_spread(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and sample standard deviation of nested dicts of numbers."""
+    """Return the mean and the sample standard deviation of nested dictionaries of numbers."""
     return {
         "mean": _reduce(records, statistics.fmean),
         "std": _reduce(records, lambda v: statistics.stdev(v) if len(v) > 1 else 0.0),
@@ -39,15 +39,15 @@ def mean_and_spread(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _reduce(records: Sequence[dict[str, Any]], function: Any) -> dict[str, Any]:
-    reduced: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in records[0].items():
         column = [record[key] for record in records]
-        reduced[key] = _reduce(column, function) if isinstance(value, dict) else function(column)
-    return reduced
+        result[key] = _reduce(column, function) if isinstance(value, dict) else function(column)
+    return result
 
 
 def format_result(record: dict[str, Any]) -> str:
-    """Format a record for a terminal; every score has its protocol."""
+    """Format an evaluation record for a terminal, with the protocol of every score."""
     lines = []
     for direction, title in (("t2v", "text-to-video"), ("v2t", "video-to-text")):
         row = record[direction]
@@ -89,13 +89,14 @@ def _format_recalls(row: Mapping[str, Any]) -> str:
     return "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
 
 
-PAIR_NOISE_NOTE = "each pair has candidate noise of its own, as in the authors' evaluation"
-MAX_NAMES = 20  # missing videos named in a result; their count is always exact
+PAIR_NOISE_NOTE = "each pair has its own candidate noise, as in the authors' evaluation"
+MAX_NAMES = 20
+"""Missing videos that a result names; it counts all of them."""
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Wall-clock seconds of each stage; lazy decoding counts as encoding."""
+    """Seconds of each stage; decoding of videos counts as encoding."""
 
     encode_text: float
     encode_video: float
@@ -113,7 +114,7 @@ class NoiseSpread:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Metrics of one method under one protocol, with their circumstances."""
+    """Metrics of a method under a protocol, and the conditions of the evaluation."""
 
     method: str
     protocol: str
@@ -168,34 +169,39 @@ def evaluate(
     *,
     device: torch.device | str | None = None,
     missing_videos: Sequence[str] = (),
-    bank: tuple[Iterable[Any], Iterable[Any]] | None = None,
+    sinkhorn_bank: tuple[Iterable[Any], Iterable[Any]] | None = None,
     process: EvaluationProcess | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Evaluate ``method``: encode texts and videos, score every pair, rank both directions.
+    """Evaluate ``method``: encode texts and videos, score all pairs, rank in both directions.
 
     Args:
-        texts, videos: whole records, split into batches here; or iterables of batches, in order, so
-            that a large split never has to fit into memory; texts also as strings.
-        protocol: a protocol object or its name; stored with the metrics.
-        missing_videos: ids that the protocol lists but that were not found; reported.
-        bank: batches of training texts and of training videos; the pairs are ranked again with the
-            Sinkhorn offsets that they give (UCoFiA; one process).
-        process: this process, where several evaluate together. ``texts`` and ``videos`` are then
-            its own rows; every process gets the metrics of all.
-        progress: receives the number of scores computed.
+        texts: a record of all texts, a list of strings, or an iterable of batches in order.
+        videos: a record of all videos, or an iterable of batches in order, for splits that do not
+            fit into memory.
+        video_of_text: index of the video of each text.
+        protocol: a protocol or its name, for the result.
+        missing_videos: ids of the protocol that were not found, for the result.
+        sinkhorn_bank: batches of training texts and of training videos, to rank again with Sinkhorn
+            offsets (UCoFiA; one process only).
+        process: this process, if several evaluate together. ``texts`` and ``videos`` are then its
+            part of the split; all processes return the metrics of the whole split.
+        progress: called with the number of scores computed.
+
+    Raises:
+        NonFiniteError: features or scores are NaN or infinite.
     """
     options = (options or EvaluationOptions()).resolve(method)
     target_device = torch.device(device) if device is not None else method.device
     method.to(target_device)
     with evaluating(method), torch.no_grad():
-        started = _now(target_device)
+        start = _now(target_device)
         text_batches = _batches(method, texts, options.text_batch)
         text = _encode(method, text_batches, target_device, options.precision, process)
-        texts_done = _now(target_device)
+        text_end = _now(target_device)
         video_batches = _batches(method, videos, options.video_batch)
         video = _encode(method, video_batches, target_device, options.precision, process)
-        videos_done = _now(target_device)
+        video_end = _now(target_device)
         if len(text) != len(video_of_text):
             raise UsageError(
                 f"{len(text)} texts were encoded but video_of_text has {len(video_of_text)} "
@@ -217,7 +223,7 @@ def evaluate(
         metrics = rank(
             scores_file=options.scores_file, ranks_file=options.ranks_file, progress=progress
         )
-        scored = _now(target_device)
+        score_end = _now(target_device)
         noise = None
         if options.noise_seeds:
             noise = _noise_spread(method, rank, options)
@@ -235,12 +241,12 @@ def evaluate(
             )
             hubness = rank(bias=hub_bias(scores))
         sinkhorn = None
-        if bank is not None:
-            others = [
+        if sinkhorn_bank is not None:
+            bank_features = [
                 _encode(method, iter(batches), target_device, options.precision, None)
-                for batches in bank
+                for batches in sinkhorn_bank
             ]
-            sinkhorn = sinkhorn_metrics(method, text, video, video_of_text, *others)
+            sinkhorn = sinkhorn_metrics(method, text, video, video_of_text, *bank_features)
     device_name = str(target_device)
     if process is not None:
         device_name = f"{process.size} x {target_device.type}"
@@ -250,7 +256,7 @@ def evaluate(
         method=getattr(method, "name", type(method).__name__),
         protocol=str(getattr(protocol, "name", protocol)),
         metrics=metrics,
-        timings=Timings(texts_done - started, videos_done - texts_done, scored - videos_done),
+        timings=Timings(text_end - start, video_end - text_end, score_end - video_end),
         num_texts=len(text),
         num_videos=len(video),
         num_missing_videos=len(missing_videos),
@@ -273,10 +279,10 @@ def sinkhorn_metrics(
     bank_text: TextFeatures,
     bank_video: VideoFeatures,
 ) -> Metrics:
-    """Metrics with Sinkhorn offsets, one for each level of similarity, as UCoFiA's authors report.
+    """Compute metrics with Sinkhorn offsets per level of similarity, as UCoFiA's authors do.
 
-    Text to video: an offset of each video, from training texts. Video to text: an offset of each
-    text, from training videos.
+    Text to video: one offset per video, from training texts. Video to text: one offset per text,
+    from training videos.
     """
     scores = level_scores(method, text, video)
     by_direction: dict[Direction, list[Tensor]] = {
@@ -293,12 +299,12 @@ def sinkhorn_metrics(
 def level_scores(
     method: Method, text: TextFeatures, video: VideoFeatures
 ) -> list[Float[Tensor, "texts videos"]]:
-    """Logits of every level of a method that has several, in tiles."""
+    """Compute the logits of each level of similarity of a method (UCoFiA), in tiles."""
     levels = getattr(method, "levels", None)
     if levels is None:
         raise UsageError(
             f"{method.name} has no levels of similarity to normalise; Sinkhorn offsets are for "
-            "ucofia (one matrix of any method: eaglenet metrics --sinkhorn)"
+            "ucofia (for a score matrix of any method: eaglenet metrics --sinkhorn)"
         )
     rows, columns = method.score_tile
     blocks = [
@@ -308,8 +314,7 @@ def level_scores(
         ]
         for row in range(0, len(text), rows)
     ]
-    joined = torch.cat([torch.cat(line, dim=2) for line in blocks], dim=1)
-    return list(joined.double())
+    return list(torch.cat([torch.cat(line, dim=2) for line in blocks], dim=1).double())
 
 
 def _noise_spread(
@@ -332,7 +337,7 @@ def _noise_spread(
 
 @contextmanager
 def _restored_buffers(method: Method) -> Iterator[None]:
-    """Restore every buffer afterwards, the evaluation noise among them."""
+    """Restore all buffers on exit, including the evaluation noise."""
     copies = {name: buffer.clone() for name, buffer in method.named_buffers()}
     try:
         yield
@@ -343,7 +348,7 @@ def _restored_buffers(method: Method) -> Iterator[None]:
 
 
 def _batches(method: Method, source: Any, batch_size: int) -> Iterator[Any]:
-    """Cut a whole record, or a list of strings, into batches; batches come as they are."""
+    """Split a record or a list of strings into batches; pass an iterable of batches through."""
     is_text = isinstance(source, Sequence) and bool(source) and isinstance(source[0], str)
     if not is_text and not isinstance(source, TensorRecord):
         yield from source
@@ -360,35 +365,35 @@ def _encode(
     precision: str,
     process: EvaluationProcess | None,
 ) -> Any:
-    parts: list[Any] = []
-    for batch in batches:
-        moved = batch.to(device)
-        is_text = isinstance(moved, Tokens | TextFeatures)
+    chunks: list[Any] = []
+    for cpu_batch in batches:
+        batch = cpu_batch.to(device)
+        is_text = isinstance(batch, Tokens | TextFeatures)
         half = torch.float16 if precision == "fp16" else torch.bfloat16
         with torch.autocast(device.type, half, enabled=precision != "fp32"):
-            features = method.encode_text(moved) if is_text else method.encode_video(moved)
+            features = method.encode_text(batch) if is_text else method.encode_video(batch)
         features = features.to(device, torch.float32)
         if process is None:
             _check_finite(features)
-        parts.append(features)
-    if not parts:
-        raise UsageError("nothing to evaluate: the texts or the videos are empty; check the split")
-    features = type(parts[0]).concatenate(parts)
+        chunks.append(features)
+    if not chunks:
+        raise UsageError("nothing to evaluate: there are no texts or no videos; check the split")
+    features = type(chunks[0]).concatenate(chunks)
     if process is not None:
         features = process.gather(features, int(process.total(torch.tensor(len(features)))))
-        _check_finite(features)  # after gathering, so that all processes raise together
+        _check_finite(features)  # After gathering, so that all processes raise.
     return features
 
 
 def _check_finite(features: TextFeatures | VideoFeatures) -> None:
     if isinstance(features, TextFeatures):
-        name, values = "sentence", features.sentence
+        name, values = "text", features.sentence
     else:
         name, values = "frame", features.frames[features.mask]
-    bad = int((~values.isfinite()).any(dim=-1).sum())
-    if bad:
+    count = int((~values.isfinite()).any(dim=-1).sum())
+    if count:
         raise NonFiniteError(
-            f"{bad} of {values.shape[0]} {name} features are NaN or infinite: check the "
+            f"{count} of {values.shape[0]} {name} features are NaN or infinite: check the "
             "weights or the stored features"
         )
 

@@ -1,4 +1,4 @@
-"""Figures for reports, as PNG bytes, drawn with matplotlib without a display."""
+"""Figures of reports as PNG bytes, drawn with matplotlib without a display."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from eaglenet.methods.base import Method, evaluating
 from eaglenet.research.data.sources import Source
 from eaglenet.scoring import score_all
 
-# Okabe and Ito: distinguishable with any colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Colours of Okabe and Ito, distinguishable with any colour vision."""
 RIGHT, WRONG = "#1a9641", "#d7191c"
 DOTS_PER_INCH = 120
 FRAMES_SHOWN = 3
+"""Frames per retrieved video."""
 MIN_SPAN = 2.0
-"""Smallest span of an axis of recall, in points."""
+"""Smallest span of an axis of recalls, in percentage points."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """One retrieved video: some of its frames, and whether it is the right one."""
+    """A retrieved video: its frames, and whether it is the right one."""
 
     video_id: str
     frames: UInt8[Tensor, "frames 3 height width"]
@@ -61,7 +62,7 @@ def curves_figure(
     log_y: bool = False,
     is_percent: bool = False,
 ) -> bytes:
-    """Draw lines; curves of few points also get markers."""
+    """Draw curves as lines, with markers if they have few points."""
     figure = _figure(6.4, 4.0)
     axes = figure.add_subplot()
     for number, curve in enumerate(curves):
@@ -100,9 +101,9 @@ def recall_against_time_figure(
     *,
     protocol: str = "",
 ) -> bytes:
-    """Draw figure 1 of the paper: (seconds of the whole test, text-to-video R@1) per method.
+    """Draw text-to-video R@1 against seconds of the whole test, as figure 1 of the paper.
 
-    Ours and the paper's are in separate panels: the machines and the data differ.
+    ours, paper: (seconds, R@1) by method, in separate panels, since machines and data differ.
     """
     panels = [(f"ours, {protocol}" if protocol else "ours", "test time (s)", ours)]
     panels.append(("paper: MSR-VTT, ViT-B/16, A100", "test time (s)", paper))
@@ -139,9 +140,9 @@ def percent_range(low: float, high: float) -> tuple[float, float]:
 
 
 def qualitative_figure(examples: Sequence[QualitativeExample]) -> bytes:
-    """Draw queries with the top videos of each method: right ones framed green, wrong ones red."""
+    """Draw the best videos of each method per query: right ones framed green, wrong ones red."""
     if not examples:
-        raise UsageError("no example to draw: give at least one query with its videos")
+        raise UsageError("no example to draw: expected at least one query with its videos")
     num_methods = max(len(example.videos) for example in examples)
     top_k = max(len(videos) for example in examples for videos in example.videos.values())
     rows = len(examples) * num_methods
@@ -165,8 +166,8 @@ def _draw_video(axes: Any, video: Retrieved) -> None:
     indices = np.floor(middles).astype(int)
     frames = [video.frames[index].movedim(0, -1).numpy() for index in indices]
     gap = np.full((frames[0].shape[0], max(1, frames[0].shape[1] // 48), 3), 255, dtype=np.uint8)
-    spaced = [image for frame in frames for image in (gap, frame)][1:]
-    strip = np.concatenate(spaced, axis=1)
+    images = [image for frame in frames for image in (gap, frame)][1:]
+    strip = np.concatenate(images, axis=1)
     axes.imshow(strip, interpolation="nearest", aspect="equal")
     axes.set_xticks([])
     axes.set_yticks([])
@@ -183,8 +184,7 @@ def _figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UsageError(
-            "figures need matplotlib, which is not installed: install eaglenet with the extra "
-            "'train'"
+            "figures need matplotlib, which is not installed: pip install 'eaglenet[train]'"
         ) from error
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
@@ -193,7 +193,7 @@ def _figure(width: float, height: float) -> Any:
 
 def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
-    # No date or version inside: the same numbers give the same bytes.
+    # Without date and version, so that the same numbers give the same bytes.
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
@@ -201,38 +201,38 @@ def _png(figure: Any) -> bytes:
 def best_videos(
     method: Method, texts: Iterable[Any], videos: Iterable[Any], *, top_k: int
 ) -> Int[Tensor, "texts best"]:
-    """Rank videos for each text, from batches of both; gives the ``top_k`` best."""
+    """Return the indices of the ``top_k`` best videos of each text, from batches of both."""
     with evaluating(method), torch.no_grad():
         text = [method.encode_text(batch.to(method.device)) for batch in texts]
         video = [method.encode_video(batch.to(method.device)) for batch in videos]
         if not text or not video:
             raise UsageError("no text or no video to choose examples from; check the split")
-        joined_text = type(text[0]).concatenate(text)
-        joined_video = type(video[0]).concatenate(video)
-        count = min(top_k, len(joined_video))
-        return score_all(method, joined_text, joined_video, top_k=count).videos.cpu()
+        all_texts = type(text[0]).concatenate(text)
+        all_videos = type(video[0]).concatenate(video)
+        count = min(top_k, len(all_videos))
+        return score_all(method, all_texts, all_videos, top_k=count).videos.cpu()
 
 
 def choose_queries(
     best: Mapping[str, Int[Tensor, "texts best"]], video_of_text: Int[Tensor, "texts"], count: int
 ) -> list[int]:
-    """Choose queries on which the methods disagree, then evenly spaced ones.
+    """Choose queries on which the methods disagree, then evenly spaced ones; one per video.
 
-    Only their position counts, and one query per video, so that no method is favoured.
+    The choice depends only on positions in the split, so that no method is favoured.
     """
-    right = torch.stack([videos[:, 0] == video_of_text for videos in best.values()])
-    disagree = (right.any(dim=0) & ~right.all(dim=0)).nonzero()[:, 0].tolist()
+    is_right = torch.stack([videos[:, 0] == video_of_text for videos in best.values()])
+    disputed_queries = (is_right.any(dim=0) & ~is_right.all(dim=0)).nonzero()[:, 0].tolist()
     step = max(1, len(video_of_text) // max(1, count))
-    selected: list[int] = []
-    used: set[int] = set()
-    # Spread over the split: neighbours are often alike.
-    some = disagree[:: max(1, len(disagree) // max(1, count))]
-    for query in [*some, *disagree, *range(0, len(video_of_text), step)]:
+    queries: list[int] = []
+    used_videos: set[int] = set()
+    # Spread over the split, because neighbours are often alike.
+    spread = disputed_queries[:: max(1, len(disputed_queries) // max(1, count))]
+    for query in [*spread, *disputed_queries, *range(0, len(video_of_text), step)]:
         video = int(video_of_text[query])
-        if len(selected) < count and video not in used:
-            selected.append(query)
-            used.add(video)
-    return selected
+        if len(queries) < count and video not in used_videos:
+            queries.append(query)
+            used_videos.add(video)
+    return queries
 
 
 def make_examples(
@@ -241,15 +241,15 @@ def make_examples(
     examples = []
     video_of_text = source.video_of_text.cpu()
     for query in choose_queries(best, video_of_text, count):
-        right = int(video_of_text[query])
+        right_video = int(video_of_text[query])
         videos = {}
-        for method, ranked in best.items():
-            clips = source.videos(ranked[query])
+        for method, rankings in best.items():
+            clips = source.videos(rankings[query])
             assert isinstance(clips, Clips), "stored features have no frames to show"
             frames = clips.frames.cpu()
             videos[method] = [
-                Retrieved(source.video_ids[video], frames[rank], video == right)
-                for rank, video in enumerate(ranked[query].tolist())
+                Retrieved(source.video_ids[video], frames[rank], video == right_video)
+                for rank, video in enumerate(rankings[query].tolist())
             ]
-        examples.append(QualitativeExample(source.sentences[query], videos))
+        examples.append(QualitativeExample(source.captions[query], videos))
     return examples

@@ -1,15 +1,15 @@
-"""Recall, median and mean rank of any scores ``[texts, videos]``, in bounded memory.
+"""Recall, median and mean rank of scores ``[texts, videos]``, in bounded memory.
 
-- A rank is ``1 + number of other candidates with a score >= the right one``: a tie counts against
-  the model, whatever order a sort would have given. ``ties="for"`` counts the other way, as much
-  of the field does: two identical captions are then both the right one.
-- ``video_of_text`` is the video of each text; one code path serves one-caption and many-caption
-  data. A video without a text is a distractor: a candidate, never a query.
-- Text to video: every text is a query against all videos.
-- Video to text: the candidates are *groups* of texts, one per video that has texts, and a group
-  scores as its best text (the field's multi-sentence protocol). With one caption per video this is
-  the plain transpose.
-- NaN and infinite scores raise, because a rank among them means nothing.
+- A rank is 1 plus the number of other candidates whose score is at least that of the right one:
+  ties count against the model. ``ties="for"`` counts them for the model, as in many published
+  numbers.
+- ``video_of_text`` is the index of the video of each text. A video may have several texts, or none:
+  then it is a candidate, but not a query.
+- Text to video: every text is a query, all videos are candidates.
+- Video to text: every video with texts is a query. The candidates are the groups of texts of each
+  video; a group has the score of its best text (the usual multi-sentence protocol). With one text
+  per video this is the plain transpose.
+- NaN and infinite scores raise :class:`NonFiniteError`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from eaglenet.scoring import check_choice, score_all
 
 Ties = Literal["against", "for"]
 RECALL_AT = (1, 5, 10)
-STRIP_ENTRIES = 1 << 24  # scores compared at once: bounds the temporaries at about 200 MB
+STRIP_ENTRIES = 1 << 24
+"""Scores compared at once; limits temporary memory to about 200 MB."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class DirectionMetrics:
         return self.recall_at_1 + self.recall_at_5 + self.recall_at_10
 
     def to_dict(self) -> dict[str, float | int]:
-        """Plain values under the names of the field's tables."""
+        """Return the metrics by their usual names in tables."""
         return {
             "R@1": self.recall_at_1,
             "R@5": self.recall_at_5,
@@ -66,7 +67,7 @@ class DirectionMetrics:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Both directions; ``rsum`` adds the six recalls."""
+    """Metrics of both directions; ``rsum`` is the sum of the six recalls."""
 
     t2v: DirectionMetrics
     v2t: DirectionMetrics
@@ -80,7 +81,7 @@ class Metrics:
 
 
 def summarize_ranks(ranks: Int[Tensor, "queries"]) -> DirectionMetrics:
-    """Compute recalls, median (mean of the middle two when even) and mean of ranks."""
+    """Compute recalls, median and mean of ranks."""
     if len(ranks) == 0:
         raise UsageError("no query to summarize: the split has no text; check the annotations")
     values = ranks.cpu().numpy()
@@ -98,12 +99,12 @@ def summarize_ranks(ranks: Int[Tensor, "queries"]) -> DirectionMetrics:
 
 
 class StreamingRanks:
-    """Ranks from tiles of the score matrix; memory grows with texts + videos, not their product.
+    """Ranks from tiles of the score matrix, in memory proportional to texts + videos.
 
-    Pass every right pair to :meth:`add_targets` first (in any tiles that cover them), then every
-    tile of the matrix once to :meth:`add`. ``video_of_text`` must be sorted, and the tiles of each
-    column must come in the order of the texts: then the texts of a video arrive together, and one
-    flag per column records whether the current group has already beaten the right one.
+    First pass tiles with all right pairs to :meth:`add_targets`, then every tile of the matrix once
+    to :meth:`add`. ``video_of_text`` must be sorted, and the tiles of each column must be added in
+    the order of the texts: then the texts of a video are adjacent, and one flag per column records
+    whether the current group has beaten the right one.
     """
 
     def __init__(
@@ -128,23 +129,23 @@ class StreamingRanks:
         self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
     ) -> None:
         """Store the scores of the right pairs inside one tile."""
-        tile = self._checked(tile, text_start, video_start)
-        own = self.video_of_text[text_start : text_start + tile.shape[0]] - video_start
-        rows = ((own >= 0) & (own < tile.shape[1])).nonzero()[:, 0]
-        values = tile[rows, own[rows]].double()
+        tile = self._check(tile, text_start, video_start)
+        columns = self.video_of_text[text_start : text_start + tile.shape[0]] - video_start
+        rows = ((columns >= 0) & (columns < tile.shape[1])).nonzero()[:, 0]
+        values = tile[rows, columns[rows]].double()
         self.text_target[text_start + rows] = values
-        self.video_target.scatter_reduce_(0, video_start + own[rows], values, reduce="amax")
+        self.video_target.scatter_reduce_(0, video_start + columns[rows], values, reduce="amax")
 
     def add(
         self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
     ) -> None:
-        """Count the candidates of one tile that beat or tie the right ones."""
-        tile = self._checked(tile, text_start, video_start)
+        """Count the candidates of one tile that beat the right ones."""
+        tile = self._check(tile, text_start, video_start)
         columns = slice(video_start, video_start + tile.shape[1])
         if bool((self._next_text[columns] != text_start).any()):
             raise UsageError(
-                f"tile at text {text_start}, video {video_start} is out of order: each column "
-                "takes its tiles from the first text to the last, once"
+                f"tile at text {text_start}, video {video_start} is out of order: add the tiles of "
+                "each column once, from the first text to the last"
             )
         strip = max(1, STRIP_ENTRIES // tile.shape[1])
         for start in range(0, tile.shape[0], strip):
@@ -158,15 +159,15 @@ class StreamingRanks:
         group = self.video_of_text[rows]
         target = self.text_target[rows]
         if bool(target.isnan().any()):
-            missing = text_start + int(target.isnan().nonzero()[0, 0])
-            raise UsageError(f"text {missing} has no target yet: call add_targets before add")
-        own = ((group >= columns.start) & (group < columns.stop)).nonzero()[:, 0]
-        own_column = group[own] - columns.start
+            text = text_start + int(target.isnan().nonzero()[0, 0])
+            raise UsageError(f"text {text} has no target yet: call add_targets before add")
+        target_rows = ((group >= columns.start) & (group < columns.stop)).nonzero()[:, 0]
+        target_columns = group[target_rows] - columns.start
         beats_text = self._beats(tile, target.to(tile.dtype)[:, None])
-        beats_text[own, own_column] = False  # a target does not compete with itself
+        beats_text[target_rows, target_columns] = False  # A target does not compete with itself.
         self.text_rank[rows] += beats_text.sum(dim=1)
         beats_video = self._beats(tile, self.video_target[columns].to(tile.dtype)[None, :])
-        beats_video[own, own_column] = False
+        beats_video[target_rows, target_columns] = False
         self._count_groups(beats_video, group, columns)
 
     def _count_groups(
@@ -175,50 +176,50 @@ class StreamingRanks:
         group: Int[Tensor, "texts"],
         columns: slice,
     ) -> None:
-        """Add one to a column's rank for each group with a text that beats its target."""
+        """Add 1 to the rank of a column for each group with a text that beats its target."""
         ids, local = torch.unique_consecutive(group, return_inverse=True)
         group_beats = beats
         if len(ids) < len(group):
             counts = torch.zeros(len(ids), beats.shape[1], dtype=torch.int32)
             group_beats = counts.index_add_(0, local, beats.int()) > 0
-        continued = self._open_group[columns] == ids[0]
-        carried = self._open_beats[columns]
-        self.video_rank[columns] += carried & ~continued
-        group_beats[0] |= carried & continued
+        is_continued = self._open_group[columns] == ids[0]
+        open_beats = self._open_beats[columns]
+        self.video_rank[columns] += open_beats & ~is_continued
+        group_beats[0] |= open_beats & is_continued
         self.video_rank[columns] += group_beats[:-1].sum(dim=0)
         self._open_group[columns] = ids[-1]
         self._open_beats[columns] = group_beats[-1]
 
-    def _checked(
+    def _check(
         self, tile: Float[Tensor, "texts videos"], text_start: int, video_start: int
     ) -> Float[Tensor, "texts videos"]:
         raise_if_not_finite(tile, text_start, video_start)
         return tile.detach().cpu()
 
     def join_targets(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Add the targets of other processes; ``total`` sums a tensor over all of them.
+        """Add the targets of other processes, each of which has columns of its own.
 
-        Each column belongs to one process, which adds all its tiles.
+        ``total`` sums a tensor over all processes.
         """
         self.text_target = total(self.text_target.nan_to_num(nan=0.0))
 
     def join_counts(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Add the counts of other processes, after each has added its columns."""
+        """Add the counts of other processes, after all have added their columns."""
         self.text_rank = total(self.text_rank - 1) + 1
         self.video_rank = total(self.video_rank - 1) + 1
         self._open_beats = total(self._open_beats.long()) > 0
         self._next_text = total(self._next_text)
 
     def metrics(self) -> Metrics:
-        """Both directions, once every tile has been added."""
+        """Return the metrics of both directions, after all tiles were added."""
         text_rank, video_rank = self.ranks()
         return Metrics(summarize_ranks(text_rank), summarize_ranks(video_rank))
 
     def ranks(self) -> tuple[Int[Tensor, "texts"], Int[Tensor, "queries"]]:
-        """Ranks of every text, and of every video that has one, once all tiles have been added."""
-        if bool((self._next_text != len(self.video_of_text)).any()):
-            missing = int((self._next_text != len(self.video_of_text)).sum())
-            raise UsageError(f"{missing} of {self.num_videos} columns have tiles missing")
+        """Return the ranks of texts and of videos with texts, after all tiles were added."""
+        num_incomplete = int((self._next_text != len(self.video_of_text)).sum())
+        if num_incomplete:
+            raise UsageError(f"{num_incomplete} of {self.num_videos} columns have tiles missing")
         queries = torch.unique(self.video_of_text)
         video_rank = self.video_rank + self._open_beats.long()
         return self.text_rank, video_rank[queries]
@@ -229,7 +230,7 @@ def retrieval_metrics(
     video_of_text: Int[Tensor, "labels"],
     ties: Ties = "against",
 ) -> Metrics:
-    """Compute metrics of a whole score matrix; ``ties`` count against or for the model.
+    """Compute the metrics of a score matrix; ``ties`` count against or for the model.
 
     >>> scores = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.8]])
     >>> retrieval_metrics(scores, torch.tensor([0, 1])).t2v.mean_rank
@@ -254,13 +255,13 @@ def retrieval_metrics(
 def raise_if_not_finite(
     scores: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
 ) -> None:
-    """Refuse NaN, which would vanish from a sort and raise the recall."""
+    """Raise :class:`NonFiniteError` for NaN or infinity, whose ranks would be meaningless."""
     if bool(scores.sum(dtype=torch.float64).isfinite()):
-        return  # one NaN or infinity would have made the sum so; far cheaper than a mask
-    bad = ~scores.isfinite()
-    count = int(bad.sum())
+        return  # The sum is finite only if all scores are; much faster than a mask.
+    is_bad = ~scores.isfinite()
+    count = int(is_bad.sum())
     if count:
-        row, column = bad.nonzero()[0].tolist()
+        row, column = is_bad.nonzero()[0].tolist()
         raise NonFiniteError(
             f"{count} of {scores.numel()} scores are NaN or infinite (first at text "
             f"{text_start + row}, video {video_start + column}); expected finite numbers: "
@@ -269,22 +270,22 @@ def raise_if_not_finite(
 
 
 def check_video_of_text(video_of_text: Int[Tensor, "texts"], num_videos: int) -> None:
-    """Refuse texts whose video is not among the candidates."""
+    """Raise :class:`DatasetError` if the video of a text does not exist."""
     if len(video_of_text) == 0 or num_videos == 0:
         raise DatasetError(
             f"{len(video_of_text)} texts and {num_videos} videos: expected at least one of each"
         )
-    bad = (video_of_text < 0) | (video_of_text >= num_videos)
-    if bool(bad.any()):
-        first = int(bad.nonzero()[0, 0])
+    is_bad = (video_of_text < 0) | (video_of_text >= num_videos)
+    if bool(is_bad.any()):
+        first = int(is_bad.nonzero()[0, 0])
         raise DatasetError(
-            f"{int(bad.sum())} texts belong to a video that does not exist (text {first} to video "
-            f"{int(video_of_text[first])}, of {num_videos}): leave these texts out and report them"
+            f"{int(is_bad.sum())} texts belong to a video that does not exist (text {first}: video "
+            f"{int(video_of_text[first])} of {num_videos}): leave these texts out and report them"
         )
 
 
 MAX_SCORES = 1 << 26
-"""Scores held at once: 256 MB in fp32."""
+"""Scores in memory at a time: 256 MB in fp32."""
 
 
 @dataclass(frozen=True)
@@ -292,18 +293,18 @@ class EvaluationOptions:
     """Options of encoding and scoring.
 
     backend: scoring back end; ``auto`` chooses.
-    precision: of the encoders (autocast) and of scoring: ``fp32``, ``bf16``; ``fp16`` for the
-        encoders only, as the authors evaluate; ``auto`` is the model's own (`EvaluationHabits`).
-    noise_seeds: score again with each seed and report mean and spread, for methods with evaluation
-        noise. The model keeps its own noise afterwards.
-    pair_noise: draw noise of its own for each pair, as the authors do, instead of one bank for all.
-    scores_file: also write the scores to this ``.npy``, ``[texts, videos]``.
-    ranks_file: also write the rank of each query to this ``.npz``, with ``t2v``, ``v2t`` and
-        ``video_of_text`` (`evaluation.report`).
-    hubness: rank again with hubness offsets, computed from a fixed bank of texts.
-    hubness_bank: the texts of that bank; empty: 256 that come with the package.
-    sinkhorn: rank again with UCoFiA's Sinkhorn offsets, from so many training texts and videos.
-    text_batch, video_batch: encoded at once. max_scores: scores held at once.
+    precision: ``fp32`` or ``bf16`` for encoders (autocast) and scoring; ``fp16`` for encoders only,
+        as the authors evaluate; ``auto`` is that of the model (``EvaluationHabits``).
+    noise_seeds: also score with each seed and report mean and spread, for methods with evaluation
+        noise. The noise of the model is restored.
+    pair_noise: draw separate noise for each pair, as the authors do, instead of one sample for all.
+    scores_file: ``.npy`` file to write the scores to, ``[texts, videos]``.
+    ranks_file: ``.npz`` file to write the ranks to: ``t2v``, ``v2t`` and ``video_of_text``.
+    hubness: also rank with hubness offsets, computed from a fixed bank of texts.
+    hubness_bank: texts of that bank; if empty, 256 texts of the package.
+    sinkhorn: also rank with UCoFiA's Sinkhorn offsets from this many training texts and videos.
+    text_batch, video_batch: texts and videos encoded at a time.
+    max_scores: scores in memory at a time.
     """
 
     backend: str = "auto"
@@ -324,11 +325,11 @@ class EvaluationOptions:
 
     @property
     def scoring_precision(self) -> str:
-        """Precision of scoring: fp16 is for encoders only, scores would overflow."""
+        """Precision of scoring: fp32 instead of fp16, in which scores would overflow."""
         return "fp32" if self.precision == "fp16" else self.precision
 
     def resolve(self, method: Method) -> EvaluationOptions:
-        """The options with ``auto`` replaced by the model's own precision."""
+        """Return the options with the precision of the model instead of ``auto``."""
         if self.precision != "auto":
             return self
         return replace(self, precision=method.habits.precision)
@@ -336,9 +337,10 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class EvaluationProcess:
-    """One of several processes: it encodes every ``size``-th row and scores some of the videos.
+    """One of several processes: it encodes every ``size``-th item and scores a range of videos.
 
-    total: sums a tensor over all processes. gather: joins the rows of all processes, in order.
+    total: sums a tensor over all processes. gather: concatenates the features of all processes in
+    the order of the items.
     """
 
     rank: int
@@ -347,7 +349,7 @@ class EvaluationProcess:
     gather: Callable[[Any, int], Any]
 
     def videos(self, count: int) -> range:
-        """The videos that this process scores: a range, equal among processes to within one."""
+        """Return the range of videos that this process scores."""
         return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
@@ -365,29 +367,30 @@ def rank_pairs(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Metrics:
-    """Score all pairs and rank both directions; memory grows with texts + videos.
+    """Score all pairs in blocks and rank both directions.
 
-    Blocks are whole columns where they fit, so that video-side work is done once. ``bias`` is added
+    Blocks are whole columns if they fit, so that the work per video is done once. ``bias`` is added
     to all scores of a video; ``settings`` are passed to :func:`score_all`.
     """
     order = video_of_text.argsort(stable=True)
     text = text[order.to(text.sentence.device)]
     sorted_video = video_of_text[order].cpu()
     ranks = StreamingRanks(sorted_video, len(video))
-    own = range(len(video)) if process is None else process.videos(len(video))
+    video_range = range(len(video)) if process is None else process.videos(len(video))
     matrix: NDArray[np.float32] | None = None
     if scores_file is not None:
         shape = (len(text), len(video))
         matrix = np.lib.format.open_memmap(scores_file, mode="w+", dtype=np.float32, shape=shape)
 
-    scored = 0
+    num_scored = 0
 
-    def block(texts: slice, videos: slice, *, is_counted: bool = True) -> Tensor:
-        nonlocal scored
-        before = scored
+    def score_block(texts: slice, videos: slice, *, is_counted: bool = True) -> Tensor:
+        nonlocal num_scored
+        offset = num_scored
 
-        def advance(work: ProgressUpdate) -> None:
-            report_progress(progress, work.title, before + work.done, len(text) * len(own))
+        def advance(update: ProgressUpdate) -> None:
+            total = len(text) * len(video_range)
+            report_progress(progress, update.title, offset + update.done, total)
 
         callback = advance if is_counted else None
         scores: Tensor = score_all(
@@ -395,39 +398,39 @@ def rank_pairs(
         )
         if bias is not None:
             scores = scores + bias[videos].to(scores.device)
-        scored += scores.numel() if is_counted else 0
+        num_scored += scores.numel() if is_counted else 0
         return scores
 
-    def count(tile: Tensor, text_start: int, video_start: int) -> None:
+    def add_block(tile: Tensor, text_start: int, video_start: int) -> None:
         ranks.add(tile, text_start, video_start)
         if matrix is not None:
             rows = order[text_start : text_start + tile.shape[0]].numpy()
             matrix[rows, video_start : video_start + tile.shape[1]] = tile.cpu().numpy()
 
     text_step = min(len(text), max_scores)
-    video_step = min(max(len(own), 1), max(1, max_scores // text_step))
-    fits = text_step == len(text) and video_step >= len(own)
-    whole = block(slice(None), slice(own.start, own.stop)) if fits and own else None
-    if whole is not None:
-        ranks.add_targets(whole, 0, own.start)
+    video_step = min(max(len(video_range), 1), max(1, max_scores // text_step))
+    all_scores = None
+    if text_step == len(text) and video_step >= len(video_range) > 0:
+        all_scores = score_block(slice(None), slice(video_range.start, video_range.stop))
+        ranks.add_targets(all_scores, 0, video_range.start)
     else:
-        # The right pairs first: texts are sorted by video, so those of a video block are adjacent.
-        for start in own[::video_step]:
-            stop = min(start + video_step, own.stop)
+        # Score the right pairs; texts are sorted by video, so those of a video block are adjacent.
+        for start in video_range[::video_step]:
+            stop = min(start + video_step, video_range.stop)
             first, last = torch.searchsorted(sorted_video, torch.tensor([start, stop])).tolist()
             for row in range(first, last, text_step):
                 rows = slice(row, min(row + text_step, last))
-                right = block(rows, slice(start, stop), is_counted=False)
-                ranks.add_targets(right, row, start)
+                target_scores = score_block(rows, slice(start, stop), is_counted=False)
+                ranks.add_targets(target_scores, row, start)
     if process is not None:
         ranks.join_targets(process.total)
-    if whole is not None:
-        count(whole, 0, own.start)
+    if all_scores is not None:
+        add_block(all_scores, 0, video_range.start)
     else:
-        for start in own[::video_step]:
-            videos = slice(start, min(start + video_step, own.stop))
+        for start in video_range[::video_step]:
+            videos = slice(start, min(start + video_step, video_range.stop))
             for row in range(0, len(text), text_step):
-                count(block(slice(row, row + text_step), videos), row, start)
+                add_block(score_block(slice(row, row + text_step), videos), row, start)
     if process is not None:
         ranks.join_counts(process.total)
     if ranks_file is not None and (process is None or process.rank == 0):

@@ -1,8 +1,4 @@
-"""Moments against annotated spans: recalls at an IoU, mean IoU and mean average precision.
-
-``evaluate_store`` searches each video of a store for its own texts. The annotation files are read
-by ``eaglenet.research.data.annotation_files``.
-"""
+"""Evaluation of moments against annotated spans: recall at an IoU, mean IoU and mAP."""
 
 from __future__ import annotations
 
@@ -24,25 +20,25 @@ if TYPE_CHECKING:
 
 RECALL_THRESHOLDS = (0.3, 0.5, 0.7)
 PRECISION_THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
-"""IoUs over which average precision is averaged, as for QVHighlights."""
+"""IoU thresholds over which average precision is averaged, as in QVHighlights."""
 MAX_MOMENTS = 10
-"""Moments per text that are ranked."""
+"""Moments evaluated per text."""
 
 
 def span_ious(moments: NDArray[np.float64], spans: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Intersection over union ``[moments, spans]`` of spans ``[..., 2]``.
+    """Compute the intersection over union ``[moments, spans]`` of spans ``[..., 2]`` in seconds.
 
-    Two empty spans at the same second have 1, an empty and a longer one 0.
+    It is 1 for two empty spans at the same time, and 0 for an empty and a longer one.
 
     >>> span_ious(np.array([[0.0, 10.0]]), np.array([[5.0, 10.0], [5.0, 15.0], [20.0, 30.0]]))
     array([[0.5       , 0.33333333, 0.        ]])
     """
     first, second = moments[:, None], spans[None]
-    shared = np.minimum(first[..., 1], second[..., 1]) - np.maximum(first[..., 0], second[..., 0])
+    overlap = np.minimum(first[..., 1], second[..., 1]) - np.maximum(first[..., 0], second[..., 0])
+    # Of disjoint spans this is more than the union, but their overlap is 0.
     union = np.maximum(first[..., 1], second[..., 1]) - np.minimum(first[..., 0], second[..., 0])
     is_point = union <= 0
-    ious = np.clip(shared, 0, None) / np.where(is_point, 1.0, union)
-    # Spans that do not touch have a hull larger than their union; they share nothing anyway.
+    ious = np.clip(overlap, 0, None) / np.where(is_point, 1.0, union)
     result: NDArray[np.float64] = np.where(is_point, 1.0, ious)
     return result
 
@@ -53,10 +49,10 @@ def text_iou(moment: Span, text: MomentText) -> float:
 
 
 def average_precision(moments: Sequence[Span], spans: Sequence[Span], threshold: float) -> float:
-    """Average precision of ranked moments for one text, as QVHighlights measures it.
+    """Compute the average precision of ranked moments for one text, as QVHighlights does.
 
-    A moment counts if it reaches ``threshold`` with a span that no better moment has taken. The
-    area is that under the precision made monotone.
+    A moment is right if its IoU with a span reaches ``threshold`` and no better moment matches that
+    span. The result is the area under the precision-recall curve, made monotone.
     """
     if not moments:
         return 0.0
@@ -79,16 +75,18 @@ def average_precision(moments: Sequence[Span], spans: Sequence[Span], threshold:
 
 @dataclass(frozen=True)
 class MomentMetrics:
-    """Percentages over all texts; a text without a moment counts as 0."""
+    """Metrics in percent over all texts; a text without a moment counts as 0.
+
+    recalls: by name (``R@1 IoU=0.5``), texts whose first moment reaches that IoU.
+    missing_videos: annotated videos that are not in the store; their texts are left out.
+    """
 
     recalls: Mapping[str, float]
-    """``R@1 IoU=0.5`` and so on: texts whose first moment reaches that IoU."""
     mean_iou: float
     mean_average_precision: float
     num_texts: int
     num_videos: int
     missing_videos: tuple[str, ...] = field(default=(), compare=False)
-    """Videos of the annotation file that were not searched; their texts are left out."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,27 +106,27 @@ def moment_metrics(
 ) -> MomentMetrics:
     """Compare the ranked moments of each text, best first, with its annotation."""
     if len(texts) != len(moments):
-        raise ValueError(f"{len(texts)} texts and moments for {len(moments)}")
+        raise ValueError(f"{len(texts)} texts, but moments of {len(moments)}")
     if not texts:
-        raise UsageError("no annotated text to evaluate; is any of the videos there?")
-    first = np.array(
+        raise UsageError("no annotated text to evaluate: none of the videos was found")
+    ious = np.array(
         [
-            text_iou(ranked[0], text) if ranked else 0.0
-            for text, ranked in zip(texts, moments, strict=True)
+            text_iou(ranking[0], text) if ranking else 0.0
+            for text, ranking in zip(texts, moments, strict=True)
         ]
     )
     precisions = [
-        average_precision(ranked[:MAX_MOMENTS], text.spans, threshold)
-        for text, ranked in zip(texts, moments, strict=True)
+        average_precision(ranking[:MAX_MOMENTS], text.spans, threshold)
+        for text, ranking in zip(texts, moments, strict=True)
         for threshold in PRECISION_THRESHOLDS
     ]
     return MomentMetrics(
         recalls={
-            # 0.3 as three tenths of ten seconds must count, whatever the rounding.
-            f"R@1 IoU={threshold:g}": 100 * float((first >= threshold - 1e-9).mean())
+            # With a tolerance for rounding errors.
+            f"R@1 IoU={threshold:g}": 100 * float((ious >= threshold - 1e-9).mean())
             for threshold in RECALL_THRESHOLDS
         },
-        mean_iou=100 * float(first.mean()),
+        mean_iou=100 * float(ious.mean()),
         mean_average_precision=100 * float(np.mean(precisions)),
         num_texts=len(texts),
         num_videos=len({text.video_id for text in texts}),
@@ -142,10 +140,10 @@ def evaluate_store(
     *,
     progress: Progress | None = None,
 ) -> MomentMetrics:
-    """Search each video of a store for its annotated texts, and measure the moments.
+    """Search each video of a store for its annotated texts, and evaluate the moments.
 
-    Videos are found by the name of their file, without folder and ending. Speech and on-screen text
-    are not searched.
+    The id of a video is its file name without folder and extension. Only visual content is
+    searched, not transcripts.
     """
     paths: dict[str, str] = {}
     for group in engine.snapshot.files().paths:
@@ -154,23 +152,23 @@ def evaluate_store(
     by_video: dict[str, list[MomentText]] = {}
     for text in texts:
         by_video.setdefault(text.video_id, []).append(text)
-    missing = [video for video in by_video if video not in paths]
-    searched: list[MomentText] = []
+    missing_videos = [video for video in by_video if video not in paths]
+    queries: list[MomentText] = []
     moments: list[list[Span]] = []
-    for number, (video, own) in enumerate(by_video.items()):
+    for number, (video, video_texts) in enumerate(by_video.items()):
         if video in paths:
             hits = engine.search_many(
-                [text.text for text in own],
+                [text.text for text in video_texts],
                 MAX_MOMENTS,
                 path=_exact_pattern(paths[video]),
                 modalities="visual",
             )
-            searched += own
-            moments += [[(hit.moment.start, hit.moment.end) for hit in ranked] for ranked in hits]
+            queries += video_texts
+            moments += [[(hit.moment.start, hit.moment.end) for hit in entry] for entry in hits]
         report_progress(progress, "videos", number + 1, len(by_video))
-    return moment_metrics(searched, moments, missing)
+    return moment_metrics(queries, moments, missing_videos)
 
 
 def _exact_pattern(path: str) -> str:
-    """Pattern of ``Filters.path`` for one file: text without wildcards may be part of a path."""
+    """Escape wildcards of a path, to match one file with ``Filters.path``."""
     return re.sub(r"([*?[])", r"[\1]", path) if re.search(r"[*?[]", path) else path

@@ -1,7 +1,7 @@
-"""The paper's tables as data, in percent and seconds. Every number here is *paper*, never ours.
+"""Tables of the EagleNet paper as data, in percent and seconds. No number here is ours.
 
-Source: the EagleNet paper. Rows marked there as reproduced are its authors' own runs of other
-methods. A missing number is ``None``.
+Rows that the paper marks as reproduced are its authors' runs of other methods. A missing number is
+``None``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eaglenet.core.registry import Registry
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One line of a table; ``group`` is the tower or the block it stands in."""
+    """A row of a table; ``group`` is its tower or block."""
 
     label: str
     values: tuple[float | None, ...]
@@ -28,7 +28,7 @@ class PaperTable:
     rows: tuple[PaperRow, ...]
 
     def row(self, label: str, group: str | None = None) -> PaperRow:
-        """The row called ``label`` (in ``group``, where a label stands in several)."""
+        """Return the row ``label``; ``group`` distinguishes rows of the same label."""
         rows: Registry[PaperRow] = Registry(f"row of the paper's table {self.name!r}")
         for row in self.rows:
             if group in (None, row.group) and row.label not in rows:
@@ -47,7 +47,7 @@ BOTH_DIRECTIONS = (
 ON_TWO = tuple(f"{data} {name}" for data in ("MSR-VTT", "DiDeMo") for name in RECALLS)
 ON_THREE = tuple(f"{data} {name}" for data in ("DiDeMo", "MSVD", "VATEX") for name in RECALLS)
 
-# A line in brackets opens a group; the others read ``label | values``.
+# A line in brackets begins a group; other lines are ``label | values``.
 MSRVTT = """
 [other]
 CE | 20.6 50.3 64.0 5.3 - 20.9 48.8 62.4 6.0 - 267.0
@@ -129,7 +129,7 @@ Video-ColBERT | 44.5 71.7 82.1 47.7 78.3 86.6 61.1 90.2 95.3 657.5
 EagleNet | 51.5 78.7 86.8 50.9 80.7 88.3 63.6 91.5 95.7 687.7
 """
 
-# Labels name the components that are on, joined by +; "none" is the T-MASS baseline.
+# Labels are the active components, joined by +; "none" is the T-MASS baseline.
 COMPONENTS = """
 [softmax]
 none | 48.5 74.1 83.4 42.1 73.1 82.3 45.3 73.6 82.9
@@ -230,7 +230,7 @@ def paper_tables() -> Registry[PaperTable]:
 
 
 def recall_against_time() -> dict[str, tuple[float, float]]:
-    """Figure 1 of the paper: method -> (test seconds, text-to-video R@1), ViT-B/16, MSR-VTT."""
+    """Return figure 1 of the paper (ViT-B/16, MSR-VTT): test seconds and t2v R@1 by method."""
     main, times = paper_tables()["msrvtt"], paper_tables()["time"]
     points: dict[str, tuple[float, float]] = {}
     for row in times.rows:

@@ -1,8 +1,8 @@
-"""A report over run folders: tables, clear differences, curves, recall against time, examples.
+"""Reports on run folders: tables, differences, curves, recall against time, examples.
 
-Every table is of one split and one protocol, and names both. Numbers of the paper are labelled
-*paper*. Differences between models come from a paired bootstrap: captions of one video are not
-independent, so videos are drawn, each with all its queries.
+Every table has one split and one protocol, and names both. Numbers of the paper are labelled
+*paper*. Differences between models are tested with a paired bootstrap over videos, because the
+captions of one video are not independent.
 """
 
 from __future__ import annotations
@@ -48,18 +48,17 @@ from eaglenet.research.evaluation.run_records import (
 )
 
 DRAWS = 2000
+"""Resamplings of the bootstrap."""
 CONFIDENCE = 0.95
-CHUNK = 100  # draws at once: bounds the memory, not the result
+CHUNK = 100
+"""Resamplings computed at a time, to limit memory."""
 RANKS = "ranks"
-"""Files of ranks beside an evaluation: ``ranks-val.npz`` beside ``evaluation-val.json``."""
+"""Prefix of files with ranks: ``ranks-val.npz`` beside ``evaluation-val.json``."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A recall of one model minus that of another, in points.
-
-    low, high: limits of the middle 95% of the draws.
-    """
+    """Difference of the recalls of two models in percentage points, with its 95% interval."""
 
     mean: float
     low: float
@@ -67,7 +66,7 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """The interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
@@ -82,13 +81,13 @@ def paired_bootstrap(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Difference:
-    r"""Confidence interval of ``mean(first) - mean(second)`` over resampled groups.
+    r"""Compute the confidence interval of ``mean(first) - mean(second)`` over resampled groups.
 
     .. math:: d_b = \frac{\sum_g n_{bg} \sum_{q \in g} (x_q - y_q)}{\sum_g n_{bg} |g|}, \quad
         n_b \sim \mathrm{Multinomial}(G, 1/G)
 
-    ``first`` and ``second`` hold the score of each query (the percentage of seeds that were right),
-    ``groups`` the video of each query.
+    first, second: score of each query (percentage of seeds with a right answer). groups: video of
+    each query.
     """
     if not len(first) == len(second) == len(groups) or len(groups) == 0:
         raise UsageError(
@@ -111,7 +110,7 @@ def paired_bootstrap(
 
 
 def read_ranks(path: Path) -> dict[str, NDArray[np.int64]]:
-    """Read the ``t2v`` and ``v2t`` ranks of a run, and the video of each text."""
+    """Read the ranks ``t2v`` and ``v2t`` of a run, and ``video_of_text``."""
     try:
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in ("t2v", "v2t", "video_of_text")}
@@ -126,32 +125,33 @@ def compare_ranks(
     second: Sequence[Mapping[str, Any]],
     direction: str = "t2v",
 ) -> Difference:
-    """Compare R@1 of two models; each query counts with its mean over the seeds."""
-    queries = {len(record[direction]) for record in (*first, *second)}
-    owners = first[0]["video_of_text"]
-    same = all(np.array_equal(record["video_of_text"], owners) for record in (*first, *second))
-    if len(queries) != 1 or not same:
-        raise UsageError("the two models answered different queries: no paired comparison")
-    groups = owners if direction == "t2v" else np.arange(queries.pop())
-    sides = [
-        100.0 * np.mean([record[direction] <= 1 for record in records], axis=0)
-        for records in (first, second)
-    ]
-    return paired_bootstrap(sides[0], sides[1], groups)
+    """Compare R@1 of two models, with the mean over seeds of each query."""
+    records = (*first, *second)
+    counts = {len(record[direction]) for record in records}
+    video_of_text = first[0]["video_of_text"]
+    is_same = all(np.array_equal(record["video_of_text"], video_of_text) for record in records)
+    if len(counts) != 1 or not is_same:
+        raise UsageError("the two models were evaluated on different queries")
+    groups = video_of_text if direction == "t2v" else np.arange(counts.pop())
+    first_scores, second_scores = (
+        100.0 * np.mean([record[direction] <= 1 for record in side], axis=0)
+        for side in (first, second)
+    )
+    return paired_bootstrap(first_scores, second_scores, groups)
 
 
 DIFFERENCES = (
-    "Paired bootstrap over queries (videos are drawn and bring their captions; 2,000 draws): R@1 "
-    "minus that of {name}, in points, with the middle 95%. An interval that contains 0 shows no "
-    "difference."
+    "Paired bootstrap (2,000 resamplings of videos with their captions): R@1 minus that of {name}, "
+    "in percentage points, with the 95% interval. If the interval contains 0 (no *), there is no "
+    "clear difference."
 )
 
 
 def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """For every split with ranks: all recipes against the best, and against the first."""
+    """Compare all recipes with the best and with the first, on every split with ranks."""
     blocks: list[Block] = []
     folders = [run.folder for group in groups for run in group.runs]
-    for name in sorted({path.stem for each in folders for path in each.glob(f"{RANKS}-*.npz")}):
+    for name in sorted({file.stem for path in folders for file in path.glob(f"{RANKS}-*.npz")}):
         all_ranks = {
             group.label: [
                 read_ranks(run.folder / f"{name}.npz")
@@ -181,7 +181,7 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
 
 
 def difference_rows(ranks: Mapping[str, Sequence[Mapping[str, Any]]], base: str) -> list[list[str]]:
-    """One row per recipe except ``base``; * marks an interval without 0."""
+    """Compare each recipe with ``base``, one row each; * marks an interval without 0."""
     rows = []
     for label, records in ranks.items():
         if label == base:
@@ -203,7 +203,7 @@ METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
 
 @dataclass(frozen=True)
 class Report:
-    """The file of a report, and the runs that it could not show in full."""
+    """The file of a report, and the runs that it could not include."""
 
     markdown: Path
     num_runs: int
@@ -221,11 +221,11 @@ def write_report(
     examples: Sequence[QualitativeExample] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Read the runs and write ``report.md`` into ``output``; ``first_split`` comes first."""
+    """Read the runs and write ``report.md`` into ``output``, with ``first_split`` first."""
     runs, broken = read_runs(folders)
     if not runs:
         reasons = "; ".join(f"{entry.folder}: {entry.reason}" for entry in broken)
-        raise UsageError(f"no run to report on ({reasons or 'no folder given'})")
+        raise UsageError(f"no runs to report ({reasons or 'no folder given'})")
     groups = group_runs(runs)
     unfinished = [run for run in runs if not run.is_finished]
     notes = list(notes)
@@ -246,7 +246,7 @@ def split_title(split: str) -> str:
 
 
 def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
-    """One section per split: evaluations of the selected models, then the scores of selection."""
+    """Make one section per evaluated split, then the scores of the selected epochs."""
     if not groups:
         return ["## Results", "No run has finished yet."]
     sections: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
@@ -256,35 +256,34 @@ def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
         for group in groups:
             records = [run.evaluations[name] for run in group.runs if name in run.evaluations]
             if records:
-                of_file = name.removeprefix("evaluation").strip("-_") or "other data"
-                split = str(records[0].get("split") or of_file)
+                suffix = name.removeprefix("evaluation").strip("-_") or "other data"
+                split = str(records[0].get("split") or suffix)
                 sections.setdefault(split_title(split), []).append((group, records))
     order = sorted(sections, key=lambda title: title != split_title(first_split))
     blocks: list[Block] = []
     for title in order:
         blocks += [f"## Results on the {title}", OURS, *_tables(sections[title])]
-    selected: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
+    selections: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
     for group in groups:
         records = [run.metrics for run in group.runs if run.metrics]
-        selected.setdefault(group.runs[0].selection, []).append((group, records))
-    for selection, entries in selected.items():
+        selections.setdefault(group.runs[0].selection, []).append((group, records))
+    for selection, entries in selections.items():
         split = "test" if "TEST" in selection else "val"
         heading = f"## Selected epoch, on the {split_title(split)}"
-        # A run without evaluations has no other results.
         blocks += [heading, f"{OURS} {selection.capitalize()}.", *_tables(entries)]
     return blocks
 
 
-OURS = "Ours. Mean +- sample standard deviation where several seeds ran."
+OURS = "Ours. Mean +- sample standard deviation over seeds."
 
 
 def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) -> list[Block]:
-    """One table per protocol."""
+    """Make one table per protocol."""
     by_protocol: dict[str, list[Sequence[str]]] = {}
     for group, results in records:
         for protocol in dict.fromkeys(str(record.get("protocol", "?")) for record in results):
-            same = [record for record in results if str(record.get("protocol", "?")) == protocol]
-            by_protocol.setdefault(protocol, []).append(_row(group, same))
+            matches = [record for record in results if str(record.get("protocol", "?")) == protocol]
+            by_protocol.setdefault(protocol, []).append(_row(group, matches))
     header = ["recipe", "method", "seeds", *(f"t2v {name}" for name in METRICS)]
     header += [*(f"v2t {name}" for name in METRICS), "Rsum"]
     blocks: list[Block] = []
@@ -311,12 +310,12 @@ def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def format_spread(mean: float, spread: float, count: int) -> str:
-    """``12.3 +- 0.4``; one run has no spread."""
+    """Format ``12.3 +- 0.4``; without spread for one run."""
     return f"{mean:.1f} +- {spread:.1f}" if count > 1 else f"{mean:.1f}"
 
 
 def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """Conditions of each recipe, and in what they differ."""
+    """Tabulate the conditions of each recipe, and name the differences."""
     conditions = [
         run_conditions(
             group.runs[0].settings, str((group.runs[0].metrics or {}).get("protocol", ""))
@@ -404,17 +403,17 @@ def _run_label(run: RunRecord) -> str:
 
 
 def _time_points(groups: Sequence[RecipeGroup]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Protocol -> recipe -> (seconds of the whole test, R@1), means over the timed runs."""
+    """Return the mean seconds of the whole test and mean R@1, by protocol and recipe."""
     points: dict[str, dict[str, tuple[float, float]]] = {}
     for group in groups:
-        timed: dict[str, list[tuple[float, float]]] = {}
+        by_protocol: dict[str, list[tuple[float, float]]] = {}
         for run in group.runs:
             for record in (run.metrics or {}, *run.evaluations.values()):
                 seconds = evaluation_seconds(record)
                 if seconds is not None:
                     point = (seconds[0], float(record["t2v"]["R@1"]))
-                    timed.setdefault(str(record.get("protocol", "?")), []).append(point)
-        for protocol, pairs in timed.items():
+                    by_protocol.setdefault(str(record.get("protocol", "?")), []).append(point)
+        for protocol, pairs in by_protocol.items():
             mean = (sum(p[0] for p in pairs) / len(pairs), sum(p[1] for p in pairs) / len(pairs))
             points.setdefault(protocol, {})[group.label] = mean
     return points
@@ -428,12 +427,12 @@ def _provenance(runs: Sequence[RunRecord]) -> list[Block]:
         )
         device = ", ".join(hardware.get("gpus", [])) or hardware.get("processor", "?")
         videos = "; ".join(
-            f"{name} {part.get('videos_found', '?')} found, {part.get('videos_missing', '?')} "
+            f"{name} {counts.get('videos_found', '?')} found, {counts.get('videos_missing', '?')} "
             "missing"
-            for name, part in ((name, _mapping(value)) for name, value in data.items())
+            for name, counts in ((name, _mapping(value)) for name, value in data.items())
         )
         commit = str(run.manifest.get("commit") or "?")[:12]
-        # A campaign calls every run seed-N: the folder above names the recipe.
+        # Runs of a campaign are called seed-N; the parent folder has the name of the recipe.
         short_folder = "/".join(run.folder.resolve().parts[-2:])
         rows.append([short_folder, str(run.seed), commit, str(versions.get("torch", "?")),
                      str(device), videos or "?"])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Blocks of a report: Markdown tables, the paper's numbers, columns over datasets, seconds."""
+"""Blocks of reports: Markdown tables, numbers of the paper, results over datasets, times."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from eaglenet.core.files import write_bytes, write_text
 from eaglenet.research.evaluation.paper import PaperTable, paper_tables
-from eaglenet.research.evaluation.run_records import SLIPS, RecipeGroup, as_cells, paper_conditions
+from eaglenet.research.evaluation.run_records import ERRATA, RecipeGroup, as_cells, paper_conditions
 from eaglenet.research.evaluation.run_records import TITLES as CONDITIONS
 
 
 @dataclass(frozen=True)
 class Figure:
-    """PNG bytes; ``name`` is the file's stem beside the Markdown."""
+    """A PNG image; ``name`` is the stem of its file beside the Markdown."""
 
     name: str
     caption: str
@@ -29,7 +29,7 @@ Block = str | Figure
 
 
 def write_document(folder: Path, title: str, blocks: Sequence[Block]) -> Path:
-    """Write ``report.md`` with its figures beside it."""
+    """Write ``report.md``, with its figures beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     for block in blocks:
         if isinstance(block, Figure):
@@ -40,24 +40,24 @@ def write_document(folder: Path, title: str, blocks: Sequence[Block]) -> Path:
 
 
 def to_markdown(title: str, blocks: Sequence[Block]) -> str:
-    parts = [
+    texts = [
         f"![{block.caption}]({block.name}.png)\n\n*{block.caption}*"
         if isinstance(block, Figure)
         else block
         for block in blocks
     ]
-    return "\n\n".join([f"# {title}", *parts]) + "\n"
+    return "\n\n".join([f"# {title}", *texts]) + "\n"
 
 
 def make_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; short rows are padded."""
+    """Format a Markdown table; short rows are padded."""
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     rule = ["---"] + ["---:"] * (len(header) - 1)
-    full = ([*row, *[""] * (len(header) - len(row))] for row in rows)
-    return "\n".join([line(header), line(rule), *(line(row) for row in full)])
+    padded_rows = ([*row, *[""] * (len(header) - len(row))] for row in rows)
+    return "\n".join([line(header), line(rule), *map(line, padded_rows)])
 
 
 RECALLS = ("R@1", "R@5", "R@10")
@@ -67,18 +67,17 @@ TITLES = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo", "msvd": "MSVD", "vatex": "VAT
 
 
 def dataset_and_row(recipe: str) -> tuple[str, str] | None:
-    """Dataset of a recipe's name, and the rest, which it shares with other datasets.
+    """Split the name of a recipe into its dataset and the rest; None for other datasets.
 
     >>> dataset_and_row("xpool/msrvtt/clip-b16/paper")
     ('msrvtt', 'xpool/clip-b16/paper')
     """
-    method, _, rest = recipe.partition("/")
-    dataset, _, axes = rest.partition("/")
+    method, dataset, axes = (*recipe.split("/", 2), "", "")[:3]
     return (dataset, f"{method}/{axes}") if dataset in TITLES else None
 
 
 def paper_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """Tables 1 and 2 of the paper, where a run was measured on the same data."""
+    """Show tables 1 and 2 of the paper if a run was evaluated on their data."""
     protocols = {
         str(record.get("protocol", ""))
         for group in groups
@@ -93,13 +92,13 @@ def paper_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         if any(protocol.startswith(prefixes) for protocol in protocols):
             table = paper_tables()[name]
             labels = {row.label for row in table.rows}
-            remarks = [f"{label}: {slip}." for label, slip in SLIPS.items() if label in labels]
-            text = f"Published numbers on {title} (paper), for comparison; none is ours. (u): not "
-            blocks += [f"{text}certain. {' '.join(remarks)}", _published(table)]
+            notes = [f"{label}: {note}." for label, note in ERRATA.items() if label in labels]
+            text = f"Numbers of the paper on {title}, for comparison; none is ours. (u): uncertain."
+            blocks += [f"{text} {' '.join(notes)}", _format_table(table)]
     return ["## The paper's numbers", *blocks] if blocks else []
 
 
-def _published(table: PaperTable) -> str:
+def _format_table(table: PaperTable) -> str:
     rows = [
         [f"{row.label} (paper)", "-" if row.group == "other" else row.group]
         + ["-" if value is None else f"{value:.1f}" for value in row.values]
@@ -110,16 +109,17 @@ def _published(table: PaperTable) -> str:
 
 
 def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """Columns over datasets: Rsum of table 2, the average of table 3. Ours, on test."""
+    """Make the columns of tables 2 (Rsum) and 3 (average) over datasets, from our test results."""
     recalls: dict[str, dict[str, dict[str, float]]] = {}
     for group in groups:
-        parsed = dataset_and_row(group.runs[0].name)
-        # A changed setting makes a row of its own, which has no partner by name.
-        if parsed is None or group.label != group.runs[0].name:
+        name_parts = dataset_and_row(group.runs[0].name)
+        # Runs with changed settings have another label, and no counterpart on other datasets.
+        if name_parts is None or group.label != group.runs[0].name:
             continue
         means = _mean_recalls(group)
         if means:
-            recalls.setdefault(parsed[1], {})[parsed[0]] = means
+            dataset, row = name_parts
+            recalls.setdefault(row, {})[dataset] = means
     blocks: list[Block] = []
     for datasets, title, column in (
         (THREE, "Rsum over DiDeMo, MSVD and VATEX, as table 2 adds it", "Rsum"),
@@ -129,8 +129,8 @@ def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
         for name, values in recalls.items():
             if all(dataset in values for dataset in datasets):
                 table = np.array([[values[d][recall] for recall in RECALLS] for d in datasets])
-                joined = [table.sum()] if datasets is THREE else table.mean(axis=0)
-                rows.append([name, *(f"{value:.1f}" for value in (*table.flat, *joined))])
+                totals = [table.sum()] if datasets is THREE else table.mean(axis=0)
+                rows.append([name, *(f"{value:.1f}" for value in (*table.flat, *totals))])
         if rows:
             header = ["recipe", *(f"{TITLES[d]} {name}" for d in datasets for name in RECALLS)]
             header += [column] if datasets is THREE else [f"{column} {name}" for name in RECALLS]
@@ -139,12 +139,12 @@ def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
 
 
 def _mean_recalls(group: RecipeGroup) -> dict[str, float]:
-    """Text-to-video recalls on the test split, or of the selected epoch where test chose it."""
-    records = [_test_record(run.metrics, run.evaluations, run.selection) for run in group.runs]
-    tested = [record for record in records if record is not None]
-    if not tested:
+    """Average text-to-video recalls on the test split; empty if no run was evaluated on it."""
+    all_records = [_test_record(run.metrics, run.evaluations, run.selection) for run in group.runs]
+    records = [record for record in all_records if record is not None]
+    if not records:
         return {}
-    return {name: sum(float(r["t2v"][name]) for r in tested) / len(tested) for name in RECALLS}
+    return {name: sum(float(r["t2v"][name]) for r in records) / len(records) for name in RECALLS}
 
 
 def _test_record(
@@ -159,7 +159,7 @@ def _test_record(
 
 
 def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """Table 6's quantities: an epoch of training, the whole test; and scoring alone."""
+    """Tabulate the times of table 6 (training epoch, whole test), and of scoring."""
     rows = []
     for group in groups:
         epochs = [run.epoch_seconds for run in group.runs if run.epoch_seconds is not None]
@@ -168,23 +168,20 @@ def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
             for run in group.runs
             for record in (run.metrics or {}, *run.evaluations.values())
         ]
-        timed = [seconds for seconds in tests if seconds is not None]
-        if not epochs and not timed:
-            continue
-        whole = [seconds[0] for seconds in timed]
-        alone = [seconds[1] for seconds in timed]
-        rows.append(
-            [group.label, group.method_title, *(_mean(part) for part in (epochs, whole, alone))]
-        )
+        whole_tests = [seconds[0] for seconds in tests if seconds is not None]
+        scorings = [seconds[1] for seconds in tests if seconds is not None]
+        if epochs or whole_tests:
+            means = [_mean(seconds) for seconds in (epochs, whole_tests, scorings)]
+            rows.append([group.label, group.method_title, *means])
     if not rows:
         return []
     header = ["recipe", "method", "training, s per epoch", "whole test, s", "scoring only, s"]
     text = (
-        "Ours, on the machines named below. An epoch of training without evaluations; the whole "
-        "test with encoding (and decoding, where frames were not cached), as in the paper's table "
-        "6 and figure 1; scoring separately."
+        "Ours, on the machines named below. Training epoch without evaluations; whole test with "
+        "encoding (and decoding, if frames were not cached), as in table 6 and figure 1 of the "
+        "paper."
     )
-    # Seconds of the paper's data on its machine say nothing beside those of other data.
+    # Times of the paper are comparable only on its data.
     is_paper_data = any(
         str((run.metrics or {}).get("protocol", "")).startswith("MSR-VTT")
         for group in groups

@@ -1,4 +1,4 @@
-"""Records of run folders, for reports. Missing or incomplete runs are listed, not fatal."""
+"""Records of run folders, for reports; problems of runs are collected, not raised."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from eaglenet.methods import METHODS
 class RunRecord:
     """Contents of a run folder.
 
-    metrics: record of the selected epoch; None while the run has no result. evaluations: later
-    evaluations of the selected model, with timings, by file name.
+    metrics: record of the selected epoch; None if the run has no result.
+    evaluations: later evaluations of the selected model, by file name.
+    epoch_seconds: seconds per epoch of training, without evaluations.
+    problem: files that are missing or cannot be read.
     """
 
     folder: Path
@@ -33,7 +35,6 @@ class RunRecord:
     manifest: Mapping[str, Any]
     selection: str
     epoch_seconds: float | None = None
-    """Seconds per epoch of training, without evaluations."""
     problem: str | None = None
 
     @property
@@ -43,7 +44,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class BrokenRun:
-    """A folder that cannot be reported, with the reason."""
+    """A folder that a report leaves out, with the reason."""
 
     folder: Path
     reason: str
@@ -62,53 +63,53 @@ class RecipeGroup:
 
     @property
     def method_title(self) -> str:
-        """Name of the method, marked where it is approximate."""
+        """Name of the method, with a mark if it is approximate."""
         is_approximate = self.method in METHODS and METHODS[self.method].is_approximate
         return f"{self.method} (approximate)" if is_approximate else self.method
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:
-    """Read every run in ``folders`` and up to four levels below; lists what cannot be read."""
+    """Read all runs in ``folders`` and up to four levels below, and list unusable folders."""
     runs: list[RunRecord] = []
     broken: list[BrokenRun] = []
     for folder in folders:
         if not folder.is_dir():
             broken.append(BrokenRun(folder, "no such folder"))
             continue
-        inner = [folder] if _is_run(folder) else sorted(_runs_below(folder))
-        if not inner:
+        run_folders = [folder] if _is_run(folder) else sorted(_runs_below(folder))
+        if not run_folders:
             broken.append(BrokenRun(folder, "not a run folder: no experiment, manifest or log"))
-        for below in inner:
+        for run_folder in run_folders:
             try:
-                runs.append(read_run(below))
+                runs.append(read_run(run_folder))
             except (OSError, ValueError, KeyError, TypeError) as error:
-                broken.append(BrokenRun(below, f"{type(error).__name__}: {error}"))
+                broken.append(BrokenRun(run_folder, f"{type(error).__name__}: {error}"))
     first_runs: dict[str, RunRecord] = {}
     for run in runs:
         key = json.dumps([run.name, run.settings], sort_keys=True, default=str)
         is_complete = run.is_finished and run.settings
         first = first_runs.setdefault(key, run) if is_complete else run
         if first is not run:
-            # Counted twice, it would look like another seed and reduce the spread.
+            # A copy would look like another seed and reduce the spread.
             reason = f"the same recipe, settings and seed as {first.folder}; left out"
             broken.append(BrokenRun(run.folder, reason))
-    left_out = {entry.folder for entry in broken}
-    return [run for run in runs if run.folder not in left_out], broken
+    broken_folders = {entry.folder for entry in broken}
+    return [run for run in runs if run.folder not in broken_folders], broken
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read one run folder; missing files become its ``problem``."""
+    """Read a run folder; missing files are named in ``problem``."""
     problems: list[str] = []
     manifest = _read_object(folder / MANIFEST, problems)
     result = _read_object(folder / RESULT, problems)
-    experiment = _read_object(folder / EXPERIMENT, problems, needed=False)
+    experiment = _read_object(folder / EXPERIMENT, problems, is_required=False)
     events = read_log(folder, problems)
     steps = [entry for entry in events if entry.event == "step"]
     history = [entry for entry in events if entry.event == "evaluation"]
     training = experiment.get("training", {})
     metrics = result.get("metrics")
     if result and not _has_metrics(metrics):
-        problems.append(f"{RESULT} holds no metrics")
+        problems.append(f"{RESULT} has no metrics")
     return RunRecord(
         folder=folder,
         name=str(result.get("experiment") or manifest.get("experiment") or folder.name),
@@ -127,26 +128,26 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[RecipeGroup]:
-    """Group finished runs by recipe and settings, ignoring seeds; labels name changed settings."""
+    """Group finished runs by recipe and settings, ignoring seeds; labels show other settings."""
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         if run.is_finished:
             key = json.dumps([run.name, _without_seed(run.settings)], sort_keys=True, default=str)
             groups.setdefault(key, []).append(run)
-    named: dict[str, list[list[RunRecord]]] = {}
+    by_name: dict[str, list[list[RunRecord]]] = {}
     for members in groups.values():
-        named.setdefault(members[0].name, []).append(members)
+        by_name.setdefault(members[0].name, []).append(members)
     return [
         RecipeGroup(_label(name, members[0], variants[0][0]), tuple(members))
-        for name, variants in named.items()
+        for name, variants in by_name.items()
         for members in variants
     ]
 
 
 def _label(name: str, run: RunRecord, first: RunRecord) -> str:
-    ours, theirs = _flat(_without_seed(run.settings)), _flat(_without_seed(first.settings))
-    changed = [f"{key}={value}" for key, value in ours.items() if theirs.get(key) != value]
-    return f"{name} [{', '.join(changed[:3])}]" if changed else name
+    settings, base = _flat(_without_seed(run.settings)), _flat(_without_seed(first.settings))
+    changes = [f"{key}={value}" for key, value in settings.items() if base.get(key) != value]
+    return f"{name} [{', '.join(changes[:3])}]" if changes else name
 
 
 def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,21 +183,21 @@ def _is_run(folder: Path) -> bool:
 
 
 def _runs_below(folder: Path, depth: int = 4) -> list[Path]:
-    """Run folders up to ``depth`` levels below; a comparison keeps OUT/METHOD/seed-N."""
+    """Find run folders up to ``depth`` levels below, such as OUT/METHOD/seed-N."""
     runs = []
-    for below in sorted(folder.iterdir()):
-        if not below.is_dir():
+    for child in sorted(folder.iterdir()):
+        if not child.is_dir():
             continue
-        if _is_run(below):
-            runs.append(below)
+        if _is_run(child):
+            runs.append(child)
         elif depth > 1:
-            runs += _runs_below(below, depth - 1)
+            runs += _runs_below(child, depth - 1)
     return runs
 
 
-def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dict[str, Any]:
+def _read_object(path: Path, problems: list[str], *, is_required: bool = True) -> dict[str, Any]:
     if not path.exists():
-        if needed:
+        if is_required:
             problems.append(f"no {path.name}")
         return {}
     try:
@@ -211,7 +212,7 @@ def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dic
 
 
 def read_log(folder: Path, problems: list[str] | None = None) -> list[LogEvent]:
-    """Read the events of a run's log up to the first broken line, which ``problems`` then names."""
+    """Read the log of a run up to the first broken line, which is added to ``problems``."""
     path, events = folder / LOG, list[LogEvent]()
     problems = [] if problems is None else problems
     if not path.exists():
@@ -222,7 +223,7 @@ def read_log(folder: Path, problems: list[str] | None = None) -> list[LogEvent]:
         try:
             events.append(LogEvent.parse(line))
         except ValueError:
-            problems.append(f"{path.name} line {number} is broken; read up to there")
+            problems.append(f"{path.name} line {number} is broken; later lines are ignored")
             break
     return events
 
@@ -241,10 +242,10 @@ UNKNOWN = "not stated"
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions of a result, to be compared before the results are.
+    """Conditions of a result; only results with the same conditions are comparable.
 
-    pretraining: data of earlier training. features: what the method reads. split: training videos,
-    and the protocol. selection: what chose the epoch.
+    pretraining: data of the pre-training. features: inputs of the method. split: training videos
+    and protocol. selection: split that chose the epoch.
     """
 
     pretraining: str
@@ -263,7 +264,7 @@ EXPERTS = "own experts"
 NINE = "9k training videos"
 CLIP = Conditions("CLIP (400M image-text pairs)", "CLIP tower, trained", NINE, UNKNOWN)
 CC3M = "CC3M + WebVid-2M"
-# From the methods' own papers and code; (u) marks what is not certain.
+# From the papers and code of the methods; (u): uncertain.
 OLDER: Mapping[str, Conditions] = {
     "CE": Conditions("none", f"9 {EXPERTS}, GPT words", NINE, "the last epoch"),
     "MMT": Conditions("HowTo100M", f"7 {EXPERTS}, BERT trained", NINE, "the last epoch"),
@@ -279,7 +280,7 @@ OLDER: Mapping[str, Conditions] = {
     "TVMM": Conditions(f"{CC3M} (u)", "ViT-B/16, trained", NINE, UNKNOWN),
     "HGR": Conditions("none", "I3D frames, GloVe words", "25,991 (VATEX)", "validation"),
 }
-SLIPS: Mapping[str, str] = {
+ERRATA: Mapping[str, str] = {
     "CE": "the table exchanges CE's directions on MSR-VTT (its authors: t2v 20.9 48.8 62.4, v2t "
     "20.6 50.3 64.0); its DiDeMo R@10 of 82.7 is R@50 (R@10 is 54.4); its missing "
     "R@10 on MSVD is 63.8",
@@ -290,7 +291,7 @@ SLIPS: Mapping[str, str] = {
     "Frozen": "from ImageNet weights alone users report 17.8 R@1",
     "HGR": "its authors train on 25,991 videos, the paper's text says 25,911 (u)",
 }
-"""Remarks on numbers of the paper."""
+"""Notes on numbers of the paper that are wrong or need explanation."""
 
 
 def paper_conditions(label: str) -> Conditions:
@@ -298,7 +299,7 @@ def paper_conditions(label: str) -> Conditions:
 
 
 def run_conditions(settings: Mapping[str, Any], protocol: str = "") -> Conditions:
-    """The conditions of one of our runs, from its experiment as plain values."""
+    """Return the conditions of one of our runs, from the plain values of its experiment."""
     encoder, data = _section(settings, "encoder"), _section(settings, "data")
     training = _section(settings, "training")
     kind = str(encoder.get("kind", UNKNOWN))
@@ -313,13 +314,13 @@ def run_conditions(settings: Mapping[str, Any], protocol: str = "") -> Condition
     }.get(kind, ("its tower, trained", "none"))
     if training.get("freeze") == "towers":
         features = features.replace("trained", "frozen")
-    where = protocol or str(data.get("dataset", UNKNOWN))
+    split = protocol or str(data.get("dataset", UNKNOWN))
     selection = {"val": "validation", "test": "TEST"}.get(str(training.get("select")), UNKNOWN)
-    return Conditions(pretraining, features, where, selection)
+    return Conditions(pretraining, features, split, selection)
 
 
 def conditions_lines(conditions: Sequence[Conditions]) -> list[str]:
-    """A sentence on the conditions in which rows differ; none where they agree."""
+    """Name the conditions in which rows differ; empty if there are none."""
     names = [
         TITLES[spec.name]
         for spec in fields(Conditions)
@@ -327,8 +328,8 @@ def conditions_lines(conditions: Sequence[Conditions]) -> list[str]:
     ]
     if not names:
         return []
-    listed = " and ".join(", ".join(names).rsplit(", ", 1))
-    return [f"Rows differ in {listed}: compare only those that agree."]
+    listing = " and ".join(", ".join(names).rsplit(", ", 1))
+    return [f"Rows differ in {listing}: compare only those that agree."]
 
 
 def as_cells(conditions: Conditions) -> list[str]:

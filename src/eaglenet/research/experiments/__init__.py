@@ -1,1 +1,1 @@
-"""Whole experiments: what is trained on what, its run folder, several of them side by side."""
+"""Experiments: their settings, run folders, evaluation and comparison."""

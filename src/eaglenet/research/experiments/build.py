@@ -1,4 +1,4 @@
-"""Objects that an experiment names: encoder, method, splits. Bad input is refused here."""
+"""Build and check what an experiment needs: encoder, method and data; estimate its cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.files import is_packaged
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
-from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
+from eaglenet.research.data.sources import DataChoice, OpenContext, Source, SplitSummary
 from eaglenet.research.environment import peak_memory, reset_peak_memory
 from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.research.experiments.stored_data import open_video_features
@@ -52,25 +52,25 @@ from eaglenet.research.training.optimizer import (
 from eaglenet.research.training.step import training_losses
 
 FIRST_PAIRS = 4
-"""Pairs of the first step that is timed on a CPU, where a whole batch may take minutes."""
+"""Pairs in the first step timed on a CPU, where a whole batch may take minutes."""
 ENOUGH_SECONDS = 2.0
-"""Length of a step that is worth scaling; after a shorter one, twice the pairs are timed."""
+"""Shortest step to extrapolate from; after a shorter step, twice the pairs are timed."""
 MakeBatch = Callable[[int], PairBatch]
-"""Number of pairs -> a batch of them."""
+"""Returns a batch of the given number of pairs."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Steps of a run, seconds for all of them, and peak memory in bytes where it is known.
+    """Estimated cost of training, without evaluation, decoding and compilation.
 
-    Evaluation, decoding and compilation are not included.
+    seconds: time for all steps. memory_bytes: peak memory; None if unknown. preparation: note on
+    work before the first step, which ``seconds`` does not include.
     """
 
     num_steps: int
     seconds: float
     memory_bytes: int | None
     preparation: str = ""
-    """What is done once before the first step, and is not part of the seconds."""
 
     def __str__(self) -> str:
         hours, minutes = divmod(round(self.seconds / 60), 60)
@@ -87,10 +87,7 @@ def estimate_run(
     num_steps: int,
     device: torch.device,
 ) -> Estimate:
-    """Time training steps and scale them to the batch size and the steps of the run.
-
-    The weights of ``method`` change.
-    """
+    """Time a few training steps and extrapolate to the run. Changes the weights of ``method``."""
     training = experiment.training
     method = method.to(device).train()
     freeze_parameters(method, training.freeze)
@@ -99,21 +96,21 @@ def estimate_run(
     if training.checkpointing:
         method.encoder.set_gradient_checkpointing(training.checkpointed_blocks or True)
     optimizer = training.make_optimizer(method)
-    plain = dataclasses.replace(training, accumulate=1, augment="none")
+    timed_training = dataclasses.replace(training, accumulate=1, augment="none")
 
     def time_step(pairs: int) -> float:
         batch = make_batch(pairs).to(device)
-        started = time.perf_counter()
-        training_losses(method, batch, plain, World(device=device), seed=0)
+        start = time.perf_counter()
+        training_losses(method, batch, timed_training, World(device=device), seed=0)
         optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return time.perf_counter() - started
+        return time.perf_counter() - start
 
     pairs = training.batch_size if device.type == "cuda" else FIRST_PAIRS
     pairs = min(pairs, training.batch_size)
     reset_peak_memory(device)
-    before = peak_memory(device)
+    base = peak_memory(device)
     seconds = time_step(pairs)
     if seconds < 5 * ENOUGH_SECONDS:
         seconds = time_step(pairs)  # the first step also allocates
@@ -123,13 +120,13 @@ def estimate_run(
     peak = peak_memory(device)
     scale = training.batch_size / pairs
     memory = None
-    if peak is not None and before is not None:
-        memory = round(before + (peak - before) * scale)
+    if peak is not None and base is not None:
+        memory = round(base + (peak - base) * scale)
     return Estimate(num_steps, seconds * scale * num_steps, memory)
 
 
 def blank_batch(data: DataChoice, method: Method, pairs: int) -> PairBatch:
-    """Blank frames and one-word texts of the sizes that training shows."""
+    """Make a batch of blank frames and one-word texts, in the sizes of training."""
     spec = data.frames
     frames = torch.zeros(pairs, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
     mask = torch.ones(pairs, spec.num_frames, dtype=torch.bool)
@@ -139,7 +136,7 @@ def blank_batch(data: DataChoice, method: Method, pairs: int) -> PairBatch:
 
 
 def blank_features(data: DataChoice, config: FeatureConfig, pairs: int) -> PairBatch:
-    """Random features of the sizes that training shows, of sentences, words and frames."""
+    """Make a batch of random features of texts, tokens and frames, in the sizes of training."""
     num_frames = data.frames.num_frames
     words = torch.randn(pairs, data.max_words, config.text_dim)
     text = TextFeatures(
@@ -153,13 +150,13 @@ def blank_features(data: DataChoice, config: FeatureConfig, pairs: int) -> PairB
 
 
 def build_method(experiment: Experiment) -> Method:
-    """Build the method with fresh (or pretrained) weights; random ones come from the seed."""
+    """Build the method of an experiment; random weights depend on its seed."""
     spec = METHODS[experiment.method]
     _check_num_frames(experiment)
     if experiment.encoder.kind == "experts" and not spec.reads_experts:
         raise ConfigError(
-            f"{experiment.method} reads frames and sentences, not several experts; set "
-            "encoder.kind=features to train it on the frames of such a folder"
+            f"{experiment.method} reads frames and texts, not several experts; train it on the "
+            "frames of the folder: --set encoder.kind=features"
         )
     encoder, tokenizer = build_encoder(experiment.encoder, experiment.training.seed)
     if experiment.encoder.logit_scale is not None and hasattr(encoder, "logit_scale"):
@@ -187,28 +184,28 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer 
             raise _with_advice(error, choice.source) from error
     spec = ENCODERS[choice.kind]
     if choice.config is None:
-        raise ConfigError(f"encoder.kind={choice.kind} needs encoder.config, which is not set")
+        raise ConfigError(f"encoder.kind={choice.kind} needs encoder.config, which is missing")
     encoder = spec.build(choice.config, seed=seed)
     return encoder, None if spec.reads_features else build_tokenizer(choice.source)
 
 
 def _with_advice(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
-    """The error with advice for training, which has no `--model`."""
+    """Return the error with advice for training, which has no ``--model``."""
     if not error.has_advice:
         return error
     identifier = HUB_IDS.get(source, source)
-    ways = ["name a folder that has it: --set encoder.source=FOLDER"]
+    options = ["name a folder that contains it: --set encoder.source=FOLDER"]
     if is_hub_id(split_revision(identifier)[0]):
-        ways.append(
-            "download it where there is a network: eaglenet models --download "
+        options.append(
+            "download it on a machine with a network: eaglenet models --download "
             f"{shell_quote(identifier)}; `--data folder --tower small` (your own videos) and "
             "`--data frames` need no download"
         )
-    return ModelNotFoundError(error.fact, "; or ".join(ways))
+    return ModelNotFoundError(error.fact, "; or ".join(options))
 
 
 def build_tokenizer(source: str) -> Tokenizer:
-    """Build the demo world's tokenizer, or the one in a folder."""
+    """Load the tokenizer in a folder, or that of the demo world (``demo``)."""
     if source == "demo":
         from eaglenet.research.data.demo.dataset import demo_tokenizer_folder
 
@@ -235,30 +232,29 @@ def _check_runs_on_features(method: Method) -> None:
     for is_needed, kind in ((method.needs_words, "word"), (method.needs_patches, "patch")):
         if is_needed:
             raise ConfigError(
-                f"{method.name} needs {kind} features, which a features folder does not offer; "
+                f"{method.name} needs {kind} features, which a features folder does not contain; "
                 "train it on videos"
             )
 
 
 def check_data(data: DataChoice) -> None:
-    """Refuse unknown or missing data, before weights are downloaded for it."""
+    """Raise if the dataset or its folder is missing, before weights are downloaded."""
     if SOURCES[data.dataset].needs_folder:
         data.folder()
     if data.options.get("test_root") == "":
         raise DatasetError(
-            "name the folder with the features of the test videos: "
-            "--set data.options.test_root=FOLDER (--set 'data.options={}' trains without a test "
-            "split)"
+            "the features of the test videos are missing: --set data.options.test_root=FOLDER "
+            "names their folder, --set 'data.options={}' trains without a test split"
         )
 
 
 def check_fit(method: Method, data: DataChoice) -> None:
-    """Send one blank pair through the model, so that misfits fail before hours of decoding."""
+    """Score one blank pair; raise if its sizes do not fit the model, before videos are decoded."""
     spec = data.frames
     if spec.num_frames < 1 or spec.size < 1:
         raise ConfigError(
-            f"data.frames asks for {spec.num_frames} frames of {spec.size} pixels; expected at "
-            "least 1 of both"
+            f"data.frames sets {spec.num_frames} frames of {spec.size} pixels; both must be at "
+            "least 1"
         )
     if method.tokenizer is None or SOURCES[data.dataset].is_features:
         return
@@ -282,41 +278,42 @@ def load_source(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Source:
-    """Open one split for batches; frames that ``cache`` lacks are decoded into it."""
+    """Open one split; frames that are missing in ``cache`` are decoded into it."""
     spec = SOURCES[data.dataset]
     if method.tokenizer is None and not (spec.is_features or spec.gives_features):
-        return open_video_features(data, split, Opening(method, cache, device, progress))
-    return spec.open(data, split, Opening(method, cache, device, progress))
+        return open_video_features(data, split, OpenContext(method, cache, device, progress))
+    return spec.open(data, split, OpenContext(method, cache, device, progress))
 
 
 def default_split(data: DataChoice) -> str:
-    """The split that is evaluated unless another is named."""
+    """Return the split that is evaluated by default."""
     return SOURCES[data.dataset].default_split(data)
 
 
-def inspect_split(data: DataChoice, split: str, method: Method | None) -> Findings:
-    """Count the texts and videos of a split without decoding any video.
+def inspect_split(data: DataChoice, split: str, method: Method | None) -> SplitSummary:
+    """Count the texts and videos of a split without decoding videos.
 
-    ``method`` is for data that only a model can open, such as stored features.
+    ``method`` is required for data that only a model can open, such as stored features.
     """
-    look = SOURCES[data.dataset].look
-    if look is not None:
-        return look(data, split)
+    inspect = SOURCES[data.dataset].inspect
+    if inspect is not None:
+        return inspect(data, split)
     assert method is not None
     source = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
-    return Findings(source.describe(), source.video_of_text)
-
-
-# Checks of everything an experiment needs, without decoding or training.
+    return SplitSummary(source.describe(), source.video_of_text)
 
 
 class SeveralProblemsError(EagleNetError):
-    """More than one thing is missing; one line per problem."""
+    """Several problems prevent a run; the message has one line per problem."""
 
 
 @dataclass(frozen=True)
 class ExperimentCheck:
-    """A run that could start: sizes of the method, counts of each split, estimated cost."""
+    """Result of checking an experiment that can run.
+
+    parameters: see :func:`count_parameters`. data: description of each split. estimate: the cost,
+    or the reason why there is none.
+    """
 
     experiment: Experiment
     parameters: Mapping[str, int]
@@ -337,55 +334,55 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
     """Build the method, count the data and time one step.
 
     Raises:
-        SeveralProblemsError: more than one thing is missing; a single problem raises its own error.
+        SeveralProblemsError: there are several problems; a single problem raises its own error.
     """
     problems: list[EagleNetError] = []
-    findings = _inspect_files(experiment, problems)
+    summaries = _inspect_files(experiment, problems)
     method = None
-    with _collected(problems):
+    with _collect_errors(problems):
         method = build_method(experiment)
         check_fit(method, experiment.data)
     if method is not None and not problems:
         for split in splits_of(experiment):
-            if split not in findings:
-                with _collected(problems):
-                    findings[split] = inspect_split(experiment.data, split, method)
-    if "train" in findings:
-        with _collected(problems):
-            # Refuses data that fills no batch.
-            pair_samplers(experiment.training, findings["train"].video_of_text, world)
+            if split not in summaries:
+                with _collect_errors(problems):
+                    summaries[split] = inspect_split(experiment.data, split, method)
+    if "train" in summaries:
+        with _collect_errors(problems):
+            # Raises if the data does not fill a batch.
+            pair_samplers(experiment.training, summaries["train"].video_of_text, world)
     if len(problems) > 1:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise SeveralProblemsError(f"cannot start: {len(problems)} problems\n{listed}")
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise SeveralProblemsError(f"cannot start: {len(problems)} problems\n{lines}")
     if problems or method is None:
         raise problems[0]
-    described = {split: dict(entry.description) for split, entry in findings.items()}
+    descriptions = {split: dict(entry.description) for split, entry in summaries.items()}
     parameters = count_parameters(method)
     training = experiment.training
-    coarse, usual = pair_samplers(training, findings["train"].video_of_text, world)
-    num_steps = training.coarse_epochs * len(coarse) + training.epochs * len(usual)
+    coarse, main = pair_samplers(training, summaries["train"].video_of_text, world)
+    num_steps = training.coarse_epochs * len(coarse) + training.epochs * len(main)
     estimate: Estimate | str = "no estimate: features are computed when training starts"
     make_batch = _batch_maker(experiment, method, world.device)
     if make_batch is not None:
         try:
             estimate = estimate_run(experiment, method, make_batch, num_steps, world.device)
             if method.tokenizer is None and not SOURCES[experiment.data.dataset].is_features:
-                counts = [entry.get("videos_found", 0) for entry in described.values()]
+                counts = [entry.get("videos_found", 0) for entry in descriptions.values()]
                 note = f"; before that, {sum(counts):,} videos are encoded once"
                 estimate = dataclasses.replace(estimate, preparation=note)
         except torch.OutOfMemoryError:
             estimate = (
                 f"a step of {training.batch_size} pairs does not fit into the memory of "
-                f"{world.device}: lower it with --set training.batch_size=N, or --set "
+                f"{world.device}: use a smaller --set training.batch_size=N, or --set "
                 "training.accumulate=N"
             )
         except EagleNetError as error:
             estimate = f"no estimate: {error}"
-    return ExperimentCheck(experiment, parameters, described, estimate)
+    return ExperimentCheck(experiment, parameters, descriptions, estimate)
 
 
 def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -> MakeBatch | None:
-    """Batches to time steps with; None where features would have to be computed first."""
+    """Return a maker of batches for timing; None if features must be computed first."""
     if method.tokenizer is not None:
         return partial(blank_batch, experiment.data, method)
     if not SOURCES[experiment.data.dataset].is_features:
@@ -402,28 +399,30 @@ def splits_of(experiment: Experiment) -> tuple[str, str]:
 
 
 def count_parameters(method: Method) -> dict[str, int]:
-    """Scalars in the encoder and in the rest, and how many of all are trained."""
+    """Count the parameters of the encoder, of the head, and those that are trained."""
     total = sum(parameter.numel() for parameter in method.parameters())
-    in_encoder = sum(parameter.numel() for parameter in method.encoder.parameters())
-    trained = sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
-    return {"encoder": in_encoder, "head": total - in_encoder, "trained": trained}
+    encoder = sum(parameter.numel() for parameter in method.encoder.parameters())
+    num_trained = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
+    return {"encoder": encoder, "head": total - encoder, "trained": num_trained}
 
 
-def _inspect_files(experiment: Experiment, problems: list[EagleNetError]) -> dict[str, Findings]:
-    """Inspect the splits that need no model to be opened."""
-    findings: dict[str, Findings] = {}
-    with _collected(problems):
+def _inspect_files(
+    experiment: Experiment, problems: list[EagleNetError]
+) -> dict[str, SplitSummary]:
+    """Inspect the splits, if the data can be opened without a model."""
+    summaries: dict[str, SplitSummary] = {}
+    with _collect_errors(problems):
         check_data(experiment.data)
-        look = SOURCES[experiment.data.dataset].look
-        for split in splits_of(experiment) if look is not None else ():
-            with _collected(problems):
-                findings[split] = inspect_split(experiment.data, split, None)
-    return findings
+        inspect = SOURCES[experiment.data.dataset].inspect
+        for split in splits_of(experiment) if inspect is not None else ():
+            with _collect_errors(problems):
+                summaries[split] = inspect_split(experiment.data, split, None)
+    return summaries
 
 
 @contextmanager
-def _collected(problems: list[EagleNetError]) -> Iterator[None]:
-    """Keep an error for later; the same one of two splits counts once."""
+def _collect_errors(problems: list[EagleNetError]) -> Iterator[None]:
+    """Append an error to ``problems`` instead of raising it, unless its message is there."""
     try:
         yield
     except EagleNetError as error:

@@ -1,4 +1,4 @@
-"""Campaigns: several experiments with several seeds, and one table of their results."""
+"""Campaigns: train several experiments with several seeds, and tabulate their results."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ SEARCH_FOLDER = "search"
 
 @dataclass(frozen=True)
 class Search:
-    """A setting such as ``training.lr_head``, and the values that every method tries."""
+    """Values of one setting, such as ``training.lr_head``, among which every method chooses."""
 
     setting: str
     values: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> Search:
-        """Read ``training.lr_head=1e-4,3e-4``."""
-        setting, listed = split_assignment(text, "training.lr_head=1e-4,3e-4")
-        values = tuple(dict.fromkeys(value.strip() for value in listed.split(",") if value.strip()))
+        """Parse ``training.lr_head=1e-4,3e-4``."""
+        setting, texts = split_assignment(text, "training.lr_head=1e-4,3e-4")
+        values = tuple(dict.fromkeys(value.strip() for value in texts.split(",") if value.strip()))
         if len(values) < 2:
-            raise UsageError(f"--search {text}: give two values or more, separated by commas")
+            raise UsageError(f"--search {text}: expected two or more values, separated by commas")
         return cls(setting, values)
 
 
@@ -72,9 +72,9 @@ def search_setting(
     jobs: int,
     announce: Callable[[str], Progress | None],
 ) -> list[Trial]:
-    """The trials, each with the value that gave the best validation R@1 with ``seed``.
+    """Return the trials, each with the value of the best validation R@1 with ``seed``.
 
-    The best run becomes that seed's run. ``search.json`` lists the score of each value.
+    The best run becomes the run of that seed. ``search.json`` lists the score of each value.
     """
     candidates: dict[tuple[str, str], Job] = {}
     for value in search.values:
@@ -85,7 +85,7 @@ def search_setting(
             title = f"{trial.label}, {search.setting}={value}"
             candidates[trial.label, value] = dataclasses.replace(job, title=title, output=output)
     outcomes = run_jobs(list(candidates.values()), jobs, announce)
-    tuned, table = [], {}
+    tuned_trials, table = [], {}
     for trial in trials:
         scores = {
             value: outcome.result["metrics"]["t2v"]["R@1"]
@@ -94,17 +94,17 @@ def search_setting(
         }
         table[trial.label] = scores
         if not scores:
-            tuned.append(trial)
+            tuned_trials.append(trial)
             continue
         best = max(scores, key=lambda value: scores[value])
         logger.info("%s: %s=%s is best of %s", trial.label, search.setting, best, scores)
-        changed = trial.experiment.override([f"{search.setting}={best}"])
-        tuned.append(Trial(trial.label, changed))
-        own = make_job(tuned[-1], seed, folder, split="val", device=device).output
-        if not own.exists():
-            shutil.copytree(candidates[trial.label, best].output, own)
+        experiment = trial.experiment.override([f"{search.setting}={best}"])
+        tuned_trials.append(Trial(trial.label, experiment))
+        output = make_job(tuned_trials[-1], seed, folder, split="val", device=device).output
+        if not output.exists():
+            shutil.copytree(candidates[trial.label, best].output, output)
     write_json(folder / "search.json", {"setting": search.setting, "val t2v R@1": table})
-    return tuned
+    return tuned_trials
 
 
 BUDGET = {
@@ -113,12 +113,15 @@ BUDGET = {
     "frames": "frames per video",
     "words": "words at most",
 }
-"""Training budget of a run, in which authors' settings differ."""
+"""Titles of the fields of a training budget, in which the settings of authors differ."""
 
 
 @dataclass(frozen=True)
 class TrialRow:
-    """Results of a trial over its seeds: mean and spread, median times, sizes."""
+    """Results of a trial over its seeds: mean and spread of metrics, median times.
+
+    pair_seconds: seconds to score N texts with N videos, by N (as text, for JSON).
+    """
 
     label: str
     method: str
@@ -136,10 +139,9 @@ class TrialRow:
     peak_memory_bytes: int | None
     selection: str
     pair_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Texts, and as many videos -> seconds to score them."""
 
     def recall_text(self, direction: str, name: str) -> str:
-        """A recall as mean +- spread; one seed has no spread."""
+        """Format a recall as mean +- spread; without spread for one seed."""
         mean, spread = self.mean[direction][name], self.std[direction][name]
         return report.format_spread(mean, spread, len(self.seeds))
 
@@ -164,11 +166,11 @@ def run_campaign(
     search: Search | None = None,
     announce: Callable[[str], Progress | None] = lambda title: None,
 ) -> list[CampaignRow]:
-    """Train every trial with every seed and evaluate it on ``split``; finished runs are reused.
+    """Train every trial with every seed and evaluate it on ``split``; reuse finished runs.
 
     A method that cannot run on the data gets a row with the reason. All runs share the decoded
-    frames in ``folder/frames``. ``jobs`` runs are made at a time. With ``search`` each trial first
-    tries the values of one setting with the first seed and continues with the best.
+    frames in ``folder/frames``; ``jobs`` runs are trained at a time. With ``search``, each trial
+    first tries the values of one setting with the first seed, and uses the best.
     """
     if any(SOURCES[trial.experiment.data.dataset].keeps_frames for trial in trials):
         (folder / "frames").mkdir(parents=True, exist_ok=True)
@@ -188,7 +190,7 @@ def run_campaign(
         trial.label: [make_job(trial, seed, folder, split=split, device=device) for seed in seeds]
         for trial in runnable
     }
-    # Seed by seed, so that the heavy runs of one method do not all share the device.
+    # Seed by seed, so that runs of the largest method do not share a device.
     order = [jobs_of[trial.label][index] for index in range(len(seeds)) for trial in runnable]
     results = run_jobs(order, jobs, announce)
     for trial in runnable:
@@ -205,14 +207,14 @@ def run_campaign(
 
 
 def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
-    """Mean and spread over seeds; median scoring time; parameters and peak memory."""
+    """Summarise the runs of a trial over its seeds."""
     evaluations = [record.evaluation for record in records]
     results = [record.result for record in records]
-    metrics = [{name: one[name] for name in ("t2v", "v2t", "Rsum")} for one in evaluations]
+    metrics = [{name: entry[name] for name in ("t2v", "v2t", "Rsum")} for entry in evaluations]
     spread = mean_and_spread(metrics)
     experiment, protocol = trial.experiment, str(evaluations[0]["protocol"])
-    peaks = [one["peak_memory_bytes"] for one in results if one["peak_memory_bytes"] is not None]
-    epochs = [one["epoch_seconds"] for one in results if one.get("epoch_seconds") is not None]
+    peaks = [run["peak_memory_bytes"] for run in results if run["peak_memory_bytes"] is not None]
+    epochs = [run["epoch_seconds"] for run in results if run.get("epoch_seconds") is not None]
     return TrialRow(
         label=trial.label,
         method=experiment.method,
@@ -220,10 +222,10 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
         seeds=tuple(record.seed for record in records),
         mean=spread["mean"],
         std=spread["std"],
-        score_seconds=statistics.median(one["seconds"]["score"] for one in evaluations),
-        test_seconds=statistics.median(sum(one["seconds"].values()) for one in evaluations),
+        score_seconds=statistics.median(entry["seconds"]["score"] for entry in evaluations),
+        test_seconds=statistics.median(sum(entry["seconds"].values()) for entry in evaluations),
         epoch_seconds=statistics.median(epochs) if epochs else None,
-        train_seconds=statistics.median(one["seconds"] for one in results),
+        train_seconds=statistics.median(run["seconds"] for run in results),
         parameters=results[0]["parameters"],
         budget={
             "pairs": results[0].get("pairs"),
@@ -238,10 +240,10 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
 
 
 def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCheck | str]:
-    """Check every trial without training: label -> what would run, or why it cannot.
+    """Check every trial without training; return the check or the problem by label.
 
     Raises:
-        EagleNetError: missing data or weights, which concern all trials.
+        EagleNetError: data or weights are missing, which affects all trials.
     """
     checks: dict[str, ExperimentCheck | str] = {}
     with join(device) as world:
@@ -258,7 +260,7 @@ def finished_rows(rows: Sequence[CampaignRow]) -> list[TrialRow]:
 
 
 def remarks(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
-    """Lines on differences between the rows, on rows that could not run, and on other runs."""
+    """List differences between the rows, rows that could not run, and runs that are no row."""
     return [
         *budget_lines(rows),
         *conditions_lines([row.conditions for row in finished_rows(rows)]),
@@ -269,23 +271,23 @@ def remarks(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
 
 
 def approximate_lines(rows: Sequence[CampaignRow]) -> list[str]:
-    """A line that names the rows whose method was implemented from an abstract."""
+    """Name the rows whose method was implemented from an abstract."""
     names = [row.label for row in finished_rows(rows) if METHODS[row.method].is_approximate]
     if not names:
         return []
-    return [f"Approximate, from an abstract: {', '.join(names)}; not their authors' numbers."]
+    return [f"Implemented from abstracts: {', '.join(names)}; not the numbers of their authors."]
 
 
 def budget_lines(rows: Sequence[CampaignRow]) -> list[str]:
-    """A sentence on whether all rows had the same budget, and in what they differ."""
+    """Say whether all rows have the same budget, and which fields differ."""
     budgets = [row.budget for row in finished_rows(rows)]
-    differing = [name for name in BUDGET if len({budget[name] for budget in budgets}) > 1]
+    differences = [name for name in BUDGET if len({budget[name] for budget in budgets}) > 1]
     if not budgets:
         return []
-    if not differing:
+    if not differences:
         return ["All rows had the same budget."]
-    listed = " and ".join(", ".join(differing).rsplit(", ", 1))
-    return [f"Budgets differ in {listed} (the report lists them): not an equal comparison."]
+    names = " and ".join(", ".join(differences).rsplit(", ", 1))
+    return [f"Budgets differ in {names} (the report lists them): not an equal comparison."]
 
 
 def write_report(
@@ -298,19 +300,19 @@ def write_report(
     split: str,
     paper: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``name.json`` and ``name.md`` into ``folder``, and ``report/`` with all curves.
+    """Write ``name.json``, ``name.md`` and ``report/`` into ``folder``.
 
-    split: the split that ``rows`` were evaluated on; its table comes first. paper: label -> the
-    paper's numbers.
+    table: header and cells; :func:`campaign_table` by default. split: the evaluated split. paper:
+    the paper's numbers by label.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(
         folder / f"{name}.json",
         {"title": title, "split": split, **describe_environment(), "rows": plain_rows(rows, paper)},
     )
-    ran = finished_rows(rows)
+    trial_rows = finished_rows(rows)
     blocks = [make_table(*(table or campaign_table(rows)))]
-    if ran:
+    if trial_rows:
         points = [
             [
                 row.label,
@@ -318,42 +320,42 @@ def write_report(
                 f"{row.score_seconds:.3f}",
                 row.recall_text("t2v", "R@1"),
             ]
-            for row in sorted(ran, key=lambda row: float(row.test_seconds))
+            for row in sorted(trial_rows, key=lambda row: float(row.test_seconds))
         ]
         budgets = [
             [row.label, *("-" if n is None else f"{n:,}" for n in row.budget.values())]
-            for row in ran
+            for row in trial_rows
         ]
-        conditions = [[row.label, *as_cells(row.conditions)] for row in ran]
+        conditions = [[row.label, *as_cells(row.conditions)] for row in trial_rows]
         blocks += [
             "## Recall against test time",
             make_table(["", "whole test s", "of it scoring s", "t2v R@1"], points),
-            f"Split: {split}. Protocol: {ran[0].protocol}; {ran[0].selection}.",
+            f"Split: {split}. Protocol: {trial_rows[0].protocol}; {trial_rows[0].selection}.",
             "## Budget",
             make_table(["", *BUDGET.values()], budgets),
             *budget_lines(rows),
             *approximate_lines(rows),
             "## Conditions",
             make_table(["", *TITLES.values()], conditions),
-            *conditions_lines([row.conditions for row in ran]),
+            *conditions_lines([row.conditions for row in trial_rows]),
         ]
     blocks += [*reasons(rows), *left_out_lines(folder, rows)]
     write_text(folder / f"{name}.md", to_markdown(title, blocks))
-    if ran:
-        runs = [folder / slug(row.label) for row in ran]
+    if trial_rows:
+        runs = [folder / slug(row.label) for row in trial_rows]
         report.write_report(runs, folder / "report", title=title, first_split=split)
 
 
 def plain_rows(
     rows: Sequence[CampaignRow], paper: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Rows as plain values, each with the paper's numbers where they are given."""
-    theirs = {} if paper is None else {row.label: {"paper": paper[row.label]} for row in rows}
-    return [{**to_plain(row), **theirs.get(row.label, {})} for row in rows]
+    """Convert rows to dictionaries, each with the paper's numbers if ``paper`` has them."""
+    additions = {} if paper is None else {row.label: {"paper": paper[row.label]} for row in rows}
+    return [{**to_plain(row), **additions.get(row.label, {})} for row in rows]
 
 
 def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells: recalls as mean +- spread, times, sizes."""
+    """Make a table of recalls, times and sizes: the header, and the cells of each row."""
     header = [
         "", "t2v R@1", "t2v R@5", "t2v R@10", "t2v MnR",
         "v2t R@1", "v2t R@5", "v2t R@10", "v2t MnR", "Rsum",
@@ -369,14 +371,13 @@ def reasons(rows: Sequence[CampaignRow]) -> list[str]:
 
 
 def left_out_lines(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
-    """A line that names the finished runs in ``folder`` that the table leaves out."""
-    in_table = {slug(row.label) for row in rows}
-    in_folder = {path.parent.parent.name for path in folder.glob(f"*/seed-*/{RESULT}")}
-    missing = sorted(in_folder - in_table)
-    if not missing:
+    """Name the finished runs in ``folder`` that are not in the table."""
+    names = {path.parent.parent.name for path in folder.glob(f"*/seed-*/{RESULT}")}
+    other_names = sorted(names - {slug(row.label) for row in rows})
+    if not other_names:
         return []
-    listed = ", ".join(missing)
-    return [f"Also in {folder}, not in this table: {listed}; name them to include them."]
+    listing = ", ".join(other_names)
+    return [f"Also in {folder}, not in this table: {listing}; name them to include them."]
 
 
 def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""Models on data: evaluation of a run or of any model, and features encoded once by its towers."""
+"""Evaluate runs and models on data, and store the features of their towers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from eaglenet.research.experiments.stored_data import (
     write_features,
 )
 from eaglenet.research.training.distributed import World, join
-from eaglenet.research.training.epochs import evaluate_source, fetched, index_chunks
+from eaglenet.research.training.epochs import evaluate_source, fetch_batches, index_chunks
 
 
 def evaluate_run(
@@ -48,10 +48,10 @@ def evaluate_run(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Evaluate the selected model of a run on a split, or on any features folder of its form.
+    """Evaluate the selected model of a run on a split, or on a features folder.
 
-    ``split`` defaults to :func:`evaluated_split`; ``frames`` as in :func:`evaluate_model`. The
-    precision ``auto`` is the one of training.
+    split: see :func:`evaluated_split`. frames: see :func:`evaluate_model`. The precision ``auto``
+    is that of training.
     """
     experiment, method = load_run(folder)
     notes = [SELECTION_NOTES[experiment.training.select]]
@@ -60,8 +60,8 @@ def evaluate_run(
     notes += frame_notes
     options = options or EvaluationOptions()
     if options.precision == "auto":
-        trained = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
-        options = dataclasses.replace(options, precision=trained)
+        precision = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
+        options = dataclasses.replace(options, precision=precision)
     if options.sinkhorn and features is not None:
         raise UsageError(
             "Sinkhorn offsets need training videos: leave out --features or --sinkhorn"
@@ -71,9 +71,9 @@ def evaluate_run(
     with join(device) as world:
         method = method.to(world.device)
         if features is not None:
-            stored = read_features(Path(features).expanduser(), method)
-            source = feature_source(stored)
-            notes += feature_notes(data, stored)
+            feature_split = read_features(Path(features).expanduser(), method)
+            source = feature_source(feature_split)
+            notes += feature_notes(data, feature_split)
         else:
             if name == "train":
                 notes.append("the run was trained on this split: not a score on unseen videos")
@@ -81,12 +81,7 @@ def evaluate_run(
                 notes.append("this split chose the epoch: somewhat high for unseen videos")
             cache = frames_folder(Path(folder).expanduser())
             source = load_source(
-                data,
-                name,
-                method,
-                cache=cache,
-                device=world.device,
-                progress=progress,
+                data, name, method, cache=cache, device=world.device, progress=progress
             )
             if options.sinkhorn:
                 training = load_source(
@@ -101,19 +96,19 @@ def evaluate_run(
 
 
 def evaluated_split(experiment: Experiment, split: str | None) -> str:
-    """The split that an evaluation scores: ``split``, or test, or what frames hold out.
+    """Return ``split``, or the default split of the experiment's data.
 
     Raises:
-        UsageError: no split is named and the data has no test split. The validation videos chose
-            the epoch, so they are scored on request only.
+        UsageError: ``split`` is None and stored features have no test split. Their validation
+            videos chose the epoch, so they are scored only on request.
     """
     if split is not None:
         return split
     name = default_split(experiment.data)
     if name != "test" and SOURCES[experiment.data.dataset].is_features:
         raise UsageError(
-            "the features of this run have no test split; score the features of other videos with "
-            "--features FOLDER, or the videos that chose the epoch with --split val"
+            "the features of this run have no test split; score other videos with --features "
+            "FOLDER, or the videos that chose the epoch with --split val"
         )
     return name
 
@@ -132,8 +127,8 @@ def evaluate_model(
 ) -> EvaluationResult:
     """Evaluate any model on any dataset, with the frames that the model was built for.
 
-    ``data_options`` go to the dataset's loader, ``video_folders`` among them. ``frames`` are
-    settings ``name=value`` of `FrameSpec`; a note lists those that differ from the model's.
+    data_options: arguments of the dataset's loader, such as ``video_folders``. frames: changes
+    ``name=value`` of the model's ``FrameSpec``; the result has a note on each.
     """
     method = load(name_or_folder)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
@@ -149,13 +144,13 @@ def evaluate_model(
 
 
 def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, list[str]]:
-    """``spec`` with settings ``name=value``, and a note on each that differs from the model's."""
-    changed = spec
+    """Apply settings ``name=value`` to ``spec``; also return a note on each difference."""
+    new_spec = spec
     for setting in settings:
         name, value = split_assignment(setting, "num_frames=24")
-        changed = override(changed, name, value, where="frames")
-    lines = differences(to_plain(spec), to_plain(changed))
-    return changed, [f"frames differ from those the model was built for: {line}" for line in lines]
+        new_spec = override(new_spec, name, value, where="frames")
+    lines = differences(to_plain(spec), to_plain(new_spec))
+    return new_spec, [f"frames differ from those the model was built for: {line}" for line in lines]
 
 
 def dataset_source(
@@ -167,14 +162,14 @@ def dataset_source(
     world: World,
     progress: Progress | None = None,
 ) -> Source:
-    """Open a split with the model's own frames, or all of a folder that has no splits."""
+    """Open a split with the frames of the model, or a whole folder that has no splits."""
     spec = SOURCES[dataset]
-    usual = method.habits.max_words or spec.max_words
-    words = min(method.encoder.context_length or usual, usual)
-    data = DataChoice(dataset, str(root), options or {}, method.frame_spec, max_words=words)
+    max_words = method.habits.max_words or spec.max_words
+    max_words = min(method.encoder.context_length or max_words, max_words)
+    data = DataChoice(dataset, str(root), options or {}, method.frame_spec, max_words=max_words)
     check_data(data)
-    if spec.whole is not None:
-        return spec.whole(data.folder(), method)
+    if spec.open_all is not None:
+        return spec.open_all(data.folder(), method)
     split = split or spec.default_split(data)
     base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     key = f"{Path(data.root).resolve()} {data.frames}".encode()
@@ -195,14 +190,14 @@ def export_features(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Source:
-    """Encode a split with a model's towers into a features folder ``output``.
+    """Encode a split with the towers of a model into the new features folder ``output``.
 
-    With ``experts`` (name -> model) the folder also holds the frames of those models and the words,
-    token ids and graphs of the first; ``words`` adds these without another model.
+    experts: further models by name, whose features of the frames are added. words: add token
+    features, token ids and graphs of the texts, as ``experts`` does too.
     """
     output = Path(output).expanduser()
     if output.exists():
-        raise UsageError(f"{output} exists and is never overwritten; choose another --output")
+        raise UsageError(f"{output} exists and is not overwritten; choose another --output")
     with join(device) as world:
         if world.size > 1:
             raise UsageError("features are written by one process: run this without torchrun")
@@ -215,14 +210,14 @@ def export_features(
         @torch.inference_mode()
         def encode_expert(model: str) -> Expert:
             """Encode the same videos with another model."""
-            method, others = open_with(model)
-            if list(others.video_ids) != list(source.video_ids):
+            method, expert_source = open_with(model)
+            if list(expert_source.video_ids) != list(source.video_ids):
                 raise UsageError(
-                    f"{model} could read other videos of {dataset} {split} than the first model; "
-                    "decode all of them first with `eaglenet data cache`"
+                    f"{model} read other videos of {dataset} {split} than the first model; decode "
+                    "all of them first with `eaglenet data cache`"
                 )
-            chunks, title = index_chunks(others.num_videos, 32), f"encoding videos with {model}"
-            batches = fetched(others.videos, chunks, title, progress)
+            chunks, title = index_chunks(source.num_videos, 32), f"encoding videos with {model}"
+            batches = fetch_batches(expert_source.videos, chunks, title, progress)
             videos = encode_batches(method.encode_video, batches, world.device)
             return Expert(videos.frames, videos.mask)
 
@@ -234,7 +229,9 @@ def export_features(
             model=name_or_folder,
             dataset=dataset,
             split=split,
-            experts={name: (of, encode_expert(of)) for name, of in (experts or {}).items()},
+            experts={
+                name: (model, encode_expert(model)) for name, model in (experts or {}).items()
+            },
             words=words,
             progress=progress,
         )
@@ -242,25 +239,25 @@ def export_features(
 
 
 def write_teacher(name_or_folder: str, folder: Path, name: str) -> tuple[int, int]:
-    """Encode every text and video of a features folder with a model, as a teacher for others.
+    """Encode a features folder with a model, and store the vectors in it as a teacher.
 
-    The teacher may read other word features of the folder than its student. Gives the number of
+    The teacher may read other token features of the folder than its student. Returns the numbers of
     texts and videos.
     """
     if not name.replace("-", "").isalnum():
-        raise UsageError(f"teacher {name!r}: use letters, digits and -; it names a file")
+        raise UsageError(f"teacher {name!r}: use only letters, digits and -")
     if (folder / f"teacher_{name}_text.npy").exists():
-        raise UsageError(f"{folder} has a teacher {name!r} already; give another name")
+        raise UsageError(f"{folder} already has a teacher {name!r}; choose another --name")
     method = load(name_or_folder).eval()
     split = read_features(folder, method)
     with torch.inference_mode():
         texts = [
-            teaching_vectors(method, method.encode_text(split.text_batch(rows)))
-            for rows in index_chunks(split.num_texts, 256)
+            teaching_vectors(method, method.encode_text(split.text_batch(chunk)))
+            for chunk in index_chunks(split.num_texts, 256)
         ]
         videos = [
-            teaching_vectors(method, method.encode_video(split.video_batch(rows)))
-            for rows in index_chunks(split.num_videos, 64)
+            teaching_vectors(method, method.encode_video(split.video_batch(chunk)))
+            for chunk in index_chunks(split.num_videos, 64)
         ]
     save_teacher(folder, name, torch.cat(texts), torch.cat(videos))
     return split.num_texts, split.num_videos

@@ -1,4 +1,4 @@
-"""A whole experiment as one frozen value: what is trained, on what, how."""
+"""Experiments: all settings of a run in one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ PRETRAINED = "pretrained"
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """Origin of the features.
+    """Encoder of an experiment.
 
-    kind: ``pretrained`` towers of any family (``source``: a name on the hub or a folder), or a
-        family of ``ENCODERS``: ``clip`` and others are towers of shape ``config`` from random
-        weights, ``features`` adapters of shape ``config`` over stored features, ``experts`` stored
-        features of several models, of the widths in ``config``.
-    source: for towers from random weights, the tokenizer: a folder, or ``demo``.
-    logit_scale: initial temperature of a softmax loss (its logarithm); None keeps the encoder's
-        own, CLIP's ln 100, which is too sharp for random weights.
+    kind: ``pretrained`` for pretrained towers of any family, or a family of ``ENCODERS``:
+        ``features`` for stored features, ``experts`` for stored features of several models, others
+        (``clip``) for towers with random weights.
+    source: for pretrained towers, a name on the hub or a folder; for random weights, the tokenizer:
+        a folder, or ``demo``.
+    config: configuration of the family; its widths for stored features.
+    logit_scale: logarithm of the initial temperature of a softmax loss. None keeps that of the
+        encoder; CLIP's ln 100 is too sharp for random weights.
     """
 
     kind: str
@@ -48,7 +49,7 @@ class EncoderChoice:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything a run needs; saved beside its results as JSON."""
+    """All settings of a run, saved as ``experiment.json`` in its folder."""
 
     name: str
     method: str
@@ -64,9 +65,9 @@ class Experiment:
 
     @staticmethod
     def from_plain(plain: Any) -> Experiment:
-        """Read what :meth:`to_plain` gave; unknown names are errors."""
+        """Build an experiment from the result of :meth:`to_plain`; raise on unknown names."""
         if not isinstance(plain, Mapping) or "method" not in plain:
-            raise CheckpointError("not an experiment: it names no `method`")
+            raise CheckpointError("not an experiment: `method` is missing")
         experiment: Experiment = from_plain(Experiment, plain)
         spec = METHODS[experiment.method]
         return dataclasses.replace(
@@ -89,32 +90,32 @@ class Experiment:
         return Experiment.from_plain(plain)
 
     def override(self, assignments: Iterable[str]) -> Experiment:
-        """Apply `a.b=c` settings in order, each read as the type of its field.
+        """Apply ``a.b=c`` settings in order, each parsed as the type of its field.
 
-        The number of frames of a method follows ``data.frames.num_frames``, and widths of stored
-        features follow the folder ``data.root``.
+        ``data.frames.num_frames`` also sets the number of frames of the method, and ``data.root``
+        the widths of stored features.
 
         Raises:
-            ConfigError: an unknown or impossible setting, or one that would have no effect.
+            ConfigError: a setting is unknown, impossible, or would have no effect.
         """
-        changed = self
+        experiment = self
         paths: list[str] = []
         for assignment in assignments:
             path, text = split_assignment(assignment, "training.epochs=3")
             if path in REFUSED:
                 raise ConfigError(f"--set {assignment}: {REFUSED[path]}")
-            changed = override(changed, path, text)
+            experiment = override(experiment, path, text)
             paths.append(path)
         for path in paths:
             has_effect, reason = EFFECTS.get(path, (lambda experiment: True, ""))
-            if not has_effect(changed):
+            if not has_effect(experiment):
                 raise ConfigError(f"--set {path}=... would have no effect: {reason}")
-        if "data.frames.num_frames" in paths and hasattr(changed.method_config, "num_frames"):
+        if "data.frames.num_frames" in paths and hasattr(experiment.method_config, "num_frames"):
             config = dataclasses.replace(
-                changed.method_config, num_frames=changed.data.frames.num_frames
+                experiment.method_config, num_frames=experiment.data.frames.num_frames
             )
-            changed = dataclasses.replace(changed, method_config=config)
-        return fit_widths(changed, paths) if "data.root" in paths else changed
+            experiment = dataclasses.replace(experiment, method_config=config)
+        return fit_widths(experiment, paths) if "data.root" in paths else experiment
 
 
 def _has_pixels(experiment: Experiment) -> bool:
@@ -123,8 +124,9 @@ def _has_pixels(experiment: Experiment) -> bool:
 
 REFUSED: Mapping[str, str] = {
     "method": "choose the method as the first argument: eaglenet train METHOD",
-    "method_config.num_frames": "it follows the data; set data.frames.num_frames instead",
+    "method_config.num_frames": "set data.frames.num_frames instead, which sets both",
 }
+"""Settings that cannot be overridden, with the reason."""
 EFFECTS: Mapping[str, tuple[Callable[[Experiment], bool], str]] = {
     "training.coarse_batch_size": (
         lambda e: e.training.coarse_epochs > 0,
@@ -144,7 +146,7 @@ EFFECTS: Mapping[str, tuple[Callable[[Experiment], bool], str]] = {
     ),
     "training.second_beta": (
         lambda e: e.training.optimizer != "ranger",
-        "Ranger has betas of its own",
+        "Ranger has its own betas",
     ),
     "data.val_videos": (
         lambda e: not _has_pixels(e),
@@ -159,11 +161,11 @@ EFFECTS: Mapping[str, tuple[Callable[[Experiment], bool], str]] = {
         "stored features need no tower",
     ),
 }
-"""Setting -> whether it changes anything in an experiment, and why not."""
+"""Settings that may have no effect: a test of the experiment, and the reason if it fails."""
 
 
 def _with_config(choice: EncoderChoice) -> EncoderChoice:
-    """Parse the config of an encoder's family; pretrained towers bring their own."""
+    """Parse the configuration of the encoder's family; pretrained towers have their own."""
     if choice.kind == PRETRAINED or not isinstance(choice.config, Mapping):
         return choice
     kind = ENCODERS[choice.kind].config_class
@@ -173,9 +175,9 @@ def _with_config(choice: EncoderChoice) -> EncoderChoice:
 
 
 def fit_widths(experiment: Experiment, settings: Collection[str] = ()) -> Experiment:
-    """Widths of a features folder for the encoder, where ``settings`` name none.
+    """Set the widths of the encoder to those of its features folder, unless ``settings`` do.
 
-    Features that are left as they are give the method their width too.
+    Without adapters, the width of the method is set too.
     """
     config, folder = experiment.encoder.config, Path(experiment.data.root).expanduser()
     is_fitting = experiment.data.dataset == "features" and isinstance(config, FeatureConfig)
@@ -187,8 +189,8 @@ def fit_widths(experiment: Experiment, settings: Collection[str] = ()) -> Experi
     text_dim, frame_dim = widths
     if config.identity and text_dim != frame_dim:
         raise ConfigError(
-            f"--tower shared: sentences in {folder} are {text_dim} wide and frames {frame_dim}, so "
-            "they do not share a space; choose --tower adapters"
+            f"--tower shared: texts in {folder} are {text_dim} wide and frames {frame_dim}, so "
+            "they do not share a space; use --tower adapters"
         )
     dim = frame_dim if config.identity else config.dim
     encoder = dataclasses.replace(
@@ -203,12 +205,12 @@ def fit_widths(experiment: Experiment, settings: Collection[str] = ()) -> Experi
 
 Settings = Mapping[str, Any]
 MethodSettings = Mapping[str, Settings]
-"""Method -> the fields that differ from its defaults."""
+"""Fields of each method that differ from its defaults, by method."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Data, towers and settings that a protocol gives a method.
+    """Data, towers and settings of a protocol.
 
     dim: width of the features. config: fields of the method's configuration that differ from its
     defaults.
@@ -222,15 +224,15 @@ class Setup:
     config: Settings = field(default_factory=dict)
 
     def experiment(self, name: str, method: str, changes: Settings) -> Experiment:
-        """The experiment of ``method``; ``changes`` are the fields that its variants set."""
+        """Make the experiment of ``method``; ``changes`` are the fields that its variants set."""
         kind = METHODS[method].config_class
         names = {spec.name for spec in dataclasses.fields(kind)}
         sizes = {"dim": self.dim, "num_frames": self.data.frames.num_frames}
-        fitting = {name: value for name, value in sizes.items() if name in names}
+        own_sizes = {name: value for name, value in sizes.items() if name in names}
         return Experiment(
             name=name,
             method=method,
-            method_config=kind(**{**fitting, **self.config, **changes}),
+            method_config=kind(**{**own_sizes, **self.config, **changes}),
             encoder=self.encoder,
             data=self.data,
             training=self.training,

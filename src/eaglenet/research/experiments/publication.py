@@ -1,4 +1,4 @@
-"""A trained model as a repository of a model hub, with a card made from the files of its run."""
+"""Publication of a trained model on the hub, with a model card from the files of its run."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ from eaglenet.version import __version__
 
 CARD = "README.md"
 EVALUATIONS = "evaluation*.json"
-"""What `eaglenet evaluate RUN --output RUN/evaluation-test.json` writes."""
+"""Results of ``eaglenet evaluate RUN``."""
 
 
 def find_model(folder: Path) -> Path:
-    """The model folder of a run, or the folder itself."""
+    """Return the model folder of a run, or the folder itself if it is a model."""
     folder = folder.expanduser()
     for candidate in (folder / MODEL, folder):
         if (candidate / CONFIG).is_file() and (candidate / WEIGHTS).is_file():
             return candidate
     raise UsageError(
-        f"{folder} holds no model ({CONFIG} and {WEIGHTS}); give a run folder or a model folder"
+        f"{folder} has no model ({CONFIG} and {WEIGHTS}); use a run folder or a model folder"
     )
 
 
 def model_card(folder: Path, repository: str, licence: str = "") -> str:
-    """Markdown with the head that the hub reads: method, tower, training and measured recalls."""
+    """Write the model card: metadata for the hub, usage, training and recalls, as Markdown."""
     folder = folder.expanduser()
     config = _read(find_model(folder) / CONFIG)
     experiment, result = _read(folder / EXPERIMENT), _read(folder / RESULT)
     method = str(config.get("method", ""))
     encoder = experiment.get("encoder", {})
     tower = encoder.get("source") or config.get("encoder", {}).get("kind", "")
-    head = [
+    name = repository.rpartition("/")[2]
+    frames = config.get("frame_spec", {})
+    lines = [
         "---",
         "library_name: eaglenet",
         "tags:",
@@ -48,11 +50,6 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         *([f"license: {licence}"] if licence else []),
         *([f"base_model: {tower}"] if is_hub_id(str(tower)) and "/" in str(tower) else []),
         "---",
-    ]
-    name = repository.rpartition("/")[2]
-    frames = config.get("frame_spec", {})
-    lines = [
-        *head,
         f"# {name}",
         "",
         f"The method `{method}` over `{tower}`, for text-video retrieval and video search with "
@@ -122,10 +119,10 @@ def _result_lines(folder: Path, result: Mapping[str, Any]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for split, record in rows:
-        for direction, words in (("t2v", "text to video"), ("v2t", "video to text")):
+        for direction, title in (("t2v", "text to video"), ("v2t", "video to text")):
             recalls = record.get(direction, {})
             cells = " | ".join(f"{recalls[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
-            lines.append(f"| {split} | {record.get('protocol', '')} | {words} | {cells} |")
+            lines.append(f"| {split} | {record.get('protocol', '')} | {title} | {cells} |")
     return lines
 
 
@@ -135,12 +132,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = untrusted.read_json(path)
     except (ValueError, OSError) as error:
-        raise UsageError(f"{path}: not readable ({error})") from error
+        raise UsageError(f"{path}: cannot be read as JSON ({error})") from error
     return content if isinstance(content, dict) else {}
 
 
 def push_model(model: Path, repository: str, card: str, *, private: bool = False) -> str:
-    """Create the repository if it is missing and upload the files; returns its address."""
+    """Create the repository if it is missing, upload the files, and return its URL."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -158,10 +155,10 @@ def push_model(model: Path, repository: str, card: str, *, private: bool = False
                 folder_path=staging,
                 commit_message=f"Upload a model of eaglenet {__version__}",
             )
-        except Exception as error:  # network, authorisation, no such owner: each its own class
+        except Exception as error:  # The library has a class for each kind of failure.
             lines = str(error).splitlines() or [type(error).__name__]
             raise UsageError(
                 f"{repository}: cannot be written at {constants.ENDPOINT} ({lines[0]}); log in "
-                "with `hf auth login` and check that you may write there"
+                "with `hf auth login` and check your write access"
             ) from error
     return f"{constants.ENDPOINT}/{repository}"

@@ -1,4 +1,4 @@
-"""Run folders: train into one, resume or extend it, load it."""
+"""Run folders: train, resume, extend and load runs."""
 
 from __future__ import annotations
 
@@ -54,13 +54,12 @@ LOCK = ".lock"
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder and its `result.json`."""
+    """A run folder with its ``result.json``; ``was_finished`` if nothing had to be trained."""
 
     folder: Path
     experiment: Experiment
     result: dict[str, Any]
     was_finished: bool = False
-    """The run was finished before: nothing was trained."""
 
 
 def train(
@@ -71,10 +70,10 @@ def train(
     progress: Progress | None = None,
     boards: Sequence[str] = (),
 ) -> Run:
-    """Train into ``folder``, or continue where the same experiment stopped there.
+    """Train into ``folder``, or resume the same experiment there.
 
-    A finished run continues when ``experiment`` differs from it in a larger number of epochs only.
-    ``boards`` (tensorboard, wandb, trackio) show what ``log.jsonl`` records.
+    A finished run is extended if ``experiment`` differs from it only in a larger number of epochs.
+    ``boards`` (tensorboard, wandb, trackio) show the records of ``log.jsonl``.
     """
     folder = Path(folder).expanduser()
     check_boards(boards)
@@ -102,15 +101,15 @@ def train(
             with deterministic(world.device, experiment.training.deterministic):
                 position = trainer.fit()
             result = summarise(experiment, position, method)
-            chosen_on = experiment.training.select
-            result["selection"] = selection_note(chosen_on, sources[chosen_on].num_videos)
+            split = experiment.training.select
+            result["selection"] = selection_note(split, sources[split].num_videos)
             if world.is_main:
                 if method.tokenizer is None and experiment.data.dataset in DATASETS:
-                    # Methods with adapters need the features they were given.
+                    # Raises for methods with adapters, which need stored features.
                     with suppress(UsageError):
                         save_with_towers(folder)
                 for name in ("train", "val", "test"):
-                    # Of a model that was selected before this training.
+                    # It is of the model selected before.
                     (folder / f"evaluation-{name}.json").unlink(missing_ok=True)
                 write_json(folder / RESULT, result)
             barrier(world, "waiting for rank 0 to write the result")
@@ -119,54 +118,54 @@ def train(
 
 @contextmanager
 def deterministic(device: torch.device, is_on: bool) -> Iterator[None]:
-    """On a GPU, choose kernels whose sums do not depend on timing; a CPU's never do.
+    """On a GPU, use deterministic kernels; kernels of the CPU always are.
 
-    An operation without such a kernel raises. A warning would not be enough: PyTorch would then
-    leave the backward pass of attention as it is.
+    An operation without such a kernel raises. If it only warned, PyTorch would still use the
+    non-deterministic backward pass of attention.
     """
     if device.type != "cuda" or not is_on:
         yield
         return
-    # Read when cuBLAS starts; without it matrix products may choose another algorithm each time.
+    # Read when cuBLAS starts; without it, matrix products may use another algorithm each time.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled()
+    previous = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(previous)
 
 
 def frames_folder(folder: Path) -> Path:
-    """Cache of decoded frames: in the run, or shared by the runs of a comparison.
+    """Return the cache of decoded frames: that of the run, or of the comparison it belongs to.
 
-    Runs of a comparison are at ``METHOD/seed-0``, those of its search at ``search/METHOD/VALUE``.
+    Runs of a comparison are in ``METHOD/seed-0``, those of its search in ``search/METHOD/VALUE``.
     """
-    shared = (candidate / "frames" for candidate in folder.absolute().parents[1:3])
-    return next((candidate for candidate in shared if candidate.is_dir()), folder / "frames")
+    candidates = (parent / "frames" for parent in folder.absolute().parents[1:3])
+    return next((candidate for candidate in candidates if candidate.is_dir()), folder / "frames")
 
 
 def prepare(
     experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
 ) -> tuple[Method, dict[str, Source]]:
-    """Build and check the method and splits; rank 0 decodes first, others read its cache."""
+    """Build the method and open its splits; rank 0 decodes first, other ranks read its cache."""
     check_data(experiment.data)
     method = build_method(experiment)
     check_fit(method, experiment.data)
-    if SOURCES[experiment.data.dataset].look is not None:
-        # Refuses data that fills no batch now, not after decoding all of it.
-        findings = inspect_split(experiment.data, "train", None)
-        pair_samplers(experiment.training, findings.video_of_text, world)
+    if SOURCES[experiment.data.dataset].inspect is not None:
+        # Raises if the data does not fill a batch, before it is decoded.
+        summary = inspect_split(experiment.data, "train", None)
+        pair_samplers(experiment.training, summary.video_of_text, world)
     names = splits_of(experiment)
     data = experiment.data
     num_frames = data.jitter * data.frames.num_frames
-    jittered = replace(data, frames=replace(data.frames, num_frames=num_frames))
+    train_data = replace(data, frames=replace(data.frames, num_frames=num_frames))
     sources: dict[str, Source] = {}
     for is_main in (True, False):
         if world.is_main == is_main:
             for name in names:
                 sources[name] = load_source(
-                    jittered if name == "train" else data,
+                    train_data if name == "train" else data,
                     name,
                     method,
                     cache=frames_folder(folder),
@@ -176,28 +175,28 @@ def prepare(
         wait_for_main(world, "waiting for rank 0 to prepare the data")
     if world.is_main:
         for name in names:
-            for remark in few_videos(sources[name].num_videos):
-                logger.warning("%s: %s", name, remark)
+            for warning in few_videos(sources[name].num_videos):
+                logger.warning("%s: %s", name, warning)
     return method, sources
 
 
 def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
-    """Result of a finished run; None where there is something to train.
+    """Return the result of a finished run; None if there is something to train.
 
-    A folder in which no step was made may be started with other settings.
+    A run without a single step may be started with other settings.
 
     Raises:
-        ConfigError: the folder holds another experiment, or something else.
+        ConfigError: the folder contains another experiment, or is not a run folder.
     """
     path = folder / EXPERIMENT
     if path.exists() and has_begun(folder):
-        saved = Experiment.load(path)
-        if is_extension(saved, experiment):
+        old_experiment = Experiment.load(path)
+        if is_extension(old_experiment, experiment):
             return None
-        lines = differences(saved.to_plain(), experiment.to_plain())
+        lines = differences(old_experiment.to_plain(), experiment.to_plain())
         if lines:
             raise ConfigError(
-                f"{folder} holds another experiment; it differs in {'; '.join(lines)} "
+                f"{folder} contains another experiment; it differs in {'; '.join(lines)} "
                 "(there -> requested). Choose another --output or the same settings"
             )
     elif (
@@ -212,12 +211,11 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def is_extension(saved: Experiment, experiment: Experiment) -> bool:
-    """Tell whether ``experiment`` is ``saved`` with more epochs."""
-    epochs = experiment.training.epochs
-    longer = replace(saved.training, epochs=epochs)
-    same = replace(saved, training=longer).to_plain() == experiment.to_plain()
-    return same and epochs > saved.training.epochs
+def is_extension(old: Experiment, new: Experiment) -> bool:
+    """Return whether ``new`` is ``old`` with more epochs."""
+    training = replace(old.training, epochs=new.training.epochs)
+    is_same = replace(old, training=training).to_plain() == new.to_plain()
+    return is_same and new.training.epochs > old.training.epochs
 
 
 def has_begun(folder: Path) -> bool:
@@ -237,20 +235,20 @@ def run_lock(folder: Path, world: World) -> Iterator[None]:
                 holder = str(error)
         if sum_over_ranks(torch.tensor(int(holder is not None)), world):
             raise UsageError(
-                f"{folder} is being trained by {holder or 'another eaglenet'}; wait for it to "
-                "finish, or choose another --output"
+                f"{folder} is being trained by {holder or 'another eaglenet'}; wait until it has "
+                "finished, or choose another --output"
             )
         yield
 
 
 def begin_run(experiment: Experiment, folder: Path, world: World) -> None:
-    """Save the experiment of a new run. Results of a run that is extended move aside."""
+    """Save the experiment of a new run; archive the results of a run that is extended."""
     path = folder / EXPERIMENT
     if world.is_main:
         if not has_begun(folder):
             experiment.save(path)
-        elif is_extension(saved := Experiment.load(path), experiment):
-            archive = folder / f"epochs-{saved.training.epochs}"
+        elif is_extension(old := Experiment.load(path), experiment):
+            archive = folder / f"epochs-{old.training.epochs}"
             archive.mkdir(exist_ok=True)
             for pattern in (RESULT, "evaluation*.json", "ranks*.npz", "scoring-*.json"):
                 for file in folder.glob(pattern):
@@ -262,7 +260,7 @@ def begin_run(experiment: Experiment, folder: Path, world: World) -> None:
 def write_manifest(
     experiment: Experiment, folder: Path, sources: dict[str, Source], method: Method, world: World
 ) -> None:
-    """Write versions, hardware, command and data of this run, and its ``earlier`` attempts."""
+    """Write versions, hardware, command and data of this attempt, and list earlier attempts."""
     path = folder / MANIFEST
     earlier: list[Any] = []
     if path.exists():
@@ -286,10 +284,7 @@ def write_manifest(
 
 
 def summarise(experiment: Experiment, position: Position, method: Method) -> dict[str, Any]:
-    """`result.json`: metrics of the selected epoch, history, time and memory.
-
-    Seconds and peak cover all attempts of an interrupted run.
-    """
+    """Make the content of ``result.json``; time and memory cover all attempts of the run."""
     best = [record for record in position.history if record["epoch"] == position.best_epoch]
     return {
         "experiment": experiment.name,
@@ -309,13 +304,13 @@ def summarise(experiment: Experiment, position: Position, method: Method) -> dic
 
 
 def load_run(folder: str | Path) -> tuple[Experiment, Method]:
-    """Load the experiment and the selected model of a run that was evaluated at least once."""
+    """Load the experiment and the selected model of a run."""
     folder = Path(folder).expanduser()
     experiment = load_experiment(folder)
     if not (folder / MODEL).is_dir():
         raise CheckpointError(
-            f"{folder} has no selected model yet: it is saved after the first evaluation; resume "
-            "the run with the same `eaglenet train` command"
+            f"{folder} has no model yet: it is saved after the first evaluation; resume the run "
+            "with the same `eaglenet train` command"
         )
     return experiment, load(str(folder / MODEL))
 
@@ -324,8 +319,8 @@ def load_experiment(folder: Path) -> Experiment:
     """Load the experiment of a run folder.
 
     Raises:
-        CheckpointError: not a run folder.
-        UnknownNameError: it needs a module that is not imported; the message names it.
+        CheckpointError: ``folder`` is not a run folder.
+        UnknownNameError: the experiment needs a module that is not imported.
     """
     advice = "to evaluate a model by its name or folder, name the data with --data"
     if not folder.exists():

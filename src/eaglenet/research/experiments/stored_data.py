@@ -1,4 +1,4 @@
-"""Stored features and folders of frames as data to train and evaluate on."""
+"""Stored features and folders of frames as sources of training and evaluation."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from eaglenet.research.data.features import (
 from eaglenet.research.data.frame_folder import (
     FRAMES,
     OPTIONS,
-    look_at_frames,
+    inspect_frames,
     open_clips,
 )
 from eaglenet.research.data.records import check_split_name, hold_out_ids
 from eaglenet.research.data.role_graphs import over_tokens, role_graphs
 from eaglenet.research.data.sources import (
     DataChoice,
-    Opening,
+    OpenContext,
     Source,
     SourceSpec,
     add_source,
     load_records,
     open_videos,
 )
-from eaglenet.research.training.epochs import fetched, index_chunks
+from eaglenet.research.training.epochs import fetch_batches, index_chunks
 
 WORDS = "words"
-"""Name of the first model's words in a folder of experts; its frames are :data:`FRAMES`."""
+"""Name of the first model's token features in a folder of experts; its frames: ``FRAMES``."""
 
 
 @torch.inference_mode()
@@ -71,25 +71,26 @@ def write_features(
 ) -> Path:
     """Encode ``source`` with ``method`` and write a features folder atomically.
 
-    model: name of the method. experts: name -> (model, features) of other models. With ``words``
-    (or experts) the words, token ids and graphs of the texts are written too.
+    model: name of the method. experts: model and features of other models, by name. words: also
+    write token features, token ids and graphs of the texts, as ``experts`` does too.
     """
     text_chunks = index_chunks(source.num_texts, 256)
     video_chunks = index_chunks(source.num_videos, 32)
     texts = encode_batches(
         method.encode_text,
-        fetched(source.texts, text_chunks, "encoding texts", progress),
+        fetch_batches(source.texts, text_chunks, "encoding texts", progress),
         method.device,
     )
     videos = encode_batches(
         method.encode_video,
-        fetched(source.videos, video_chunks, "encoding videos", progress),
+        fetch_batches(source.videos, video_chunks, "encoding videos", progress),
         method.device,
     )
-    others = dict(experts or {})
-    if others or words:
+    other_experts = dict(experts or {})
+    has_words = bool(other_experts or words)
+    if has_words:
         report_progress(progress, "encoding words of texts", 0, source.num_texts)
-    vectors = _words(method, source, method.device) if others or words else {}
+    vectors = _encode_words(method, source, method.device) if has_words else {}
     with atomic_folder(output) as partial:
         folder = save_feature_folder(
             partial / output.name,
@@ -97,18 +98,18 @@ def write_features(
             videos,
             video_of_text=source.video_of_text,
             video_ids=source.video_ids,
-            captions=source.sentences,
+            captions=source.captions,
             frame_spec=method.frame_spec,
             model=model,
             dataset=dataset,
             split=split,
             protocol=source.protocol.family,
         )
-        if others or words:
+        if has_words:
             add_experts(
                 folder,
-                {name: features for name, (_, features) in others.items()},
-                models={name: of for name, (of, _) in others.items()}
+                {name: features for name, (_, features) in other_experts.items()},
+                models={name: expert for name, (expert, _) in other_experts.items()}
                 | dict.fromkeys(vectors, model),
                 frames=FRAMES,
                 frames_model=model,
@@ -126,16 +127,16 @@ def write_features(
 def encode_batches(
     encode: Callable[[Any], Any], batches: Iterator[Any], device: torch.device
 ) -> Any:
-    """Encode all batches; the features are on the CPU."""
+    """Encode all batches; return their features on the CPU."""
     features = [encode(batch.to(device)).to("cpu", torch.float32) for batch in batches]
     return type(features[0]).concatenate(features)
 
 
 def _token_ids(source: Source) -> list[list[int]] | None:
-    """Token ids of the captions, for methods that learn to write them; None for features."""
+    """Return the token ids of the captions, for methods that generate them; None for features."""
     all_ids: list[list[int]] = []
-    for rows in index_chunks(source.num_texts, 256):
-        tokens = source.texts(rows)
+    for chunk in index_chunks(source.num_texts, 256):
+        tokens = source.texts(chunk)
         if not isinstance(tokens, Tokens):
             return None
         all_ids += [ids[mask].tolist() for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
@@ -143,37 +144,37 @@ def _token_ids(source: Source) -> list[list[int]] | None:
 
 
 def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
-    """Graphs of the verbs and nouns of the captions, over their tokens."""
-    sentences = [sentence.split() for sentence in source.sentences]
-    vocabulary = sorted({word for sentence in sentences for word in sentence})
+    """Make graphs of the verbs and nouns of the captions, over their tokens."""
+    captions = [caption.split() for caption in source.captions]
+    vocabulary = sorted({word for caption in captions for word in caption})
     counts = method.tokenize([*vocabulary, ""]).mask.sum(dim=1)
-    special = int(counts[-1])  # a start and an end, or an end alone
+    num_special = int(counts[-1])  # A start and an end token, or only an end token.
     num_tokens = {
-        word: max(int(count) - special, 0)
+        word: max(int(count) - num_special, 0)
         for word, count in zip(vocabulary, counts[:-1], strict=True)
     }
-    longest = max(len(sentence) for sentence in sentences)
+    max_length = max(len(caption) for caption in captions)
     return over_tokens(
-        role_graphs(sentences, longest),
-        [[num_tokens[word] for word in sentence] for sentence in sentences],
+        role_graphs(captions, max_length),
+        [[num_tokens[word] for word in caption] for caption in captions],
         int(mask.sum(dim=1).max()),
-        first=1 if special > 1 else 0,
+        first=1 if num_special > 1 else 0,
     )
 
 
-def _words(
+def _encode_words(
     method: Method, source: Source, device: torch.device
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Word features of the first model; empty where its text tower gives sentences only."""
+    """Encode the tokens of all texts; empty if the text tower has no token features."""
     if not method.encoder.abilities.words:
         return {}
+    # Half precision, as stored: the tokens of 80,000 captions take gigabytes.
     batches = [
-        method.encoder.encode_text(source.texts(rows).to(device), words=True).to(
+        method.encoder.encode_text(source.texts(chunk).to(device), words=True).to(
             "cpu", torch.float16
         )
-        for rows in index_chunks(source.num_texts, 256)
+        for chunk in index_chunks(source.num_texts, 256)
     ]
-    # Half precision is what is stored; the words of 80,000 captions are gigabytes.
     text = TextFeatures.concatenate(batches)
     if text.words is None or text.words_mask is None:
         return {}
@@ -183,42 +184,42 @@ def _words(
 FEATURES = "features"
 
 
-def open_features(data: DataChoice, split: str, opening: Opening) -> Source:
-    """Open the training or held-out videos of a folder, or the folder of the test videos."""
+def open_features(data: DataChoice, split: str, context: OpenContext) -> Source:
+    """Open the training or validation videos of a folder, or the folder of the test videos."""
     check_split_name(FEATURES, split, ("train", "val", "test"))
     data.refuse_options({"test_root"})
     if split == "test":
         root = data.options.get("test_root")
         if not root:
             raise UsageError(
-                "a features folder holds no test split; name the folder of the test videos with "
+                "a features folder has no test split; name the folder of the test videos with "
                 "--set data.options.test_root=FOLDER, or `eaglenet evaluate RUN --features FOLDER`"
             )
-        features = read_features(data.folder(str(root)), opening.reader)
+        features = read_features(data.folder(str(root)), context.reader)
     else:
-        train, validation = read_features(data.folder(), opening.reader).hold_out(data.val_videos)
+        train, validation = read_features(data.folder(), context.reader).hold_out(data.val_videos)
         features = train if split == "train" else validation
-    return feature_source(features.to(opening.device))
+    return feature_source(features.to(context.device))
 
 
 def feature_source(split: FeatureSplit) -> Source:
-    """A source over stored features, on their own device."""
+    """Make a source from stored features, on their device."""
     return Source(
         texts=split.text_batch,
         videos=split.video_batch,
         video_of_text=split.video_of_text,
-        sentences=split.captions,
+        captions=split.captions,
         video_ids=split.video_ids,
         protocol=split.protocol,
     )
 
 
 def read_features(folder: Path, reader: Method) -> FeatureSplit:
-    """Read a features folder for a model, with its experts where the model reads those."""
+    """Read a features folder for a model, with experts or token features if it reads them."""
     config = reader.encoder.config
     if isinstance(config, ExpertConfig):
         return check_experts(load_expert_folder(folder, words=config.words), config)
-    # Words made by the same towers as the sentences.
+    # Token features of the model that encoded the texts.
     index = read_index(folder)
     kinds, model = index.get("words") or {}, index.get("model")
     words = next((name for name, entry in kinds.items() if model and entry["model"] == model), "")
@@ -228,44 +229,44 @@ def read_features(folder: Path, reader: Method) -> FeatureSplit:
 
 
 def check_experts(features: FeatureSplit, config: ExpertConfig) -> FeatureSplit:
-    """Refuse a folder whose experts or words differ from those the model was built for."""
+    """Raise unless the folder has the experts and token features of the model."""
     widths = features.expert_widths
     expected_widths = dict(sorted(config.experts.items()))
     if any(widths.get(name) != width for name, width in expected_widths.items()):
-        listed = json.dumps(widths)
+        text = json.dumps(widths)
         raise ConfigError(
-            f"the folder has the experts {listed}, the model takes {json.dumps(expected_widths)}: "
-            "--set " + shell_quote(f"encoder.config.experts={listed}")
+            f"the folder has the experts {text}, the model takes {json.dumps(expected_widths)}: "
+            "--set " + shell_quote(f"encoder.config.experts={text}")
         )
     if features.frames_expert != config.frames:
         raise ConfigError(
             f"the folder's frames are {features.frames_expert!r}, the model's {config.frames!r}: "
             "--set " + shell_quote(f"encoder.config.frames={features.frames_expert}")
         )
-    for name, width, expected in (
+    for name, width, expected_width in (
         ("text_dim", features.text_dim, config.text_dim),
         ("words_dim", features.words_dim, config.words_dim),
     ):
-        if width != expected:
+        if width != expected_width:
             raise ConfigError(
-                f"the folder has {name} {width}, the model takes {expected}: "
+                f"the folder has {name} {width}, the model takes {expected_width}: "
                 "--set " + shell_quote(f"encoder.config.{name}={width}")
             )
     return features
 
 
 def check_features(features: FeatureSplit, reader: Method) -> FeatureSplit:
-    """Refuse features whose width or number of frames does not fit the model."""
+    """Raise unless the widths and the number of frames of features fit the model."""
     encoder = reader.encoder
     if not isinstance(encoder, FeatureEncoder):
-        raise ConfigError("this model reads sentences and videos, not stored features")
-    expected = (encoder.config.text_dim, encoder.config.frame_dim)
+        raise ConfigError("this model reads texts and videos, not stored features")
+    config = encoder.config
     text_dim, frame_dim = features.text_dim, features.frame_dim
-    if (text_dim, frame_dim) != expected:
+    if (text_dim, frame_dim) != (config.text_dim, config.frame_dim):
         raise ConfigError(
-            f"the features are {text_dim} wide for sentences and {frame_dim} for frames, the model "
-            f"takes {expected[0]} and {expected[1]}: --set encoder.config.text_dim={text_dim:d} "
-            f"--set encoder.config.frame_dim={frame_dim:d}"
+            f"the features are {text_dim} wide for texts and {frame_dim} for frames, the model "
+            f"takes {config.text_dim} and {config.frame_dim}: --set "
+            f"encoder.config.text_dim={text_dim:d} --set encoder.config.frame_dim={frame_dim:d}"
         )
     limit = getattr(reader.config, "num_frames", None)
     if limit is not None and features.max_frames > limit:
@@ -277,7 +278,7 @@ def check_features(features: FeatureSplit, reader: Method) -> FeatureSplit:
 
 
 def feature_notes(data: DataChoice, features: FeatureSplit) -> list[str]:
-    """Notes on videos that the run has seen, and on features computed in another way."""
+    """Return notes on videos used in training, and on features computed differently."""
     root = Path(data.root).expanduser()
     if data.dataset != FEATURES or not (root / INDEX_FILE).is_file():
         return []
@@ -285,8 +286,8 @@ def feature_notes(data: DataChoice, features: FeatureSplit) -> list[str]:
     ids, video_ids = index["video_ids"], features.video_ids
     held_out = hold_out_ids(ids, data.val_videos)
     notes = differing_origins(index, features.metadata)
-    for name, seen in (("trained on", set(ids) - held_out), ("selected on", held_out)):
-        count = len(seen.intersection(video_ids))
+    for name, used_ids in (("trained on", set(ids) - held_out), ("selected on", held_out)):
+        count = len(used_ids.intersection(video_ids))
         if count:
             notes.append(
                 f"{count:,} of the {len(video_ids):,} videos are among those that the run was "
@@ -296,7 +297,7 @@ def feature_notes(data: DataChoice, features: FeatureSplit) -> list[str]:
 
 
 def refuse_selection_videos(data: DataChoice, video_ids: Sequence[str]) -> None:
-    """Refuse test videos of stored features that chose the epoch."""
+    """Raise if test videos of stored features were used to choose the epoch."""
     if data.dataset != FEATURES:
         return
     held_out = hold_out_ids(read_index(data.folder())["video_ids"], data.val_videos)
@@ -314,8 +315,7 @@ add_source(
         FEATURES,
         "Stored features of any dataset",
         open=open_features,
-        whole=lambda folder, reader: feature_source(read_features(folder, reader)),
-        # The held-out videos, unless the data has a folder of test videos.
+        open_all=lambda folder, reader: feature_source(read_features(folder, reader)),
         default_split=lambda data: "test" if "test_root" in data.options else "val",
         is_features=True,
     )
@@ -325,59 +325,59 @@ add_source(
 TOWERS = "small"
 
 
-def open_frames(data: DataChoice, split: str, opening: Opening) -> Source:
-    """Open frames for towers, or their features for a head on frozen towers."""
-    if not ENCODERS[opening.reader.encoder.family].reads_features:
-        return open_clips(data, split, opening)
+def open_frames(data: DataChoice, split: str, context: OpenContext) -> Source:
+    """Open frames for towers, or features of frozen towers for a head."""
+    if not ENCODERS[context.reader.encoder.family].reads_features:
+        return open_clips(data, split, context)
     data.refuse_options(OPTIONS)
     towers = str(data.options.get("towers") or TOWERS)
     root = data.options.get("test_root") if split == "test" else None
     root_folder = data.folder(str(root) if root else None).resolve()
     kind = data.options.get("captions", "")
     key = f"{root_folder} {weights_of(towers)} {kind} {data.frames.num_frames}"
-    return _cached_features(data, split, opening, root_folder.name, key, open_clips)
+    return _cached_features(data, split, context, root_folder.name, key, open_clips)
 
 
 def _cached_features(
     data: DataChoice,
     split: str,
-    opening: Opening,
+    context: OpenContext,
     name: str,
     key: str,
-    open_pixels: Callable[[DataChoice, str, Opening], Source],
+    open_pixels: Callable[[DataChoice, str, OpenContext], Source],
     *,
     is_shared: bool = False,
 ) -> Source:
-    """Open the features of a split in the cache; compute them where they are missing.
+    """Open the features of a split in the cache; compute them if they are missing.
 
-    ``is_shared``: ``key`` is everything that they depend on, so those of a run beside this one are
-    the same and are read there.
+    With ``is_shared``, ``key`` includes everything the features depend on, so features in the cache
+    of a neighbouring run are used too.
     """
-    base = Path(data.cache).expanduser() if data.cache else opening.cache.absolute()
-    part = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
-    beside = base.parent.parent.glob(f"*/{base.name}/{glob.escape(str(part))}")
-    folder = base / part
+    base = Path(data.cache).expanduser() if data.cache else context.cache.absolute()
+    subfolder = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
+    folder = base / subfolder
     if is_shared and not folder.exists():
-        folder = next(iter(sorted(beside)), folder)
+        neighbours = base.parent.parent.glob(f"*/{base.name}/{glob.escape(str(subfolder))}")
+        folder = next(iter(sorted(neighbours)), folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder.parent / f".{split}.lock", wait=True):
         if not folder.exists():
-            make_features(data, split, opening, folder, open_pixels)
-    return feature_source(read_features(folder, opening.reader).to(opening.device))
+            make_features(data, split, context, folder, open_pixels)
+    return feature_source(read_features(folder, context.reader).to(context.device))
 
 
-def open_video_features(data: DataChoice, split: str, opening: Opening) -> Source:
-    """Open videos for a head on the frozen towers of ``small``; encode them once."""
-    config = opening.reader.encoder.config
+def open_video_features(data: DataChoice, split: str, context: OpenContext) -> Source:
+    """Open the features of videos by the frozen towers of ``small``, encoding them once."""
+    config = context.reader.encoder.config
     if not getattr(config, "identity", True):
         raise ConfigError(
-            f"data.dataset={data.dataset} has sentences and videos, but the encoder reads stored "
+            f"data.dataset={data.dataset} has texts and videos, but the encoder reads stored "
             "features: --set encoder.kind=pretrained, or another family with towers"
         )
     records = load_records(data, split).present()
     videos = [(asdict(video), _version(video.path)) for video in records.videos]
     key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
-    return _cached_features(data, split, opening, data.dataset, key, open_videos, is_shared=True)
+    return _cached_features(data, split, context, data.dataset, key, open_videos, is_shared=True)
 
 
 def _version(path: Path | None) -> tuple[int, int]:
@@ -388,7 +388,7 @@ def _version(path: Path | None) -> tuple[int, int]:
 
 
 def save_with_towers(run: Path) -> None:
-    """Write the selected head of a run together with the towers of ``small``."""
+    """Save the selected head of a run together with the towers of ``small``."""
     with tempfile.TemporaryDirectory(dir=run) as head:
         save_head(load(str(run / MODEL)), head)
         save(with_head(load(TOWERS), head), run / WHOLE_MODEL, storage="int8")
@@ -397,21 +397,21 @@ def save_with_towers(run: Path) -> None:
 def make_features(
     data: DataChoice,
     split: str,
-    opening: Opening,
+    context: OpenContext,
     folder: Path,
-    open_pixels: Callable[[DataChoice, str, Opening], Source],
+    open_pixels: Callable[[DataChoice, str, OpenContext], Source],
 ) -> None:
     """Encode a split with the towers named by ``data.options.towers``."""
     name = str(data.options.get("towers") or TOWERS)
-    towers = load(name, device=opening.device)
+    towers = load(name, device=context.device)
     size, resize = towers.frame_spec.size, towers.frame_spec.resize
     spec = replace(data.frames, size=size, resize=resize)
     towers.frame_spec = spec
-    words = min(data.max_words, towers.encoder.context_length or data.max_words)
+    max_words = min(data.max_words, towers.encoder.context_length or data.max_words)
     source = open_pixels(
-        replace(data, frames=spec, max_words=words),
+        replace(data, frames=spec, max_words=max_words),
         split,
-        Opening(towers, opening.cache, opening.device, opening.progress),
+        OpenContext(towers, context.cache, context.device, context.progress),
     )
     write_features(
         towers,
@@ -421,12 +421,12 @@ def make_features(
         dataset=data.dataset,
         split=split,
         words=True,
-        progress=opening.progress,
+        progress=context.progress,
     )
 
 
 def weights_of(towers: str) -> str:
-    """Hash of the weights of a model folder, so that features of other weights are not reused."""
+    """Hash the weights of a model; features of other weights must not be reused."""
     folder = local_folder(towers)
     for path in (folder / WEIGHTS, folder / MODEL / WEIGHTS):
         if path.is_file():
@@ -440,8 +440,8 @@ add_source(
         FRAMES,
         "Folders of frames with captions (`eaglenet data frames`)",
         open=open_frames,
-        look=look_at_frames,
-        default_split=lambda data: "val",  # the test split is scored on request only
+        inspect=inspect_frames,
+        default_split=lambda data: "val",  # The test split is scored only on request.
         keeps_frames=True,
         gives_features=True,
     )

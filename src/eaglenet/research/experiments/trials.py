@@ -1,4 +1,4 @@
-"""Runs of a campaign, one after another or in several processes."""
+"""Runs of a campaign, in this process or in several child processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from eaglenet.research.experiments.runs import train
 
 logger = logging.getLogger(__name__)
 WORKER_LOG = ".worker.log"
-"""Hidden, so that a folder without any step may still be started."""
+"""Hidden, because a run does not start in a folder that has visible files."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Failure:
 
 
 def make_job(trial: Trial, seed: int, folder: Path, *, split: str, device: str) -> Job:
-    """The job of a trial with a seed, in its own folder of the campaign."""
+    """Make the job of a trial with a seed, with its folder in the campaign."""
     training = dataclasses.replace(trial.experiment.training, seed=seed)
     experiment = dataclasses.replace(trial.experiment, training=training)
     output = folder / slug(trial.label) / f"seed-{seed}"
@@ -78,11 +78,12 @@ def make_job(trial: Trial, seed: int, folder: Path, *, split: str, device: str) 
 
 
 def slug(label: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in label)
+    """Turn a label into a file name."""
+    return "".join(char if char.isalnum() or char in "+-._" else "-" for char in label)
 
 
 def run_job(job: Job, progress: Progress | None = None) -> SeedRun:
-    """Train and evaluate a run, or read the results of a finished one."""
+    """Train and evaluate a run, or read the results of a finished run."""
     run = train(job.experiment, job.output, device=job.device, progress=progress)
     if job.evaluation.exists():
         evaluation = read_json(job.evaluation)
@@ -99,51 +100,51 @@ def run_jobs(
     processes: int,
     announce: Callable[[str], Progress | None],
 ) -> dict[Path, SeedRun | Failure]:
-    """Run all jobs, ``processes`` at a time; a failed one does not stop the rest.
+    """Run all jobs, ``processes`` at a time; return their outcomes by output folder.
 
-    With one process errors are raised. With several, failed jobs are run again at the end, one at a
+    With one process, errors are raised. With several, failed jobs run again at the end, one at a
     time, in case memory was short.
     """
     if processes == 1 or not jobs:
         return {job.output: run_job(job, announce(job.title)) for job in jobs}
-    # The first run may decode frames that the others read, without a lock.
+    # The first run decodes the frames, without a lock; then the others read them.
     spec = SOURCES[jobs[0].experiment.data.dataset]
     first = jobs[:1] if spec.keeps_frames and not spec.gives_features else []
     progress = announce("")
-    failed = _run_in_processes(first, 1, progress) if first else []
-    failed += _run_in_processes(jobs[len(first) :], processes, progress)
-    if failed:
-        logger.warning("%d runs failed; trying again, one at a time", len(failed))
-        _run_in_processes(failed, 1, progress)
+    failed_jobs = _run_in_processes(first, 1, progress) if first else []
+    failed_jobs += _run_in_processes(jobs[len(first) :], processes, progress)
+    if failed_jobs:
+        logger.warning("%d runs failed; trying again, one at a time", len(failed_jobs))
+        _run_in_processes(failed_jobs, 1, progress)
     return {job.output: _outcome(job) for job in jobs}
 
 
 def _run_in_processes(jobs: Sequence[Job], processes: int, progress: Progress | None) -> list[Job]:
-    """Run jobs in ``processes`` child processes; gives those that failed."""
-    waiting, failed = list(jobs), list[Job]()
-    running: dict[Any, tuple[ChildProcess, Job]] = {}
-    done = 0
+    """Run jobs in ``processes`` child processes; return the jobs that failed."""
+    queue, failed_jobs = list(jobs), list[Job]()
+    children: dict[Any, tuple[ChildProcess, Job]] = {}
+    num_done = 0
     modules = imported_modules()
-    while waiting or running:
-        while waiting and len(running) < processes:
-            job = waiting.pop(0)
-            # Fresh interpreters: a forked one cannot use a GPU that its parent has touched.
+    while queue or children:
+        while queue and len(children) < processes:
+            job = queue.pop(0)
+            # Not forked: a forked process cannot use a GPU that its parent has used.
             child = start_child(_run_child, job, processes, modules)
-            running[child.connection] = (child.process, job)
-        for connection in wait(list(running)):
-            process, job = running.pop(connection)
+            children[child.connection] = (child.process, job)
+        for connection in wait(list(children)):
+            process, job = children.pop(connection)
             process.join()
-            done += 1
+            num_done += 1
             outcome = "done" if process.exitcode == 0 else f"FAILED (see {job.output / WORKER_LOG})"
             detail = f"{job.title} {outcome}"
-            report_progress(progress, "runs", done, len(jobs), detail, is_notable=True)
+            report_progress(progress, "runs", num_done, len(jobs), detail, is_notable=True)
             if process.exitcode != 0:
-                failed.append(job)
-    return failed
+                failed_jobs.append(job)
+    return failed_jobs
 
 
 def _run_child(connection: Connection, job: Job, processes: int, modules: Sequence[str]) -> None:
-    """Run a job in a child process; its output goes to a log beside the run."""
+    """Run a job in a child process, with its output in a log in the run folder."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(max(1, num_cores() // processes))
     for module in modules:
@@ -166,18 +167,12 @@ def _run_child(connection: Connection, job: Job, processes: int, modules: Sequen
 
 
 def _outcome(job: Job) -> SeedRun | Failure:
-    """Result of a finished run, or the last line of its log."""
+    """Return the result of a finished run, or a failure with the last line of its log."""
     result = job.output / "result.json"
     if result.exists() and job.evaluation.exists():
         seed = job.experiment.training.seed
         return SeedRun(seed, read_json(job.evaluation), read_json(result))
-    log = next(
-        (
-            path
-            for path in (job.output / WORKER_LOG, job.output.parent / f".{job.output.name}.log")
-            if path.exists()
-        ),
-        None,
-    )
+    logs = (job.output / WORKER_LOG, job.output.parent / f".{job.output.name}.log")
+    log = next((path for path in logs if path.exists()), None)
     lines = log.read_text(errors="replace").strip().splitlines() if log is not None else []
     return Failure(job.title, lines[-1] if lines else "the process ended without a message")

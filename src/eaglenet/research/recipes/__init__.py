@@ -1,4 +1,4 @@
-"""Recipes: whole experiments composed of a method, data, a tower, a protocol and variants."""
+"""Recipes: experiments composed of a method, data, a tower, a protocol and variants."""
 
 from eaglenet.research.recipes.recipe import (
     DATA,

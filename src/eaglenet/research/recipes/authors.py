@@ -1,8 +1,8 @@
-"""Settings that the authors of each compared method published for their own training.
+"""Training settings published by the authors of each compared method.
 
-Rates are those of the originals that train fp32 weights. Where an original inherits the fp16
-settings (rate 1e-7), CLIP gets 1e-6 instead. No pre-training of the rows before CLIP (HowTo100M,
-CC3M + WebVid-2M, COCO + Visual Genome) is part of these settings.
+Learning rates are those for fp32 weights; where the authors train fp16 weights at 1e-7, CLIP gets
+1e-6. The pre-training of methods before CLIP (HowTo100M, CC3M + WebVid-2M, COCO + Visual Genome) is
+not included.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from eaglenet.research.experiments.experiment import Settings
 
 FIELD_FRAMES: Settings = {"sampling": "whole_rate", "square_pixels": True, "short": "mask"}
-"""CLIP4Clip's reader: every int(rate)-th frame; most methods mask what it pads."""
+"""Frames as CLIP4Clip reads them: every int(rate)-th frame; most methods mask the padding."""
 FIELD_TRAINING: Settings = {"batch_size": 128, "lr_encoder": 1e-6, "freeze": "embeddings"}
-"""CLIP4Clip's, which most methods inherit (E.4 of the EagleNet paper names its rates)."""
+"""Training of CLIP4Clip, which most methods inherit (rates: E.4 of the EagleNet paper)."""
 XPOOL_TRAINING: Settings = {
     "batch_size": 32, "lr_head": 3e-5, "decay": "all", "second_beta": 0.999, "augment": "crop_flip",
 }  # fmt: skip
@@ -24,7 +24,7 @@ VIDEO_EPOCHS: Settings = {"captions": "one", "warmup": 0.01, "batch_size": 128}
 ADAPTERS: Settings = {
     "lr_encoder": 6e-4, "lr_head": 6e-4, "precision": "auto", "freeze": "none",
 }  # fmt: skip
-"""TempMe's rate. The method itself freezes the towers, and its adapters stay in fp32."""
+"""Learning rate of TempMe. The method freezes the towers; its adapters stay in fp32."""
 FROZEN: Settings = {
     "lr_encoder": 3e-5, "lr_head": 3e-5, "weight_decay": 0.0, "schedule": "epochs",
     "rate_decay": 1.0, "warmup": 0.0, "batch_size": 16, "epochs": 100, "captions": "one",
@@ -36,15 +36,12 @@ CLIPBERT: Settings = {
 }  # fmt: skip
 CLIP_TOWERS = ("clip-b32", "clip-b16")
 LONG: dict[str, Any] = {"num_frames": 64, "max_words": 64}
-"""Most methods read the paragraphs of DiDeMo and ActivityNet whole."""
+"""Sizes for the paragraphs of DiDeMo and ActivityNet in most methods."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Settings that differ on one dataset, or on one dataset with one tower.
-
-    options: of the dataset's loader.
-    """
+    """Settings that differ for a dataset, a tower, or both; ``options`` of the dataset's loader."""
 
     training: Settings = field(default_factory=dict)
     config: Settings = field(default_factory=dict)
@@ -57,9 +54,8 @@ class Change:
 class Original:
     """Published settings of a method.
 
-    changes: by dataset, by tower, or by dataset and tower ("msrvtt clip-b16"); the last that
-        applies wins field by field.
-    jitter: frames decoded for each one that CLIP-ViP's jittered sampling shows.
+    jitter: frames to decode per frame that CLIP-ViP's jittered sampling uses.
+    changes: changes for a dataset, a tower, or both ("msrvtt clip-b16"), applied in this order.
     """
 
     training: Settings
@@ -72,7 +68,7 @@ class Original:
     changes: Mapping[str, Change] = field(default_factory=lambda: {"didemo": Change(**LONG)})
 
     def changes_for(self, dataset: str, tower: str) -> list[Change]:
-        """The changes that apply, the most general first."""
+        """Return the changes that apply, the most general first."""
         keys = (dataset, tower, f"{dataset} {tower}")
         return [self.changes[key] for key in keys if key in self.changes]
 
@@ -144,7 +140,7 @@ ORIGINALS: Mapping[str, Original] = {
         datasets=("msrvtt", "didemo"),
         frames={"sampling": "whole_rate", "square_pixels": True},
     ),
-    # From abstracts: batches and epochs of the field, rates of TempMe's adapters.
+    # Known only from abstracts: usual batch and epochs, TempMe's rate for adapters.
     "rap": Original({"batch_size": 128, **ADAPTERS}, ("msrvtt", "didemo", "msvd")),
     "tfvl": Original({"batch_size": 128, **ADAPTERS}, ("msrvtt",)),
     "shenet": Original(FIELD_TRAINING, ("msrvtt", "didemo", "msvd"), frames=FIELD_FRAMES),
@@ -154,11 +150,11 @@ ORIGINALS: Mapping[str, Original] = {
         frames=FIELD_FRAMES,
         changes={
             "didemo": Change(**LONG),
-            # The scripts weigh the diagonal with 0.14 for B/32, and with the default 0.11 for B/16.
+            # The authors' scripts use 0.14 for B/32, and the default 0.11 for B/16.
             "clip-b32": Change(config={"diagonal_weight": 0.14}),
         },
     ),
-    # Before CLIP, on CLIP's towers.
+    # Methods before CLIP, here on the towers of CLIP.
     **{
         method: Original(
             FROZEN,
@@ -180,25 +176,25 @@ ORIGINALS: Mapping[str, Original] = {
         num_frames=16,
         max_words=20,
         changes={
-            # Trained on 7k videos and tuned on 1k others, tested on 1k-A.
+            # Trained on 7k videos, validated on 1k others, tested on 1k-A.
             "msrvtt": Change(options={"train": "7k"}),
-            # 8 pairs on each of four GPUs, four steps accumulated. The original reads 100 words,
-            # CLIP 77.
+            # 8 pairs on each of four GPUs, 4 accumulated steps. The original reads 100 words; CLIP
+            # reads 77.
             "didemo": Change({"batch_size": 128, "accumulate": 4}, max_words=77),
         },
     ),
 }
 
 MASKS_FRAMES = frozenset({"clip4clip", "drl", "glscl", "ts2net", "ucofia"})
-"""Methods whose own code masks the blank frames of a short video."""
+"""Methods whose official code masks the blank frames of short videos."""
 
 
 @dataclass(frozen=True)
 class ExpertRow:
     """Published settings of a method that reads the features of several experts.
 
-    experts: name -> width. frames: the expert that shows moments. words_dim: width of word and
-    sentence features.
+    experts: widths by name. frames: expert with one feature per frame. words_dim: width of token
+    and text features.
     """
 
     experts: Mapping[str, int]
@@ -213,7 +209,7 @@ CE_EXPERTS = {
     "scene": 2208, "senet": 2048, "speech": 300,
 }  # fmt: skip
 SILENT_CE_EXPERTS = {k: v for k, v in CE_EXPERTS.items() if k not in ("audio", "speech")}
-"""MSVD has no sound."""
+"""Experts of MSVD, which has no sound."""
 MMT_EXPERTS = {
     "face": 512, "ocr": 300, "rgb": 2048, "s3d": 1024, "scene": 2208, "speech": 300, "vggish": 128,
 }  # fmt: skip
@@ -252,7 +248,7 @@ EXPERT_ROWS: Mapping[tuple[str, str], ExpertRow] = {
          "centres": {"ocr": 75}},
         {**CE_TRAINING, "lr_head": 0.01, "weight_decay": 5e-5, "batch_size": 16, "epochs": 300},
     ),
-    # 50 epochs of 1,000 steps; the rate falls after each.
+    # 50 epochs of 1,000 steps.
     ("mmt", "msrvtt"): ExpertRow(
         MMT_EXPERTS, "rgb", 768, {"dim": 512}, {**MMT_TRAINING, "epoch_pairs": 32_000},
     ),
@@ -286,4 +282,4 @@ EXPERT_ROWS: Mapping[tuple[str, str], ExpertRow] = {
          "warmup": 0.0, "batch_size": 64, "epochs": 50},
     ),
 }  # fmt: skip
-"""(method, dataset) -> settings on a folder of its authors' experts (docs/how-to/experts.md)."""
+"""Settings on a folder of the authors' experts (docs/how-to/experts.md), by method and dataset."""

@@ -1,8 +1,4 @@
-"""Comparison of methods: `eaglenet compare` without a terminal.
-
-from eaglenet.research.recipes.comparison import compare
-compare(["clip4clip", "xpool"], "frames", "OUT", root="FOLDER", seeds=3, jobs=12)
-"""
+"""Comparison of methods: ``eaglenet compare`` for Python."""
 
 from __future__ import annotations
 
@@ -63,68 +59,66 @@ def compare(
     device: str = "auto",
     announce: Callable[[str], Progress | None] = lambda title: None,
 ) -> Comparison:
-    """Train and evaluate methods with the same data and seeds, and write the report.
+    """Train and evaluate methods with the same data and seeds, and write a report.
 
-    methods: rows as :func:`parse_row` reads them. search: a setting with values that every method
-    tries on validation first (``training.lr_head=1e-4,1e-3``). time_pairs: also time the scores of
-    this many texts with as many videos, one model after another.
+    methods: rows of the table, see :func:`parse_row`. search: a setting with values among which
+    every method first chooses on validation (``training.lr_head=1e-4,1e-3``). time_pairs: also time
+    scoring this many texts with as many videos.
     """
     folder = Path(output).expanduser()
     base = Recipe("", data, tower, protocol)
-    trials, refused = find_trials(methods, base, [*root_settings(root), *settings])
-    reported = split or default_split(trials[0].experiment.data)
+    root_settings = [f"data.root={root}"] if root else []
+    trials, failures = find_trials(methods, base, [*root_settings, *settings])
+    split = split or default_split(trials[0].experiment.data)
     rows = run_campaign(
         trials,
         range(seeds),
         folder,
-        split=reported,
+        split=split,
         device=device,
         jobs=jobs,
         search=Search.parse(search) if search else None,
         announce=announce,
     )
-    rows += refused
+    rows += failures
     if time_pairs:
-        rows = time_scoring(rows, folder, time_pairs, split=reported, device=device)
-    note = SELECTION_NOTES[trials[0].experiment.training.select]
-    searched = f"; {search} searched on validation for each" if search else ""
-    where = replace(parse_row(trials[0].label, base), variants=()).name.partition("/")[2]
-    title = f"{where}, {reported} split, {seeds} seed{'s' * (seeds != 1)}; {note}{searched}"
-    write_report(folder, "compare", title, rows, split=reported)
+        rows = time_scoring(rows, folder, time_pairs, split=split, device=device)
+    notes = SELECTION_NOTES[trials[0].experiment.training.select]
+    if search:
+        notes += f"; {search} searched on validation for each"
+    setup = replace(parse_row(trials[0].label, base), variants=()).name.partition("/")[2]
+    title = f"{setup}, {split} split, {seeds} seed{'s' * (seeds != 1)}; {notes}"
+    write_report(folder, "compare", title, rows, split=split)
     return Comparison(title, rows)
-
-
-def root_settings(root: str) -> list[str]:
-    return [f"data.root={root}"] if root else []
 
 
 def find_trials(
     methods: Sequence[str], base: Recipe, settings: Sequence[str]
 ) -> tuple[list[Trial], list[CannotRun]]:
-    """The rows that can be trained, and those that cannot be combined with the data.
+    """Return the trials of all rows, and the rows that cannot be combined with the data.
 
     Raises:
-        UnknownNameError: a name that no axis has.
+        UnknownNameError: a name is on no axis.
         UsageError: no row can be trained.
     """
     trials: list[Trial] = []
-    refused: list[CannotRun] = []
-    for label in dict.fromkeys(methods):  # a row given twice is one row
+    failures: list[CannotRun] = []
+    for label in dict.fromkeys(methods):
         recipe = parse_row(label, base)
         try:
             recipe.resolve()
         except ConfigError as error:
-            refused.append(CannotRun(label, str(error)))
+            failures.append(CannotRun(label, str(error)))
             continue
         trials.append(Trial(label, recipe.build().override(settings)))
     if not trials:
-        reasons = "; ".join(f"{row.label}: {row.cannot_run}" for row in refused) or "none given"
+        reasons = "; ".join(f"{row.label}: {row.cannot_run}" for row in failures) or "none given"
         raise UsageError(f"no method to compare on {base.data}: {reasons}")
-    return trials, refused
+    return trials, failures
 
 
 def parse_row(text: str, base: Recipe) -> Recipe:
-    """``METHOD[:NAME=VALUE]...`` as a recipe; NAME is a variant, ``tower`` or ``protocol``.
+    """Parse ``METHOD[:NAME=VALUE]...``; NAME is a variant, ``tower`` or ``protocol``.
 
     >>> parse_row("clip4clip:head=lstm:tower=clip-b32", Recipe("", "msrvtt")).tower
     'clip-b32'
@@ -146,15 +140,10 @@ REPEATS = 3
 
 
 def time_scoring(
-    rows: Sequence[CampaignRow],
-    folder: Path,
-    pairs: int,
-    *,
-    split: str,
-    device: str,
+    rows: Sequence[CampaignRow], folder: Path, pairs: int, *, split: str, device: str
 ) -> list[CampaignRow]:
-    """Add to each row the seconds of ``pairs`` x ``pairs`` scores of its first seed's model."""
-    timed: list[CampaignRow] = []
+    """Time ``pairs`` x ``pairs`` scores of the first seed's model, and add it to each row."""
+    timed_rows: list[CampaignRow] = []
     for row in rows:
         if isinstance(row, TrialRow):
             run = folder / slug(row.label) / f"seed-{row.seeds[0]}"
@@ -163,20 +152,20 @@ def time_scoring(
                 row = dataclasses.replace(row, pair_seconds={str(pairs): seconds})
             except (EagleNetError, torch.OutOfMemoryError) as error:
                 logger.warning("%s: not timed (%s)", row.label, error)
-        timed.append(row)
-    return timed
+        timed_rows.append(row)
+    return timed_rows
 
 
 def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
-    """Median seconds of scoring ``pairs`` encoded texts with as many encoded videos.
+    """Return the median time of scoring ``pairs`` encoded texts with as many encoded videos.
 
-    A split with fewer texts or videos is repeated.
+    Texts and videos are repeated if the split has fewer.
     """
     path = run / f"scoring-{pairs}.json"
     with join(device) as world:
-        earlier = read_json(path) if path.exists() else {}
-        if earlier.get("device") == str(world.device):
-            return float(earlier["seconds"])
+        record = read_json(path) if path.exists() else {}
+        if record.get("device") == str(world.device):
+            return float(record["seconds"])
         experiment, method = load_run(run)
         method = method.to(world.device)
         source = load_source(
@@ -191,17 +180,17 @@ def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
                 for indices in videos.split(100)
             ]
             video = type(batches[0]).concatenate(batches)
-            times = [_seconds(lambda: score_all(method, text, video)) for _ in range(REPEATS + 1)]
+            times = [_time(lambda: score_all(method, text, video)) for _ in range(REPEATS + 1)]
     seconds = statistics.median(times[1:])
     write_json(path, {"pairs": pairs, "seconds": seconds, "device": str(world.device)})
     return seconds
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _time(function: Callable[[], object]) -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    started = time.perf_counter()
-    work()
+    start = time.perf_counter()
+    function()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - started
+    return time.perf_counter() - start

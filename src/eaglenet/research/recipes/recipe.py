@@ -61,14 +61,14 @@ TABLES: Mapping[str, Mapping[str, Settings]] = {
         "full": {},
     },
 }
-"""Ablation table -> row -> changes to EagleNet. Names and rows are those of `evaluation.paper`."""
+"""Changes to EagleNet by ablation table and row; names are those of ``evaluation.paper``."""
 
 VARIANTS: Mapping[str, Mapping[str, Mapping[str, Settings]]] = {
     "eaglenet": {
         **TABLES,
-        # As printed, before the LeakyReLU: the frame part cancels and frame-to-frame edges have no
-        # effect. R@1 beside the activated reading, three seeds: demo world 33.0 and 29.8, real
-        # frames 24.8 and 24.8, within the spread (docs/reference/paper_map.md).
+        # As printed, edge weights are read before the LeakyReLU: the frame part cancels, and
+        # frame-to-frame edges have no effect. R@1 of literal and activated, three seeds: demo world
+        # 33.0 and 29.8, real frames 24.8 and 24.8, within the spread (docs/reference/paper_map.md).
         "reading": {
             "literal": {"edge_weights": "raw"},
             "activated": {"edge_weights": "activated"},
@@ -89,23 +89,24 @@ VARIANTS: Mapping[str, Mapping[str, Mapping[str, Settings]]] = {
         }
     },
 }
-"""Method -> variant -> value -> changes to its configuration."""
+"""Changes to the configuration of a method, by method, name of the variant, and value."""
 
 
 def apply_variants(method: str, variants: Sequence[str]) -> tuple[str, dict[str, object]]:
-    """The method that ``variants`` stand for, and their changes to its configuration.
+    """Return the method that ``variants`` select, and their changes to its configuration.
 
     Raises:
-        ConfigError: a variant or value that the method does not have.
+        UnknownNameError: the method does not have a variant or value.
+        ConfigError: a variant cannot be combined with others.
     """
     changes: dict[str, object] = {}
     available = VARIANTS.get(method, {})
     for variant in variants:
         name, value = split_assignment(variant, "edges=no-f2f")
         if name not in available:
-            listed = ", ".join(available) or "none"
+            known_names = ", ".join(available) or "none"
             raise UnknownNameError(
-                f"--variant {variant}: {method} has no variant {name!r} (known: {listed}); "
+                f"--variant {variant}: {method} has no variant {name!r} (known: {known_names}); "
                 f"change any field with --set method_config.NAME=VALUE"
             )
         if value not in available[name]:
@@ -115,13 +116,13 @@ def apply_variants(method: str, variants: Sequence[str]) -> tuple[str, dict[str,
         if (name, value) == ("components", "none"):
             if len(variants) > 1:
                 raise ConfigError(f"--variant {variant} is T-MASS; leave out the other variants")
-            return "tmass", {}  # the paper's first row has T-MASS's numbers
+            return "tmass", {}  # The first row of the table has the numbers of T-MASS.
         changes |= available[name][value]
     return method, changes
 
 
 MakeSetup = Callable[[str, str, str], Setup]
-"""(method, data, tower) -> setup."""
+"""Makes the setup of a method, data and tower."""
 PROTOCOLS: Mapping[str, str] = {
     "paper": "the EagleNet paper's epochs, batch, frames and words for every method",
     "released": "the same in the settings of the released code; the epoch chosen on test",
@@ -144,8 +145,8 @@ CLIP_TOWERS = tuple(name for name, tower in TOWERS.items() if tower.is_clip)
 class DataAxis:
     """A value of the data axis.
 
-    towers: tower -> protocols; the first of each is the default.
-    is_default_named: the default tower is part of an experiment's name.
+    towers: protocols by tower; the first tower and the first protocol are the defaults.
+    is_default_named: whether experiments with the default tower have it in their names.
     """
 
     title: str
@@ -161,7 +162,7 @@ VIDEO_PROTOCOLS: Mapping[str, MakeSetup] = {
 
 
 def _videos(dataset: str, *published: str) -> DataAxis:
-    """A dataset with the paper's protocol on every tower, and ``published`` ones on CLIP's."""
+    """Make the axis of a dataset: protocol ``paper`` on all towers, ``published`` on CLIP."""
     clip = {name: VIDEO_PROTOCOLS[name] for name in ("paper", *published)}
     towers = {"clip-b16": clip, **dict.fromkeys(CLIP_TOWERS, clip)}
     towers |= {name: {"paper": setups.paper_setup} for name in TOWERS if name not in towers}
@@ -195,7 +196,7 @@ DATA: Mapping[str, DataAxis] = {
             "adapters": {"equal": setups.feature_setup},
             "shared": {"equal": setups.shared_setup},
         },
-        is_default_named=False,  # runs were made when there was no other
+        is_default_named=False,  # Keeps the names of runs made before there was another tower.
     ),
     "experts": DataAxis(
         "stored features of several experts", {"experts": {"equal": setups.expert_setup}}
@@ -211,16 +212,16 @@ DATA: Mapping[str, DataAxis] = {
 INSIDE_CLIP = frozenset(
     {"clipvip", "prost", "rap", "shenet", "tempme", "tfvl", "ts2net", "tvproxynet", "ucofia"}
 )
-"""Methods that read more of CLIP's towers than frames and sentences."""
+"""Methods that use more of CLIP's towers than features of frames and texts."""
 INSIDE_TOWERS = frozenset({"bridgeformer", "frozen"})
 """Methods that work inside an image tower of any family."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A choice on each axis. Empty ones take the default of the data and the tower.
+    """One value per axis; empty ones stand for the default of the data and the tower.
 
-    variants: ``NAME=VALUE`` of :data:`eaglenet.research.recipes.recipe.VARIANTS`.
+    variants: ``NAME=VALUE`` as in :data:`VARIANTS`.
     """
 
     method: str
@@ -230,49 +231,49 @@ class Recipe:
     variants: tuple[str, ...] = ()
 
     def resolve(self) -> Recipe:
-        """The recipe with every default filled in.
+        """Return the recipe with all defaults filled in.
 
         Raises:
-            UnknownNameError: a name that no axis has.
-            ConfigError: choices that cannot be combined.
+            UnknownNameError: a name is on no axis.
+            ConfigError: the values cannot be combined.
         """
         METHODS[self.method]
         axis = find_data(self.data)
         tower = self.tower or next(iter(axis.towers))
-        # Some authors published settings on experts only.
+        # Some authors published settings only for experts.
         if not self.tower and (self.method, self.data) in EXPERT_ROWS:
             tower = "experts"
         if tower not in axis.towers:
-            self._refuse_name("tower", tower, (*TOWERS, *OTHER_TOWERS), tuple(axis.towers))
+            self._raise_for_name("tower", tower, (*TOWERS, *OTHER_TOWERS), tuple(axis.towers))
         protocols = axis.towers[tower]
         protocol = self.protocol or next(iter(protocols))
         if protocol not in protocols:
-            self._refuse_name("protocol", protocol, tuple(PROTOCOLS), tuple(protocols), tower)
-        resolved = replace(self, tower=tower, protocol=protocol)
+            self._raise_for_name("protocol", protocol, tuple(PROTOCOLS), tuple(protocols), tower)
+        recipe = replace(self, tower=tower, protocol=protocol)
         method, _ = apply_variants(self.method, self.variants)
-        reason = reason_against(replace(resolved, method=method))
-        if reason:
-            raise ConfigError(reason)
-        return resolved
+        problem = find_problem(replace(recipe, method=method))
+        if problem:
+            raise ConfigError(problem)
+        return recipe
 
-    def _refuse_name(
+    def _raise_for_name(
         self,
         axis: str,
         value: str,
         names: tuple[str, ...],
-        possible: tuple[str, ...],
+        choices: tuple[str, ...],
         tower: str = "",
     ) -> None:
-        listed = ", ".join(possible)
+        listing = ", ".join(choices)
         if value not in names:
-            raise UnknownNameError(f"unknown {axis} {value!r}; choose one of {listed}")
-        beside = f"--data {self.data}" + (f" --tower {tower}" if tower else "")
+            raise UnknownNameError(f"unknown {axis} {value!r}; choose one of {listing}")
+        other_axes = f"--data {self.data}" + (f" --tower {tower}" if tower else "")
         raise ConfigError(
-            f"--{axis} {value} cannot be combined with {beside}; choose one of {listed}"
+            f"--{axis} {value} cannot be combined with {other_axes}; choose one of {listing}"
         )
 
     def build(self) -> Experiment:
-        """The whole experiment; raises what :meth:`resolve` raises."""
+        """Make the experiment; raises the errors of :meth:`resolve`."""
         recipe = self.resolve()
         method, changes = apply_variants(recipe.method, recipe.variants)
         protocols = find_data(recipe.data).towers[recipe.tower]
@@ -280,7 +281,7 @@ class Recipe:
         return setup.experiment(recipe.name, method, changes)
 
     def _chosen_axes(self) -> list[tuple[str, str]]:
-        """Tower and protocol, each where the data offers a choice."""
+        """Return tower and protocol, if there is a choice."""
         axis = find_data(self.data)
         towers = axis.towers
         is_default = self.tower == next(iter(towers))
@@ -290,7 +291,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Name of the experiment: method, data, the axes with a choice, variants."""
+        """Name of the experiment: method, data, axes with a choice, and variants."""
         recipe = self.resolve()
         axes = [value for _, value in recipe._chosen_axes()]
         return "/".join([recipe.method, recipe.data, *axes, *recipe.variants])
@@ -298,16 +299,16 @@ class Recipe:
     @property
     def command(self) -> str:
         recipe = self.resolve()
-        words = ["eaglenet", "train", recipe.method, "--data", recipe.data]
+        arguments = ["eaglenet", "train", recipe.method, "--data", recipe.data]
         for axis, value in recipe._chosen_axes():
-            words += [f"--{axis}", value]
+            arguments += [f"--{axis}", value]
         for variant in recipe.variants:
-            words += ["--variant", variant]
-        return " ".join(map(shell_quote, words))
+            arguments += ["--variant", variant]
+        return " ".join(map(shell_quote, arguments))
 
 
 def find_data(name: str) -> DataAxis:
-    """A value of the data axis; datasets of plug-ins train as your own videos do."""
+    """Return a value of the data axis; datasets of plug-ins have the towers of ``folder``."""
     if name in DATA:
         return DATA[name]
     if name not in SOURCES:
@@ -318,42 +319,41 @@ def find_data(name: str) -> DataAxis:
     return DataAxis(SOURCES[name].title, DATA["folder"].towers)
 
 
-def reason_against(recipe: Recipe) -> str:
-    """Why a resolved recipe cannot run; empty where it can."""
+def find_problem(recipe: Recipe) -> str:
+    """Return the reason why a resolved recipe cannot run; empty if it can."""
     method, data, tower = recipe.method, recipe.data, recipe.tower
     is_stored = tower in ("adapters", "shared", "experts", "small-frozen")
     if method in INSIDE_CLIP and tower not in (*CLIP_TOWERS, "random"):
         return (
             f"{method} works inside CLIP's towers and cannot run on data {data} with tower "
-            f"{tower}; "
-            f"choose --data demo, or videos with --tower {' or '.join(CLIP_TOWERS)}"
+            f"{tower}; choose --data demo, or videos with --tower {' or '.join(CLIP_TOWERS)}"
         )
     if method in INSIDE_TOWERS and is_stored:
         return (
-            f"{method} works inside an image tower, but data {data} with tower {tower} offers "
-            "features only. Choose --data demo, or videos with a pretrained tower"
+            f"{method} works inside an image tower, but data {data} with tower {tower} has only "
+            "features; choose --data demo, or videos with a pretrained tower"
         )
     if method == "hgr" and tower not in ("experts", "small-frozen"):
         return (
-            "hgr reads words and graphs of sentences, which only folders of experts and of frames "
-            "hold: choose --data experts or --data frames"
+            "hgr reads token features and graphs of texts, which only folders of experts and of "
+            "frames have; choose --data experts or --data frames"
         )
     if METHODS[method].reads_experts and tower == "shared":
-        return f"{method} reads several experts: choose --data experts, or --tower adapters"
+        return f"{method} reads several experts; choose --data experts, or --tower adapters"
     if method == "supportset" and tower == "adapters":
-        return "supportset reads token ids, which plain features lack: choose --data experts"
-    published = _published(method, tower)
-    if recipe.protocol != "original" or (data, tower) in published:
+        return "supportset reads token ids, which plain features lack; choose --data experts"
+    pairs = _published_pairs(method, tower)
+    if recipe.protocol != "original" or (data, tower) in pairs:
         return ""
-    listed = ", ".join(f"--data {name} --tower {size}" for name, size in published)
+    listing = ", ".join(f"--data {name} --tower {size}" for name, size in pairs)
     return (
         f"the authors of {method} published no settings for --data {data} --tower {tower}; "
-        f"published: {listed or 'no dataset'}"
+        f"published: {listing or 'no dataset'}"
     )
 
 
-def _published(method: str, tower: str) -> list[tuple[str, str]]:
-    """(data, tower) for which the authors of a method published settings."""
+def _published_pairs(method: str, tower: str) -> list[tuple[str, str]]:
+    """Return the pairs of data and tower for which the authors of a method published settings."""
     if tower == "experts":
         return [(data, tower) for name, data in EXPERT_ROWS if name == method]
     if method not in ORIGINALS:
@@ -366,7 +366,7 @@ TABLE_NUMBERS: Mapping[str, int] = {
     "msrvtt": 1, "others": 2, "components": 3, "energy": 4, "pooling": 5, "time": 6, "graph": 7,
     "coefficient": 8, "edges": 9,
 }  # fmt: skip
-"""Table of `evaluation.paper` -> its number in the paper."""
+"""Numbers of the tables of ``evaluation.paper`` in the paper."""
 METHODS_OF_LABELS: Mapping[str, str] = {
     "CE": "ce", "MMT": "mmt", "T2vlad": "t2vlad", "HiT": "hit", "TeachText": "teachtext",
     "ClipBERT": "clipbert", "SupportSet": "supportset", "Frozen": "frozen",
@@ -376,7 +376,7 @@ METHODS_OF_LABELS: Mapping[str, str] = {
     "GLSCL": "glscl", "TempMe": "tempme", "TV-ProxyNet": "tvproxynet",
     "Video-ColBERT": "video_colbert", "EagleNet": "eaglenet",
 }  # fmt: skip
-"""The paper's names of methods and ours."""
+"""Our names of methods, by the paper's."""
 SIZES = {"ViT-B/32": "b32", "ViT-B/16": "b16"}
 DATASETS = {"DiDeMo": "didemo", "MSVD": "msvd", "VATEX": "vatex"}
 ROW_NAME = re.compile(r"table\d+/.+")
@@ -384,9 +384,9 @@ ROW_NAME = re.compile(r"table\d+/.+")
 
 @cache
 def paper_recipes() -> Registry[Recipe]:
-    """Every row of the paper's tables by its short name.
+    """Return the recipes of all rows of the paper's tables by short name (``table1/xpool-b16``).
 
-    Table 1 and 6 are on MSR-VTT; the names of other tables have the dataset in the middle.
+    Tables 1 and 6 are on MSR-VTT; the names of other tables include the dataset.
     """
     rows: Registry[Recipe] = Registry("row of the paper", list_command="eaglenet recipes table1")
     tables = paper_tables()
@@ -402,7 +402,7 @@ def paper_recipes() -> Registry[Recipe]:
     for row in tables["time"].rows:
         label = row.label.removesuffix(" (t2v)").removesuffix(" (v2t)")
         name, recipe = _main_row(label, "ViT-B/16", "msrvtt")
-        if f"table6/{name}" not in rows:  # UCoFiA has two test times of one run
+        if f"table6/{name}" not in rows:  # UCoFiA has two rows, for two directions of one run.
             rows.add(f"table6/{name}", recipe)
     for table, values in TABLES.items():
         for dataset in ("msrvtt", "didemo"):

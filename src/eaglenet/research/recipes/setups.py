@@ -1,7 +1,8 @@
-"""Setups of every protocol.
+"""Setups of all protocols.
 
-For datasets of videos: the EagleNet paper's, its released code's, the authors' own. With an equal,
-small budget for every method: the demo world, stored features, frames, experts.
+Datasets of videos have the protocols of the EagleNet paper, of its released code and of the authors
+of each method. The demo world, stored features, frames and experts have the protocol ``equal``: one
+small budget for all methods.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from eaglenet.research.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class Tower:
-    """A pretrained tower: its name on the hub, and the sizes that recipes need.
+    """A pretrained tower and its sizes.
 
-    max_words: tokens that its text tower reads at most.
+    source: name on the hub. size: side of a frame in pixels. max_words: context length of its text
+    tower in tokens.
     """
 
     source: str
@@ -89,28 +91,28 @@ SOFTMAX_START = (
 )
 
 EAGLENET: Settings = {
-    # Read before the LeakyReLU, as printed, frame-to-frame edges would have no effect.
+    # As printed (before the LeakyReLU), frame-to-frame edges would have no effect.
     "edge_weights": "activated",
-    # The printed one spoils training: `layers.stochastic_text`.
+    # The printed one harms training: `layers.stochastic_text`.
     "support": "elementwise",
 }
 PARAGRAPHS = ("didemo", "activitynet")
 """Datasets whose queries are paragraphs of up to 64 words."""
 LONG = (*PARAGRAPHS, "qvhighlights")
 """Datasets whose videos are read in 64 frames instead of 12."""
-# The paper prefers bilinear overall; its DiDeMo row (51.5) is the MLP's.
+# The paper prefers bilinear overall; its DiDeMo row (51.5) is with the MLP.
 ENERGY = {"didemo": "mlp"}
-# A rate for CLIP would hardly move adapters that start at nothing.
+# The low rate of CLIP would hardly change adapters, which start at zero.
 METHOD_TRAINING: MethodSettings = {"tempme": ADAPTERS, "rap": ADAPTERS, "tfvl": ADAPTERS}
 RELEASED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    # Nothing is held out of the training list, because test chooses the epoch.
+    # No validation videos: the epoch is chosen on the test split.
     "msrvtt": {"hold_out": 0},
     "didemo": {"window": "first_31_seconds"},
 }
 
 
 def paper_setup(method: str, dataset: str, tower: str) -> Setup:
-    """EagleNet's frames, words, epochs and batch for every method; modern settings."""
+    """Use the EagleNet paper's frames, words, epochs and batch for all methods."""
     spec, is_long = TOWERS[tower], dataset in LONG
     frames = FrameSpec(num_frames=64 if is_long else 12)
     notes = [PAPER if dataset in PAPER_DATA else PAPER + " " + NO_ROW]
@@ -127,11 +129,11 @@ def paper_setup(method: str, dataset: str, tower: str) -> Setup:
     training = TrainingConfig(
         compile=True,
         checkpointing=True,
-        # Three blocks of ViT-B/16 recomputed: 38 instead of 49 GiB for 5% of the time. Long videos
-        # have five times the frames, and other towers more tokens or width: all blocks are.
+        # Recomputing three blocks of ViT-B/16 takes 38 instead of 49 GiB for 5% of the time. Long
+        # videos and larger towers recompute all blocks (0).
         checkpointed_blocks=3 if spec.is_clip and not is_long else 0,
-        deterministic=False,  # as measured; the same bits again would cost time
-        batch_size=32 if dataset == "folder" else 64,  # a few hundred captions are enough
+        deterministic=False,  # Deterministic kernels are slower.
+        batch_size=32 if dataset == "folder" else 64,  # A few hundred captions fill some batches.
         **METHOD_TRAINING.get(method, {}),
     )
     return Setup(
@@ -149,7 +151,7 @@ def paper_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 def released_setup(method: str, dataset: str, tower: str) -> Setup:
-    """The paper's protocol in the settings of CLIP4Clip's code, in which the paper ran methods."""
+    """Use the settings of the released code, which is based on CLIP4Clip, for all methods."""
     from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNetConfig
 
     paper = paper_setup(method, dataset, tower)
@@ -157,8 +159,8 @@ def released_setup(method: str, dataset: str, tower: str) -> Setup:
     script = f"msrvtt-{size}" if dataset == "msrvtt" else dataset
     short = {"short": "mask"} if method in MASKS_FRAMES else {}
     frames = FrameSpec(num_frames=paper.data.frames.num_frames, **{**RELEASED_FRAMES, **short})
-    # Four chunks with matrices of their own: 16 pairs, not 64, meet each other.
-    split = {"accumulate": 4, "accumulation": "split"} if dataset == "didemo" else {}
+    # Four chunks with separate score matrices: 16 pairs are contrasted, not 64.
+    accumulation = {"accumulate": 4, "accumulation": "split"} if dataset == "didemo" else {}
     training: dict[str, Any] = {
         "lr_encoder": 1e-7,
         "lr_head": 1e-4,
@@ -169,7 +171,7 @@ def released_setup(method: str, dataset: str, tower: str) -> Setup:
         "freeze": "embeddings",
         "gradients": "local",
         "select": "test",
-        **split,
+        **accumulation,
         **METHOD_TRAINING.get(method, {}),
     }
     is_eaglenet = method == "eaglenet"
@@ -183,7 +185,7 @@ def released_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 def original_setup(method: str, dataset: str, tower: str) -> Setup:
-    """The published settings of the method's own authors."""
+    """Use the settings that the authors of the method published."""
     if tower == "experts":
         return _expert_setup(method, dataset)
     settings = ORIGINALS[method]
@@ -219,7 +221,7 @@ def _expert_setup(method: str, dataset: str) -> Setup:
             "experts",
             config=ExpertConfig(row.experts, row.frames, row.words_dim, row.words_dim, dim=dim),
         ),
-        # A folder holds one split. The test videos lie in another, which the command names.
+        # A folder has one split; the user must name the folder of the test videos.
         data=DataChoice("features", options={"test_root": ""}, frames=FrameSpec(num_frames=30)),
         training=TrainingConfig(**row.training),
         dim=dim,
@@ -228,7 +230,7 @@ def _expert_setup(method: str, dataset: str) -> Setup:
     )
 
 
-# Demo world: small CLIP towers from random weights, minutes on two cores.
+# Demo world: small CLIP towers with random weights; trains in minutes on two cores.
 
 DEMO_FRAMES = FrameSpec(num_frames=8, size=32)
 DEMO_WORDS = 24
@@ -257,16 +259,16 @@ DEMO_TRAINING = TrainingConfig(
     neighbours=True,
     eval_every=2,
 )
-# Few candidates and narrow heads keep a step of the pair-conditioned methods under half a second.
-# Token shift: pooling over frames is blind to their order, so frames must see their neighbours.
-# Softmax: the sigmoid loss learns more slowly with towers that know nothing yet (docs/lab/demo.md).
+# Few candidates and narrow heads: a step of pair-conditioned methods takes under half a second.
+# Token shift: pooling over frames ignores their order, so frames must see their neighbours.
+# Softmax: the sigmoid loss learns more slowly with random towers (docs/lab/demo.md).
 DEMO_CONFIG: MethodSettings = {
     "eaglenet": {
         **EAGLENET, "token_shift": True, "num_candidates": 4, "prior": "uniform",
         "radius_bias": True, "head_size": "split", "graph_dropout": 0.1, "pool_dropout": 0.1,
         "langevin_steps": 5, "loss": "softmax", "initial_temperature": 2.66, "initial_bias": -6.0,
     },
-    # Towers from random weights have no score of their own yet that would be worth keeping.
+    # The coarse score and the bank need trained towers.
     "wordframe": {"coarse": False, "bank": 0},
     "xpool": {"dropout": 0.1},
     "tmass": {"num_candidates": 4, "dropout": 0.1},
@@ -277,15 +279,15 @@ DEMO_CONFIG: MethodSettings = {
     "pair_reader": {"num_layers": 2, "num_heads": 4, "hidden_dim": 128},
     "supportset": {"hidden_dim": 128, "caption_weight": 1.0},
     "teachtext": {"student_config": {"text_centres": 8, "margin": 0.2}},
-    # Towers from random weights must train, whatever an adapter would leave frozen.
+    # Random towers must be trained.
     "tempme": {"frozen": False},
     "rap": {"frozen": False},
     "tfvl": {"frozen": False},
     "shenet": {"num_regions": 4},
     "video_colbert": {"num_query_tokens": DEMO_WORDS},
 }  # fmt: skip
-# From random towers neither the margin over the hardest wrong pair nor a pair's yes or no leaves
-# chance in ten epochs: mean pooling brings the towers together for half of the budget.
+# With random towers, neither the loss of the hardest wrong pair (supportset) nor binary matching
+# (clipbert) rises above chance in ten epochs: half of the budget trains the towers by mean pooling.
 HALF_COARSE = {"epochs": 5, "coarse_epochs": 5, "eval_every": 1}
 DEMO_METHOD_TRAINING: MethodSettings = {"supportset": HALF_COARSE, "clipbert": HALF_COARSE}
 
@@ -307,13 +309,13 @@ def demo_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 # Stored features: heads over small adapters to a common width. Folders with widths other than 384
-# (sentences) and 512 (frames) need encoder.config.text_dim and encoder.config.frame_dim.
+# (texts) and 512 (frames) need encoder.config.text_dim and encoder.config.frame_dim.
 
-# Search on 500 held-out videos (docs/lab/features.md) with mean pooling, one seed, t2v R@1/5/10:
-# linear adapters 7.4/21.1/30.1 without dropout, 10.0/26.4/37.4 with 0.5 on the input and
-# 10.3/27.2/37.8 with 0.3 of the frames left out too; a hidden layer of 1024 12.6/31.6/42.1, of 2048
-# 13.2/32.2/42.3. Batch (512 to 2048), rate (5e-4 to 2e-3), decay and a width of 1024 instead
-# of 512 each moved R@1 by 0.4 or less. encoder.config.hidden=0 gives linear adapters.
+# Sizes chosen on 500 held-out videos (docs/lab/features.md) with mean pooling, one seed, t2v
+# R@1/5/10: linear adapters (hidden=0) 7.4/21.1/30.1; with input dropout 0.5 10.0/26.4/37.4; with
+# frame dropout 0.3 too 10.3/27.2/37.8; hidden layer of 1024 12.6/31.6/42.1, of 2048 13.2/32.2/42.3.
+# Batch (512 to 2048), rate (5e-4 to 2e-3), decay and a width of 1024 each changed R@1 by at most
+# 0.4.
 FEATURE_ADAPTERS = FeatureConfig(
     text_dim=384,
     frame_dim=512,
@@ -325,22 +327,22 @@ FEATURE_ADAPTERS = FeatureConfig(
     frame_dropout=0.3,
 )
 FEATURE_TRAINING = TrainingConfig(
-    epochs=12,  # coarse ones included, everywhere
+    epochs=12,  # For all methods, including coarse epochs.
     batch_size=512,
     lr_head=1e-3,
     lr_encoder=1e-3,
     log_every=50,
     checkpoint_every=0,
 )
-# Narrow heads, as in the released code: a quarter of the memory, so that batches can be larger.
+# Narrow heads, as in the released code, take a quarter of the memory and allow larger batches.
 FEATURE_EAGLENET = {
     **EAGLENET, "head_size": "split", "shared_residual": True,
-    # Adapters that have met give right pairs a cosine of 0.36 and others 0.18.
+    # After the coarse epochs, the mean cosine of right pairs is 0.36, of others 0.18.
     "initial_temperature": 3.5, "initial_bias": -12.0,
 }  # fmt: skip
-# A batch of B pairs makes B x B pooled videos (and candidates, for EagleNet): memory bounds B.
-# Attention with the text as its query starts behind mean pooling where text and frames have never
-# met, so the adapters meet first.
+# Memory limits the batch: B pairs need B x B pooled videos (and candidates, for EagleNet). With
+# random adapters, attention from texts to frames starts worse than mean pooling, so coarse epochs
+# train the adapters first.
 POOLED = {"epochs": 4, "batch_size": 256, "coarse_epochs": 8, "coarse_batch_size": 512}
 FEATURE_METHOD_TRAINING: MethodSettings = {
     "eaglenet": {"epochs": 2, "batch_size": 128, "coarse_epochs": 10, "coarse_batch_size": 512},
@@ -360,30 +362,30 @@ def feature_setup(method: str, dataset: str, tower: str) -> Setup:
     )
 
 
-# Folders of frames: heads on the frozen towers of `small`, whose features are computed once, or
-# the towers trained along, from pixels, with the paper's low rate.
+# Folders of frames: heads on the frozen towers of `small`, whose features are computed once, or the
+# towers trained too, from pixels, with the paper's low rate.
 
 SMALL_DIM = 384
 SMALL_SCALE = 3.264
-"""Logarithm of the factor that `small` learnt for its cosines."""
+"""Logarithm of the temperature that `small` learnt for its cosines."""
 FRAMES_TRAINING = TrainingConfig(
     epochs=3,
     batch_size=128,
     lr_head=3e-4,
-    lr_encoder=3e-4,  # of the temperature alone: the features stay as they are
+    lr_encoder=3e-4,  # Of the temperature only; stored features do not change.
     log_every=50,
     checkpoint_every=0,
 )
-# Sentences of `small` have a length of 4, the noise of a candidate text one of 20: unscaled, a
-# candidate would be noise alone. Other methods look at directions, or normalise first.
+# Text features of `small` have norm 4, the noise of candidate texts norm 20: without unit features,
+# candidates would be mostly noise. Other methods use directions, or normalise first.
 FRAMES_CONFIG: MethodSettings = {
     "tmass": {"unit_features": True},
     "eaglenet": {
         **EAGLENET, "unit_features": True, "head_size": "split", "shared_residual": True,
-        # Right pairs have a cosine of 0.42 by the towers alone, others 0.14.
+        # With the towers alone, the mean cosine of right pairs is 0.42, of others 0.14.
         "initial_temperature": SMALL_SCALE, "initial_bias": -11.0,
     },
-    "supportset": {"vocabulary_size": 27_626},  # tokens of `small`
+    "supportset": {"vocabulary_size": 27_626},  # Of `small`.
 }  # fmt: skip
 
 
@@ -409,7 +411,7 @@ def frames_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 CLIP_SCALE = 4.6052
-"""Logarithm of 100, the factor that CLIP and its successors learn for their cosines."""
+"""Logarithm of 100, the temperature that CLIP and its successors learn for their cosines."""
 SHARED_CONFIG: MethodSettings = {
     **FRAMES_CONFIG,
     "eaglenet": {**FRAMES_CONFIG["eaglenet"], "initial_temperature": CLIP_SCALE},
@@ -417,9 +419,9 @@ SHARED_CONFIG: MethodSettings = {
 
 
 def shared_setup(method: str, dataset: str, tower: str) -> Setup:
-    """Stored features of a model whose texts and frames lie in one space, left as they are.
+    """Use stored features of one space for texts and frames without adapters.
 
-    The widths are those of the folder (`Experiment.override`).
+    ``Experiment.override`` sets the widths to those of the folder.
     """
     identity = FeatureConfig(512, 512, 512, identity=True)
     return Setup(
@@ -434,9 +436,9 @@ def shared_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 def small_folder_setup(method: str, dataset: str, tower: str) -> Setup:
-    """Own videos on the towers of the package, which need no network, trained along or frozen."""
+    """Use the user's own videos with the towers of ``small``, trained or frozen."""
     frames = frames_setup(method, dataset, tower)
-    # Steps on stored features take a fraction of a second: few videos can be seen more often.
+    # Steps on stored features are fast, so they can be more.
     epochs = 20 if tower == "small-frozen" else 5
     return replace(
         frames,
@@ -446,8 +448,8 @@ def small_folder_setup(method: str, dataset: str, tower: str) -> Setup:
     )
 
 
-# Experts of the demo world (`eaglenet data demo-experts`). Methods that read frames alone get the
-# expert that shows moments. Other folders need encoder.config.experts, frames, text_dim, words_dim.
+# Experts of the demo world (`eaglenet data demo-experts`). Methods that read only frames use the
+# expert FRAMES_EXPERT. Other folders need encoder.config.experts, frames, text_dim, words_dim.
 
 EXPERT_DIM = 64
 EXPERT_TRAINING = TrainingConfig(

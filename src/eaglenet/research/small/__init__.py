@@ -1,1 +1,1 @@
-"""How the model `small` is made."""
+"""Training of the model ``small``."""

@@ -1,4 +1,4 @@
-"""Frames and texts of frame folders on the training device: random batches, and recalls."""
+"""Frames and texts of frame folders in device memory: random batches and evaluation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_WORDS = 32
 
 @dataclass(frozen=True)
 class PairBank:
-    """Items with their frames and texts, packed end to end.
+    """Items with their frames and texts in packed tensors.
 
-    ``people`` and ``machine`` hold the first and last row of the texts of each kind, per item.
+    people, machine: first row and end row of the texts of each kind, per item.
     """
 
     items: tuple[FrameItem, ...]
@@ -42,7 +42,7 @@ class PairBank:
 
     @property
     def is_video(self) -> Bool[Tensor, "items"]:
-        """Mask of the items with several frames."""
+        """Mask of items with several frames."""
         return self.num_frames > 1
 
     def tokens(self, rows: Int[Tensor, "texts"]) -> Tokens:
@@ -50,25 +50,25 @@ class PairBank:
         return Tokens(ids, ids != 0)
 
     def draw_sentences(
-        self, items: Int[Tensor, "chosen"], machine_share: float, generator: torch.Generator
-    ) -> Int[Tensor, "chosen"]:
-        """Draw a text of each item; of a captioner with probability ``machine_share``."""
+        self, items: Int[Tensor, "items"], machine_share: float, generator: torch.Generator
+    ) -> Int[Tensor, "items"]:
+        """Draw a text per item; a captioner's text with probability ``machine_share``."""
         draws = torch.rand(2, len(items), generator=generator, device=self.device)
         people, machine = self.people[items], self.machine[items]
-        has_people, has_machine = (part[:, 1] > part[:, 0] for part in (people, machine))
-        take_machine = has_machine & ((draws[0] < machine_share) | ~has_people)
-        spans = torch.where(take_machine[:, None], machine, people)
+        has_people, has_machine = (kind[:, 1] > kind[:, 0] for kind in (people, machine))
+        is_machine = has_machine & ((draws[0] < machine_share) | ~has_people)
+        spans = torch.where(is_machine[:, None], machine, people)
         count = (spans[:, 1] - spans[:, 0]).float()
         return spans[:, 0] + (draws[1] * count).long().clamp(max=count.long() - 1)
 
     def draw_frames(
-        self, items: Int[Tensor, "chosen"], number: int, generator: torch.Generator
-    ) -> Int[Tensor, "chosen number"]:
+        self, items: Int[Tensor, "items"], number: int, generator: torch.Generator
+    ) -> Int[Tensor, "items number"]:
         """Draw rows of frames, one from each of ``number`` equal parts of each item."""
         draws = torch.rand(len(items), number, generator=generator, device=self.device)
-        parts = (torch.arange(number, device=self.device) + draws) / number
+        fractions = (torch.arange(number, device=self.device) + draws) / number
         count = self.num_frames[items, None]
-        return self.first_frame[items, None] + (parts * count).long().clamp(max=count - 1)
+        return self.first_frame[items, None] + (fractions * count).long().clamp(max=count - 1)
 
 
 def open_bank(
@@ -80,22 +80,22 @@ def open_bank(
     device: torch.device | str,
     threads: int = 8,
 ) -> PairBank:
-    """Open all items of ``split`` that have a text, of all folders together."""
-    pictures, items = [], []
+    """Read all items of ``split`` that have a text, of all folders."""
+    frame_tensors, items = [], []
     for path in folders:
         folder = FrameFolder.open(path)
-        usable = [
+        captioned_items = [
             item
             for item in folder.items
             if item.split == split and (item.captions.get("people") or item.captions.get("machine"))
         ]
-        if usable:
-            frames, _ = folder.read_frames(usable, size, threads=threads)
-            pictures.append(frames.to(device).contiguous())
-            items += usable
+        if captioned_items:
+            frames, _ = folder.read_frames(captioned_items, size, threads=threads)
+            frame_tensors.append(frames.to(device).contiguous())
+            items += captioned_items
     if not items:
-        listed = ", ".join(str(path) for path in folders)
-        raise DatasetError(f"no item of split {split!r} with a text in {listed}")
+        names = ", ".join(map(str, folders))
+        raise DatasetError(f"no item of split {split!r} with a text in {names}")
     sentences: list[str] = []
     spans: dict[str, list[tuple[int, int]]] = {"people": [], "machine": []}
     for item in items:
@@ -106,7 +106,7 @@ def open_bank(
     counts = torch.tensor([item.frames for item in items])
     return PairBank(
         items=tuple(items),
-        frames=torch.cat(pictures),
+        frames=torch.cat(frame_tensors),
         first_frame=(counts.cumsum(0) - counts).to(device),
         num_frames=counts.to(device),
         sentences=tuple(sentences),
@@ -130,18 +130,18 @@ def join_banks(first: PairBank, second: PairBank) -> PairBank:
     )
 
 
-def open_pictures(
+def open_frames(
     folders: Sequence[Path], *, size: int, device: torch.device | str, threads: int = 8
 ) -> UInt8[Tensor, "frames 3 size size"]:
-    """Read the training frames of these folders, without captions and labels."""
-    parts = []
+    """Read the training frames of folders, without captions and labels."""
+    frames = []
     for path in folders:
         folder = FrameFolder.open(path)
         train = [item for item in folder.items if item.split == "train"]
         if not train:
             raise DatasetError(f"no training item in {path}")
-        parts.append(folder.read_frames(train, size, threads=threads)[0].to(device).contiguous())
-    return torch.cat(parts)
+        frames.append(folder.read_frames(train, size, threads=threads)[0].to(device).contiguous())
+    return torch.cat(frames)
 
 
 def _token_ids(
@@ -160,21 +160,21 @@ def random_views(
     crop: float,
     generator: torch.Generator,
 ) -> Float[Tensor, "images 3 size size"]:
-    """Random crops of random mirroring, brightness and contrast, in 0..255."""
+    """Crop, mirror and change brightness and contrast at random; values from 0 to 255."""
     count, device = len(frames), frames.device
 
     def draw(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(count, generator=generator, device=device)
 
     area, ratio = draw(crop, 1.0).sqrt(), torch.exp(draw(-0.25, 0.25))
-    wide, high = (area * ratio).clamp(max=1.0), (area / ratio).clamp(max=1.0)
-    across, down = draw(-1.0, 1.0) * (1 - wide), draw(-1.0, 1.0) * (1 - high)
+    width, height = (area * ratio).clamp(max=1.0), (area / ratio).clamp(max=1.0)
+    middle_x, middle_y = draw(-1.0, 1.0) * (1 - width), draw(-1.0, 1.0) * (1 - height)
     mirror = torch.where(draw(0.0, 1.0) < 0.5, -1.0, 1.0)
-    zero = torch.zeros_like(wide)
+    zero = torch.zeros_like(width)
     transform = torch.stack(
         [
-            torch.stack([wide * mirror, zero, across], dim=-1),
-            torch.stack([zero, high, down], dim=-1),
+            torch.stack([width * mirror, zero, middle_x], dim=-1),
+            torch.stack([zero, height, middle_y], dim=-1),
         ],
         dim=1,
     )
@@ -191,7 +191,7 @@ def random_views(
 def plain_views(
     frames: UInt8[Tensor, "images 3 height width"], size: int
 ) -> Float[Tensor, "images 3 size size"]:
-    """Whole images, as in a search, in 0..255."""
+    """Scale whole images, as in a search; values from 0 to 255."""
     if frames.shape[-1] == size:
         return frames.float()
     return torch.nn.functional.interpolate(
@@ -200,17 +200,18 @@ def plain_views(
 
 
 MAX_FRAMES = 12
+"""Frames per item in an evaluation."""
 
 
 @torch.no_grad()
 def item_vectors(encoder: CompactEncoder, bank: PairBank) -> Float[Tensor, "items dim"]:
-    """Unit mean of the unit frames of each item, of at most 12 evenly spaced frames."""
+    """Encode items: the normalised mean of the normalised vectors of evenly spaced frames."""
     vision, size = encoder.vision, encoder.config.vision.image_size
-    parts = [
-        vision(vision.normalise(plain_views(part, size)))[:, 0].float()
-        for part in bank.frames.split(512)
+    batches = [
+        vision(vision.normalise(plain_views(batch, size)))[:, 0].float()
+        for batch in bank.frames.split(512)
     ]
-    frames = torch.cat(parts)
+    frames = torch.cat(batches)
     vectors = []
     for first, count in zip(bank.first_frame.tolist(), bank.num_frames.tolist(), strict=True):
         rows = torch.linspace(0, count - 1, min(count, MAX_FRAMES)).round().long()
@@ -220,17 +221,17 @@ def item_vectors(encoder: CompactEncoder, bank: PairBank) -> Float[Tensor, "item
 
 @torch.no_grad()
 def evaluate_pairs(encoder: CompactEncoder, bank: PairBank) -> Metrics:
-    """Metrics with every text by people as a query over all items of the bank."""
+    """Compute metrics with all texts by people as queries over all items of the bank."""
     spans = [tuple(span) for span in bank.people.tolist()]
     rows = torch.cat([torch.arange(start, stop) for start, stop in spans]).to(bank.device)
-    owner = torch.cat(
+    item_of_text = torch.cat(
         [torch.full((stop - start,), item) for item, (start, stop) in enumerate(spans)]
     )
-    sentences = torch.cat(
-        [encoder.encode_text(bank.tokens(part)).sentence.float() for part in rows.split(4096)]
+    texts = torch.cat(
+        [encoder.encode_text(bank.tokens(batch)).sentence.float() for batch in rows.split(4096)]
     )
-    scores = F.normalize(sentences, dim=-1) @ item_vectors(encoder, bank).T
-    return retrieval_metrics(scores.cpu(), owner)
+    scores = F.normalize(texts, dim=-1) @ item_vectors(encoder, bank).T
+    return retrieval_metrics(scores.cpu(), item_of_text)
 
 
 def evaluate_all(encoder: CompactEncoder, banks: Mapping[str, PairBank]) -> dict[str, Metrics]:
@@ -238,6 +239,6 @@ def evaluate_all(encoder: CompactEncoder, banks: Mapping[str, PairBank]) -> dict
 
 
 def recall_sum(results: Mapping[str, Metrics]) -> float:
-    """Criterion of runs: text-to-video R@1 + R@5 + R@10, mean over the banks."""
+    """Return text-to-video R@1 + R@5 + R@10, averaged over the banks, by which runs compare."""
     sums = [metrics.t2v.recall_sum for metrics in results.values()]
     return sum(sums) / max(len(sums), 1)

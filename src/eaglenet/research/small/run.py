@@ -1,4 +1,4 @@
-"""Training of the towers of a model such as `small`, from folders of frames and initial weights."""
+"""Training of the towers of ``small`` from folders of frames and initial weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from eaglenet.research.small.banks import (
     evaluate_all,
     join_banks,
     open_bank,
-    open_pictures,
+    open_frames,
     recall_sum,
 )
 from eaglenet.research.small.start import keep_latin_pieces, start_from
@@ -43,7 +43,7 @@ TEXT_BATCH = 100
 
 
 def typical_sentences(items: Sequence[FrameItem], number: int) -> list[str]:
-    """Random captions by people, of videos, or of images where there are no videos."""
+    """Sample captions by people of videos, or of images if there are no videos."""
     videos = [item for item in items if item.frames > 1]
     captions = sorted(
         {text for item in videos or items for text in item.captions.get("people", [])}
@@ -52,28 +52,28 @@ def typical_sentences(items: Sequence[FrameItem], number: int) -> list[str]:
 
 
 @torch.inference_mode()
-def save_hubness_head(model: Path, sentences: Sequence[str], weight: float) -> None:
-    """Save a head with a hubness bank beside the towers: `wordframe` without its interaction.
+def save_hubness_head(model: Path, texts: Sequence[str], weight: float) -> None:
+    """Save a head with a hubness bank beside the towers: ``wordframe`` without its interaction.
 
-    Stores the vectors of the bank in int8, without the texts: twice as many as in half precision
-    correct hubness better, and the rounding changes nothing.
+    Stores only the vectors of the bank, in int8: rounding has no effect, and twice as many vectors
+    as in half precision correct hubness better.
     """
     towers = load(model)
     config = WordFrameConfig(
-        num_layers=0, changes=False, interaction=False, bank=len(sentences), bank_weight=weight
+        num_layers=0, changes=False, interaction=False, bank=len(texts), bank_weight=weight
     )
     # Built as a method: hubness offsets use the temperature of the towers.
     head = METHODS["wordframe"].build(config, towers.encoder)
     assert isinstance(head, WordFrame) and head.bank is not None  # noqa: PT018
-    for start in range(0, len(sentences), TEXT_BATCH):
-        texts = towers.encode_text(sentences[start : start + TEXT_BATCH])
-        head.bank.add(texts.sentence)
+    for start in range(0, len(texts), TEXT_BATCH):
+        features = towers.encode_text(texts[start : start + TEXT_BATCH])
+        head.bank.add(features.sentence)
     save_head(head, model / HEAD, storage="int8")
 
 
 FRAMES_PER_CLIP = 6
-"""Frames per clip in a search: as good as 12 (the model card has both on the test videos) at half
-of the encoding, which is most of the work of indexing."""
+"""Frames per clip in a search: as accurate as 12 (see the model card), with half of the encoding,
+which is most of the work of indexing."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,19 @@ class PairExperiment:
     folders: folders of frames (`eaglenet data frames`), separated by commas.
     picture_size: side in pixels of the frames in memory, from which crops are taken.
     towers: shape of the resulting model.
-    beginning: first stage, common to all ingredients, with towers that do not pool patches.
-    ingredients: runs that continue it, each ``beginning`` with these settings changed, separated
-        by spaces ("lr_towers=5e-5 seed=1"). The teacher is the mean of the weights that improve
-        each other (:func:`greedy_soup`).
-    further, agreeing, finishing: likewise, one stage after another, each from the mean of the
-        previous one, which also enters the next mean. Settings of ``agreeing`` may add images of
-        ``unlabelled`` to each batch.
-    unlabelled: folders of frames whose captions are not read.
-    joined: names of ``folders`` whose validation items are trained on in the last two stages; the
-        validation items of the other folders still compare the runs.
-    student: training of towers of the final shape to imitate the teacher.
-    head_sentences, head_weight: number of captions in the hubness bank of the head, and its
-        weight; 0 captions: no head.
+    beginning: first stage, with towers that do not pool patches.
+    ingredients: runs of the second stage, which continue the first, each with these changes to
+        ``beginning``, separated by spaces ("lr_towers=5e-5 seed=1"). The result of a stage is the
+        mean of the weights that improve each other (:func:`greedy_soup`).
+    further, agreeing, finishing: runs of the following stages, each of which starts from the mean
+        of the previous stage and includes it in its own mean. The last mean is the teacher.
+        Settings of ``agreeing`` may add images of ``unlabelled`` to each batch.
+    unlabelled: folders of frames, separated by commas, whose captions are not used.
+    joined: names of ``folders``, separated by commas, whose validation items are used for training
+        in the last two stages; those of other folders still compare the runs.
+    student: training of towers of the final shape by distillation from the teacher.
+    head_sentences, head_weight: number of captions in the hubness bank of the head (0 for no head),
+        and its weight.
     """
 
     name: str
@@ -122,7 +122,8 @@ class PairExperiment:
     head_sentences: int = 1800
     head_weight: float = 0.75
 
-    def changed(self, settings: Sequence[str]) -> PairExperiment:
+    def override(self, settings: Sequence[str]) -> PairExperiment:
+        """Apply ``a.b=c`` settings in order."""
         experiment = self
         for setting in settings:
             path, text = split_assignment(setting, "beginning.steps=4000")
@@ -135,8 +136,8 @@ class PairExperiment:
         folders = _paths(self.folders)
         if not folders:
             raise DatasetError(
-                "no folder of frames is set; prepare some with `eaglenet data frames` and name "
-                "them: --set folders=A,B"
+                "no folders of frames; prepare some with `eaglenet data frames` and set them: "
+                "--set folders=A,B"
             )
         return folders
 
@@ -148,9 +149,9 @@ def train_pairs(
     device: str = "auto",
     report: Callable[[str], None] = print,
 ) -> Path:
-    """Train stage by stage, and write the towers as a model folder ``output/model``.
+    """Train stage by stage, save the model as ``output/model``, and return that folder.
 
-    An interrupted run continues with the stage that it was in.
+    An interrupted run continues with the stage that was interrupted.
     """
     output = Path(output)
     if device == "auto":
@@ -158,7 +159,7 @@ def train_pairs(
     start = experiment.start
     if not start.vision or not start.text:
         raise ConfigError(
-            "no initial weights; --set start.vision=FOLDER (DINOv2 ViT-S/14) and "
+            "no initial weights: --set start.vision=FOLDER (DINOv2 ViT-S/14) and "
             "--set start.text=FOLDER (MiniLM-L6 with its tokenizer.json)"
         )
     text_folder = Path(start.text).expanduser()
@@ -174,95 +175,95 @@ def train_pairs(
     report(f"reading frames of {experiment.folders}")
     banks = (bank(experiment.frame_folders, "train"), _validation(experiment.frame_folders, bank))
     unlabelled = _paths(experiment.unlabelled)
-    pictures = None
+    frames = None
     if unlabelled:
-        pictures = open_pictures(unlabelled, size=experiment.picture_size, device=device)
-    stages = Stages(experiment, output, *banks, report, pictures)
-    stages.joined_names()  # refuses a wrong name before the first stage
+        frames = open_frames(unlabelled, size=experiment.picture_size, device=device)
+    stages = Stages(experiment, output, *banks, report, frames)
+    stages.joined_names()  # Raises for a wrong name before the first stage.
     encoder = stages.student(stages.teacher(stages.beginning()))
     save_towers(encoder, backend, output / MODEL)
-    sentences = typical_sentences(banks[0].items, experiment.head_sentences)
-    if sentences:
-        save_hubness_head(output / MODEL, sentences, experiment.head_weight)
+    texts = typical_sentences(banks[0].items, experiment.head_sentences)
+    if texts:
+        save_hubness_head(output / MODEL, texts, experiment.head_weight)
     return output / MODEL
 
 
 Weights = Mapping[str, Tensor]
 
 
-def mean_of_weights(parts: Sequence[Weights]) -> dict[str, Tensor]:
-    names = parts[0].keys()
+def mean_of_weights(runs: Sequence[Weights]) -> dict[str, Tensor]:
     return {
-        name: sum((part[name] for part in parts[1:]), parts[0][name]) / len(parts) for name in names
+        name: sum((run[name] for run in runs[1:]), weight) / len(runs)
+        for name, weight in runs[0].items()
     }
 
 
 def greedy_soup(
-    parts: Sequence[Weights], score: Callable[[Weights], float]
+    runs: Sequence[Weights], score: Callable[[Weights], float]
 ) -> tuple[dict[str, Tensor], list[int], float]:
-    """Average weights, best first; each next one is included if the score does not fall.
+    """Average weights of runs, best first; include each if the score does not fall.
 
-    Returns the mean, the numbers of the weights in it, and its score.
+    Returns the mean, the indices of the runs in it, and its score.
     """
-    scores = [score(part) for part in parts]
-    order = sorted(range(len(parts)), key=lambda number: -scores[number])
+    scores = [score(run) for run in runs]
+    order = sorted(range(len(runs)), key=lambda number: -scores[number])
     members, best = [order[0]], scores[order[0]]
     for number in order[1:]:
-        candidate = score(mean_of_weights([parts[k] for k in [*members, number]]))
+        candidate = score(mean_of_weights([runs[k] for k in [*members, number]]))
         if candidate >= best:
             members, best = [*members, number], candidate
-    return mean_of_weights([parts[k] for k in members]), members, best
+    return mean_of_weights([runs[k] for k in members]), members, best
 
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of a run; a stage whose folder has the file ``done`` is read, not run again."""
+    """Stages of a run; the result of a stage is read if its folder has the file ``done``."""
 
     experiment: PairExperiment
     output: Path
     train: PairBank
     validation: Mapping[str, PairBank]
     report: Callable[[str], None]
-    pictures: UInt8[Tensor, "pictures 3 height width"] | None = None
+    unlabelled: UInt8[Tensor, "frames 3 height width"] | None = None
 
     def beginning(self) -> Weights:
-        """Train the initial towers together for a short while."""
-        encoder = self._towers(pooled=False)
+        """Train the initial towers together for a few steps."""
+        encoder = self._towers(is_pooled=False)
         start = self.experiment.start
         start_from(encoder, Path(start.vision).expanduser(), Path(start.text).expanduser())
-        return self._trained("beginning", encoder, self.experiment.beginning)
+        return self._train("beginning", encoder, self.experiment.beginning)
 
     def teacher(self, beginning: Weights) -> CompactEncoder:
-        """Train the ingredients and the stages after them; returns the mean of the last stage."""
+        """Run all stages after the first; return the mean of the last one."""
         experiment = self.experiment
         mean = self.mean(self.runs("ingredient", experiment.ingredients, beginning) or [beginning])
         mean = self.round("further", experiment.further, mean)
-        last = self.with_joined() if experiment.joined else self
-        mean = last.round("agreeing", experiment.agreeing, mean)
-        return last.round("finishing", experiment.finishing, mean)
+        last_stages = self.with_joined() if experiment.joined else self
+        mean = last_stages.round("agreeing", experiment.agreeing, mean)
+        return last_stages.round("finishing", experiment.finishing, mean)
 
     def round(self, stage: str, settings: Sequence[str], mean: CompactEncoder) -> CompactEncoder:
-        """Mean of ``mean`` and of runs that start from it."""
+        """Run a stage; return the mean of ``mean`` and of the runs that start from it."""
         start = {name: value.detach().cpu().clone() for name, value in mean.state_dict().items()}
         runs = self.runs(stage, settings, start)
         return self.mean([start, *runs]) if runs else mean
 
     def with_joined(self) -> Stages:
-        """The stages with the validation items of the folders ``joined`` in the training data."""
+        """Return stages that train on the validation items of the folders ``joined`` too."""
         names, train = self.joined_names(), self.train
         for name in names:
             train = join_banks(train, self.validation[name])
-        rest = {name: bank for name, bank in self.validation.items() if name not in names}
-        return replace(self, train=train, validation=rest)
+        validation = {name: bank for name, bank in self.validation.items() if name not in names}
+        return replace(self, train=train, validation=validation)
 
     def joined_names(self) -> list[str]:
-        """Names in ``joined``; refuses folders without validation items."""
+        """Return the names in ``joined``; raise for folders without validation items."""
         names = [name.strip() for name in self.experiment.joined.split(",") if name.strip()]
-        missing = [name for name in names if name not in self.validation]
-        if missing:
-            known = ", ".join(self.validation) or "none"
+        unknown_names = [name for name in names if name not in self.validation]
+        if unknown_names:
             raise ConfigError(
-                f"joined={','.join(missing)}: no validation items; folders that have some: {known}"
+                f"joined={','.join(unknown_names)}: no validation items; folders that have some: "
+                f"{', '.join(self.validation) or 'none'}"
             )
         return names
 
@@ -272,14 +273,14 @@ class Stages:
             config = self.experiment.beginning
             for setting in changes.split():
                 config = override(config, *split_assignment(setting, "seed=1"))
-            encoder = self._towers(pooled=False)
+            encoder = self._towers(is_pooled=False)
             encoder.load_state_dict(start)
-            results.append(self._trained(f"{stage}-{number}", encoder, config))
+            results.append(self._train(f"{stage}-{number}", encoder, config))
         return results
 
     def mean(self, ingredients: Sequence[Weights]) -> CompactEncoder:
-        """Mean of the ingredients that score best together."""
-        encoder = self._towers(pooled=False).to(self.train.device).eval()
+        """Return the mean of weights by :func:`greedy_soup`."""
+        encoder = self._towers(is_pooled=False).to(self.train.device).eval()
 
         def score(weights: Weights) -> float:
             encoder.load_state_dict(weights)
@@ -294,22 +295,22 @@ class Stages:
         return encoder
 
     def student(self, teacher: CompactEncoder) -> CompactEncoder:
-        """Train towers of the final shape, from the teacher's weights, to imitate it."""
-        encoder = self._towers(pooled=True)
+        """Train towers of the final shape by distillation, starting from the teacher's weights."""
+        encoder = self._towers(is_pooled=True)
         if encoder.config != teacher.config:
             encoder.load_state_dict(teacher.state_dict())
-            best = self._trained("student", encoder, self.experiment.student, teacher)
+            best = self._train("student", encoder, self.experiment.student, teacher)
             encoder.cpu().load_state_dict(best)
             return encoder
         return teacher.cpu()
 
-    def _towers(self, *, pooled: bool) -> CompactEncoder:
+    def _towers(self, *, is_pooled: bool) -> CompactEncoder:
         config = self.experiment.towers
-        if not pooled:
+        if not is_pooled:
             config = replace(config, vision=replace(config.vision, pool_after=0))
         return CompactEncoder(config, seed=self.experiment.beginning.seed)
 
-    def _trained(
+    def _train(
         self,
         stage: str,
         encoder: CompactEncoder,
@@ -325,8 +326,8 @@ class Stages:
             def report(line: str) -> None:
                 self.report(f"{stage}: {line}")
 
-            if config.unlabelled_items and self.pictures is None:
-                report("`unlabelled` is not set: training on pairs alone")
+            if config.unlabelled_items and self.unlabelled is None:
+                report("`unlabelled` is not set: training only on pairs")
             PairTrainer(
                 encoder,
                 self.train,
@@ -335,7 +336,7 @@ class Stages:
                 folder,
                 report,
                 teacher,
-                self.pictures,
+                self.unlabelled,
             ).run()
             mark.write_text("")
         best = torch.load(folder / BEST, weights_only=True, map_location="cpu")
@@ -348,23 +349,25 @@ def _paths(names: str) -> list[Path]:
 
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:
-    """Save a zero-shot model of these towers: int8 weights, and Latin word pieces only."""
-    smaller, ids = keep_latin_pieces(backend)
+    """Save a zero-shot model of the towers, with int8 weights and only Latin tokens."""
+    small_tokenizer, ids = keep_latin_pieces(backend)
     config = encoder.config
-    shrunk = CompactEncoder(replace(config, text=replace(config.text, vocabulary_size=len(ids))))
+    small_config = replace(config, text=replace(config.text, vocabulary_size=len(ids)))
+    small_encoder = CompactEncoder(small_config)
     weights = dict(encoder.state_dict())
     weights["text.embedding.weight"] = weights["text.embedding.weight"][ids]
-    shrunk.load_state_dict(weights)
-    method = METHODS["clip4clip"].build(CLIP4ClipConfig(num_frames=FRAMES_PER_CLIP), shrunk).eval()
+    small_encoder.load_state_dict(weights)
+    method_config = CLIP4ClipConfig(num_frames=FRAMES_PER_CLIP)
+    method = METHODS["clip4clip"].build(method_config, small_encoder).eval()
     settings = TokenizerSettings(context_length=config.text.context_length)
-    method.tokenizer = JsonTokenizer(smaller, settings)
+    method.tokenizer = JsonTokenizer(small_tokenizer, settings)
     save(method, folder, storage="int8")
 
 
 def _validation(
     folders: Sequence[Path], bank: Callable[[Sequence[Path], str], PairBank]
 ) -> Mapping[str, PairBank]:
-    """Validation items of each folder that has any."""
+    """Open the validation items of each folder that has any."""
     banks = {}
     for folder in folders:
         try:
@@ -417,4 +420,4 @@ TOWER_RECIPES: dict[str, PairExperiment] = {
         finishing=(f"{_FINISHING} frames_per_video=3 seed=23", f"{_FINISHING} seed=24"),
     )
 }
-"""Recipes of `eaglenet train`; folders and initial weights are set on the command line."""
+"""Recipes of ``eaglenet train``; folders and initial weights must be set with ``--set``."""

@@ -1,6 +1,6 @@
-"""Initial weights: DINOv2 ViT-S/14 for images, MiniLM for texts; and a smaller vocabulary.
+"""Initial weights of ``small``: DINOv2 ViT-S/14 and MiniLM, as published for transformers.
 
-Both are read in their published layout (``model.safetensors`` as transformers writes it).
+Also reduces the vocabulary to Latin tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TEXT_NAMES = {
 
 
 def start_from(encoder: CompactEncoder, vision: Path, text: Path) -> None:
-    """Copy the weights of two folders into the towers; projections stay as they are."""
+    """Copy the weights of two folders into the towers, except for projections."""
     _fill_vision(encoder, _read(vision))
     _fill_text(encoder, _read(text))
 
@@ -47,7 +47,7 @@ def _read(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS if folder.is_dir() else folder
     if not path.is_file():
         raise CheckpointError(
-            f"{path} does not exist; give a folder with {WEIGHTS} as transformers writes it"
+            f"{path} does not exist; expected a folder with {WEIGHTS} in the format of transformers"
         )
     weights: dict[str, Tensor] = safetensors.torch.load_file(path)
     return {name: value.float() for name, value in weights.items() if value.is_floating_point()}
@@ -81,7 +81,7 @@ def _fill_text(encoder: CompactEncoder, weights: Mapping[str, Tensor]) -> None:
     positions = weights["embeddings.position_embeddings.weight"][: config.context_length]
     values = {
         "embedding.weight": weights["embeddings.word_embeddings.weight"],
-        # All texts are of the first token type, so its vector is added to every position.
+        # All tokens have the first token type, so its vector is added to the positions.
         "positional_embedding": positions + weights["embeddings.token_type_embeddings.weight"][0],
         "norm.weight": weights["embeddings.LayerNorm.weight"],
         "norm.bias": weights["embeddings.LayerNorm.bias"],
@@ -100,15 +100,15 @@ def _block(
     attention: str,
     names: Mapping[str, str],
 ) -> dict[str, Tensor]:
-    """Weights of a block under our names; queries, keys and values are joined."""
+    """Rename the weights of a block, and concatenate queries, keys and values."""
     values = {}
     for kind in ("weight", "bias"):
-        parts = [
-            weights[f"{source}{attention}.{part}.{kind}"] for part in ("query", "key", "value")
+        projections = [
+            weights[f"{source}{attention}.{name}.{kind}"] for name in ("query", "key", "value")
         ]
-        values[f"{target}attention.qkv.{kind}"] = torch.cat(parts)
-        for ours, theirs in names.items():
-            values[f"{target}{ours}.{kind}"] = weights[f"{source}{theirs}.{kind}"]
+        values[f"{target}attention.qkv.{kind}"] = torch.cat(projections)
+        for our_name, published_name in names.items():
+            values[f"{target}{our_name}.{kind}"] = weights[f"{source}{published_name}.{kind}"]
     return values
 
 
@@ -118,44 +118,43 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 def keep_latin_pieces(
     backend: tokenizers.Tokenizer,
 ) -> tuple[tokenizers.Tokenizer, Int[Tensor, "pieces"]]:
-    """Reduce the vocabulary; returns the tokenizer and the old ids of its pieces, in order.
+    """Reduce the vocabulary to ASCII; return the tokenizer and the old ids of its tokens.
 
-    Latin letters, numbers and signs remain. A word whose pieces all remain is split as before;
-    others become shorter pieces or ``[UNK]``.
+    Words without removed tokens are split as before; others into shorter tokens or ``[UNK]``.
     """
     plain: dict[str, Any] = json.loads(backend.to_str())
     if plain["model"]["type"] != "WordPiece":
         raise CheckpointError(f"expected word pieces, got {plain['model']['type']}")
-    old = sorted(plain["model"]["vocab"].items(), key=lambda entry: int(entry[1]))
-    remaining = [
-        (piece, number)
-        for piece, number in old
-        if piece in SPECIAL or (piece.isascii() and not piece.startswith("["))
+    old_ids = sorted(plain["model"]["vocab"].items(), key=lambda entry: int(entry[1]))
+    remaining_ids = [
+        (token, number)
+        for token, number in old_ids
+        if token in SPECIAL or (token.isascii() and not token.startswith("["))
     ]
-    new = {piece: number for number, (piece, _) in enumerate(remaining)}
-    plain["model"]["vocab"] = new
+    new_ids = {token: number for number, (token, _) in enumerate(remaining_ids)}
+    plain["model"]["vocab"] = new_ids
     plain["truncation"] = plain["padding"] = None
     plain["added_tokens"] = [
-        {**token, "id": new[token["content"]]}
+        {**token, "id": new_ids[token["content"]]}
         for token in plain["added_tokens"]
-        if token["content"] in new
+        if token["content"] in new_ids
     ]
-    _renumber(plain["post_processor"], new)
-    smaller = tokenizers.Tokenizer.from_str(json.dumps(plain))
-    return smaller, torch.tensor([number for _, number in remaining])
+    _renumber(plain["post_processor"], new_ids)
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(plain))
+    return tokenizer, torch.tensor([number for _, number in remaining_ids])
 
 
-def _renumber(node: Any, new: dict[str, int]) -> None:
+def _renumber(node: Any, new_ids: dict[str, int]) -> None:
     """Replace the ids of special tokens in a post-processor."""
     if isinstance(node, dict):
         for name, value in node.items():
             if name in ("sep", "cls") and isinstance(value, list):
-                node[name] = [value[0], new[value[0]]]
+                node[name] = [value[0], new_ids[value[0]]]
             elif name == "special_tokens":
                 for token, entry in value.items():
-                    entry["ids"] = [new[token]]
+                    entry["ids"] = [new_ids[token]]
             else:
-                _renumber(value, new)
+                _renumber(value, new_ids)
     elif isinstance(node, list):
         for value in node:
-            _renumber(value, new)
+            _renumber(value, new_ids)

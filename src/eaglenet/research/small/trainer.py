@@ -1,4 +1,4 @@
-"""Training of two towers on pairs of texts and images or videos; keeps the mean of the weights."""
+"""Training of two towers on pairs of texts and images or videos, with averaged weights."""
 
 from __future__ import annotations
 
@@ -31,113 +31,112 @@ from eaglenet.research.training.config import check_minimum
 
 
 def pair_loss(
-    pictures: Float[Tensor, "pairs dim"],
-    sentences: Float[Tensor, "pairs dim"],
+    images: Float[Tensor, "pairs dim"],
+    texts: Float[Tensor, "pairs dim"],
     log_scale: Float[Tensor, ""],
     *,
     is_same: Bool[Tensor, "pairs pairs"] | None = None,
     meanings: Float[Tensor, "pairs meaning"] | None = None,
-    share: float = 0.0,
+    soft_weight: float = 0.0,
     temperature: float = 0.05,
 ) -> Float[Tensor, ""]:
-    r"""Cross entropy both ways of ``exp(log_scale) cos(p_i, s_j)`` with soft targets.
+    r"""Compute the cross entropy of ``exp(log_scale) cos(v_i, t_j)`` in both directions.
 
-    ``T = (1 - share) S + share softmax(M M^T / temperature)``, where row ``i`` of ``S`` is even
-    over the pairs with the same text as pair ``i`` (``is_same``; the identity without it) and
-    ``M`` are unit vectors of the meaning of the texts; the rows of ``T`` are the targets of both
-    directions.
+    The targets are the rows of ``(1 - soft_weight) S + soft_weight softmax(M M^T / temperature)``.
+    Row i of ``S`` is uniform over the pairs with the same text as pair i (``is_same``; by default
+    the identity), and ``M`` are the unit vectors ``meanings`` of the texts.
     """
-    p, s = F.normalize(pictures.float(), dim=-1), F.normalize(sentences.float(), dim=-1)
-    logits = log_scale.float().exp().clamp(max=100.0) * (p @ s.T)
+    v, t = F.normalize(images.float(), dim=-1), F.normalize(texts.float(), dim=-1)
+    logits = log_scale.float().exp().clamp(max=100.0) * (v @ t.T)
     rows, columns = F.log_softmax(logits, dim=1), F.log_softmax(logits, dim=0)
     if is_same is None:
         hard = -(rows.diagonal().mean() + columns.diagonal().mean()) / 2
     else:
-        even = is_same / is_same.sum(dim=1, keepdim=True)
-        hard = -((even * rows).sum(dim=1).mean() + (even * columns.T).sum(dim=1).mean()) / 2
-    if meanings is None or not share:
+        weights = is_same / is_same.sum(dim=1, keepdim=True)
+        hard = -((weights * rows).sum(dim=1).mean() + (weights * columns.T).sum(dim=1).mean()) / 2
+    if meanings is None or not soft_weight:
         return hard
     with torch.no_grad():
         targets = F.softmax((meanings @ meanings.T).float() / temperature, dim=1)
     soft = -((targets * rows).sum(dim=1).mean() + (targets * columns.T).sum(dim=1).mean()) / 2
-    return (1 - share) * hard + share * soft
+    return (1 - soft_weight) * hard + soft_weight * soft
 
 
 def distillation_loss(
-    pictures: Float[Tensor, "pairs dim"],
+    images: Float[Tensor, "pairs dim"],
     targets: Float[Tensor, "pairs dim"],
-    sentences: Float[Tensor, "pairs dim"],
+    texts: Float[Tensor, "pairs dim"],
     log_scale: Float[Tensor, ""],
 ) -> Float[Tensor, ""]:
-    r"""Distance of the image vectors, and of their similarities to the texts of the batch.
+    r"""Compute the distance of image vectors from a teacher's, and of their similarities to texts.
 
-    ``mean(1 - cos(p, t)) + KL(softmax(a t s^T) || softmax(a p s^T))``, the divergence over the
-    texts of an image and over the images of a text by halves, ``a = exp(log_scale)``; p: student,
-    t: teacher, s: texts by the teacher's text tower, which is the student's too.
+    ``mean(1 - cos(v, w)) + KL(softmax(a w t^T) || softmax(a v t^T))`` with ``a = exp(log_scale)``,
+    where v are ``images``, w the teacher's vectors ``targets``, and t the texts, by the common text
+    tower. The divergence is the mean of both directions.
     """
-    p, t, s = (F.normalize(part.float(), dim=-1) for part in (pictures, targets, sentences))
+    v, w, t = (F.normalize(vectors.float(), dim=-1) for vectors in (images, targets, texts))
     scale = log_scale.detach().float().exp().clamp(max=100.0)
-    distance = (1 - (p * t).sum(dim=-1)).mean()
-    return distance + _divergence(scale * (p @ s.T), scale * (t @ s.T))
+    distance = (1 - (v * w).sum(dim=-1)).mean()
+    return distance + _divergence(scale * (v @ t.T), scale * (w @ t.T))
 
 
 def agreement_loss(
-    pictures: Float[Tensor, "pictures dim"],
-    sentences: Float[Tensor, "sentences dim"],
+    images: Float[Tensor, "images dim"],
+    texts: Float[Tensor, "texts dim"],
     log_scale: Float[Tensor, ""],
     *,
-    earlier_images: Float[Tensor, "pictures dim"],
-    earlier_texts: Float[Tensor, "sentences dim"],
+    earlier_images: Float[Tensor, "images dim"],
+    earlier_texts: Float[Tensor, "texts dim"],
     scale: Float[Tensor, ""],
 ) -> Float[Tensor, ""]:
-    r"""Change of the similarities between images without texts and the texts of a batch.
+    r"""Compute the change of similarities between unlabelled images and texts by training.
 
-    ``KL(softmax(b v w^T) || softmax(a p s^T))``, over the texts of an image and over the images of
-    a text by halves, ``a = exp(log_scale)``; v (``earlier_images``) and w (``earlier_texts``) are
-    the unit vectors of the same images and texts before training, b (``scale``) the scale then.
+    ``KL(softmax(b w u^T) || softmax(a v t^T))``, the mean of both directions, with
+    ``a = exp(log_scale)``, where v are ``images``, t ``texts``, w (``earlier_images``) and u
+    (``earlier_texts``) their unit vectors before training, and b (``scale``) the scale before.
     """
-    p, s = F.normalize(pictures.float(), dim=-1), F.normalize(sentences.float(), dim=-1)
-    ours = log_scale.float().exp().clamp(max=100.0) * (p @ s.T)
-    return _divergence(ours, scale * (earlier_images.float() @ earlier_texts.float().T))
+    v, t = F.normalize(images.float(), dim=-1), F.normalize(texts.float(), dim=-1)
+    logits = log_scale.float().exp().clamp(max=100.0) * (v @ t.T)
+    return _divergence(logits, scale * (earlier_images.float() @ earlier_texts.float().T))
 
 
 def _divergence(
-    ours: Float[Tensor, "rows columns"], theirs: Float[Tensor, "rows columns"]
+    logits: Float[Tensor, "rows columns"], targets: Float[Tensor, "rows columns"]
 ) -> Float[Tensor, ""]:
-    """KL divergence of softmax(ours) from softmax(theirs): mean of rows and columns by halves."""
-    parts = [
+    """Compute KL(softmax(targets) || softmax(logits)), averaged over rows and columns."""
+    over_columns, over_rows = (
         F.kl_div(
-            F.log_softmax(ours, dim=side),
-            F.log_softmax(theirs, dim=side),
+            F.log_softmax(logits, dim=dim),
+            F.log_softmax(targets, dim=dim),
             reduction="sum",
             log_target=True,
         )
-        / ours.shape[1 - side]
-        for side in (0, 1)
-    ]
-    return (parts[0] + parts[1]) / 2
+        / logits.shape[1 - dim]
+        for dim in (0, 1)
+    )
+    return (over_columns + over_rows) / 2
 
 
 @dataclass(frozen=True)
 class PairTrainingConfig:
-    """Settings of a training on pairs. The recipe ``small`` changes some of them.
+    """Settings of training on pairs; the recipe ``small`` changes some of them.
 
-    steps: number of batches; the rates fall to zero over them on a cosine.
-    batch_items, video_share: images and videos per batch, and the share of videos among them.
+    steps: number of batches, over which the rates fall to zero on a cosine.
+    batch_items, video_share: images and videos per batch, and the fraction of videos among them.
     frames_per_video: random frames per video; their mean is the vector of the video.
-    lr_towers, lr_heads: peak rates of the two towers and of projections and temperature.
-    soft_targets: share of the target for texts of similar meaning, by the text tower before
-        training: two captions "a man is talking" are both right for either video.
-    machine_share: probability of a captioner's text where people wrote one too.
-    layer_decay: factor of a block's rate per block above it; embeddings have the lowest rate.
-    word_dropout: share of tokens hidden. text_dropout: dropout of each text branch.
-    drop_path: share of images that skip a visual branch. patch_dropout: share of patches left
-        out, where the tower does not pool them.
-    average: decay of the running mean of all weights, which is evaluated and saved.
-    crop: smallest share of an image's area in a random crop.
-    unlabelled_items: images without texts per batch, if the run has any; their similarities to
-        the texts of the batch should stay as they were before training (`agreement_loss`).
-    compile_blocks: let torch compile the visual blocks (a GPU; about half a minute at the start).
+    lr_towers, lr_heads: peak rates of the towers, and of projections and temperature.
+    soft_targets: weight of targets for texts of similar meaning, by the text tower before training.
+    machine_share: probability of a captioner's text if there is also one by people.
+    layer_decay: factor of the rate of a block per block above it; embeddings have the lowest rate.
+    word_dropout: fraction of tokens masked.
+    text_dropout: dropout of each branch of the text tower.
+    drop_path: fraction of images that skip a branch of the visual tower.
+    patch_dropout: fraction of patches left out, if the tower does not pool patches.
+    average: decay of the moving average of the weights, which is evaluated and saved.
+    crop: smallest fraction of the area of an image in a random crop.
+    unlabelled_items: unlabelled images per batch; their similarities to the texts of the batch
+        should stay as before training (:func:`agreement_loss`).
+    compile_blocks: compile the visual blocks (GPU; takes about half a minute).
     """
 
     steps: int = 12000
@@ -176,11 +175,11 @@ class PairTrainingConfig:
             "patch_dropout",
         ):
             if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, should be in 0 ... 1")
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 to below 1")
         if not 0 < self.layer_decay <= 1:
-            raise ConfigError(f"layer_decay is {self.layer_decay}, should be above 0, at most 1")
+            raise ConfigError(f"layer_decay is {self.layer_decay}; expected above 0, at most 1")
         if not 0 < self.crop <= 1 or not 0 <= self.average < 1:
-            raise ConfigError("crop should be in 0 ... 1, average below 1")
+            raise ConfigError("expected crop above 0, at most 1, and average 0 to below 1")
 
 
 IMAGE_BATCH = 512
@@ -189,39 +188,39 @@ TEXT_BATCH = 8192
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """Images without texts, and unit vectors of them and of all texts before training."""
+    """Images without texts, and the unit vectors of these and of all texts before training."""
 
-    frames: UInt8[Tensor, "pictures 3 height width"]
-    image_vectors: Float[Tensor, "pictures dim"]
-    text_vectors: Float[Tensor, "sentences dim"]
+    frames: UInt8[Tensor, "images 3 height width"]
+    image_vectors: Float[Tensor, "images dim"]
+    text_vectors: Float[Tensor, "texts dim"]
     scale: Float[Tensor, ""]
 
     @classmethod
     @torch.no_grad()
-    def before(
+    def encode(
         cls,
         encoder: CompactEncoder,
-        frames: UInt8[Tensor, "pictures 3 height width"],
-        ids: Int[Tensor, "sentences words"],
+        frames: UInt8[Tensor, "images 3 height width"],
+        ids: Int[Tensor, "texts tokens"],
     ) -> Unlabelled:
-        """Encode whole images and texts with ``encoder`` as it is now."""
+        """Encode images and texts with ``encoder`` before it is trained."""
         vision, size = encoder.vision, encoder.config.vision.image_size
         device = frames.device
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             images = [
-                vision(vision.normalise(plain_views(part, size)))[:, 0]
-                for part in frames.split(IMAGE_BATCH)
+                vision(vision.normalise(plain_views(batch, size)))[:, 0]
+                for batch in frames.split(IMAGE_BATCH)
             ]
             texts = [
-                mean_of_words(encoder.text(part, part != 0).float(), part != 0)
-                for part in ids.split(TEXT_BATCH)
+                mean_of_words(encoder.text(batch, batch != 0).float(), batch != 0)
+                for batch in ids.split(TEXT_BATCH)
             ]
         scale = encoder.logit_scale.float().exp().clamp(max=100.0)
         return cls(frames, _unit(images), _unit(texts), scale)
 
 
-def _unit(parts: list[Tensor]) -> Float[Tensor, "rows dim"]:
-    return F.normalize(torch.cat(parts).float(), dim=-1).half()
+def _unit(batches: list[Tensor]) -> Float[Tensor, "rows dim"]:
+    return F.normalize(torch.cat(batches).float(), dim=-1).half()
 
 
 logger = logging.getLogger(__name__)
@@ -230,7 +229,11 @@ BEST = "best.pt"
 
 @dataclass
 class PairTrainer:
-    """Trains ``encoder`` in place; ``averaged`` is the running mean of its weights."""
+    """Trainer of ``encoder``, in place; ``averaged`` has the moving average of its weights.
+
+    teacher: towers to distil from, instead of learning from pairs; their text tower is copied.
+    unlabelled_frames: images without texts, for ``config.unlabelled_items``.
+    """
 
     encoder: CompactEncoder
     train: PairBank
@@ -239,9 +242,7 @@ class PairTrainer:
     output: Path
     report: Callable[[str], None] = logger.info
     teacher: CompactEncoder | None = None
-    """Towers to imitate instead of learning from pairs; their text tower is used unchanged."""
-    pictures: UInt8[Tensor, "pictures 3 height width"] | None = None
-    """Images without texts, ``unlabelled_items`` of them per batch."""
+    unlabelled_frames: UInt8[Tensor, "images 3 height width"] | None = None
     averaged: CompactEncoder = field(init=False)
     step: int = 0
 
@@ -267,28 +268,29 @@ class PairTrainer:
         self._videos = is_video.nonzero()[:, 0]
         self._images = (~is_video).nonzero()[:, 0]
         is_soft = self.config.soft_targets > 0 and self.teacher is None
-        self.meanings = self._meanings() if is_soft else None
+        self.meanings = self._encode_meanings() if is_soft else None
         self.unlabelled: Unlabelled | None = None
-        if self.pictures is not None and self.config.unlabelled_items and self.teacher is None:
-            self.unlabelled = Unlabelled.before(self.averaged, self.pictures, self.train.ids)
+        frames = self.unlabelled_frames
+        if frames is not None and self.config.unlabelled_items and self.teacher is None:
+            self.unlabelled = Unlabelled.encode(self.averaged, frames, self.train.ids)
         self._optimizer = self._make_optimizer()
         self.output.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> None:
-        """Run all steps; writes the log and the best averaged weights into ``output``."""
-        started = time.monotonic()
-        best, recent = -1.0, torch.zeros((), device=self.device)
-        share = 0.0
-        while share < 1.0:
-            warm = min(1.0, (self.step + 1) / max(self.config.warmup_steps, 1))
-            loss = self._train_step(warm * (0.5 + 0.5 * math.cos(math.pi * min(share, 1.0))))
-            recent = loss if self.step == 1 else 0.98 * recent + 0.02 * loss
-            seconds = time.monotonic() - started
-            share = self.step / self.config.steps
-            if self.step % self.config.evaluate_every == 0 or share >= 1.0:
-                if not math.isfinite(recent.item()):
-                    raise NonFiniteError(f"the loss is {recent.item()} after {self.step} steps")
-                best = max(best, self._evaluate(recent.item(), seconds, best))
+        """Run all steps; write the log and the best averaged weights into ``output``."""
+        start = time.monotonic()
+        best, mean_loss = -1.0, torch.zeros((), device=self.device)
+        progress = 0.0
+        while progress < 1.0:
+            warmup = min(1.0, (self.step + 1) / max(self.config.warmup_steps, 1))
+            loss = self._train_step(warmup * (0.5 + 0.5 * math.cos(math.pi * min(progress, 1.0))))
+            mean_loss = loss if self.step == 1 else 0.98 * mean_loss + 0.02 * loss
+            seconds = time.monotonic() - start
+            progress = self.step / self.config.steps
+            if self.step % self.config.evaluate_every == 0 or progress >= 1.0:
+                if not math.isfinite(mean_loss.item()):
+                    raise NonFiniteError(f"the loss is {mean_loss.item()} after {self.step} steps")
+                best = max(best, self._evaluate(mean_loss.item(), seconds, best))
 
     def _train_step(self, rate: float) -> Float[Tensor, ""]:
         config = self.config
@@ -297,46 +299,46 @@ class PairTrainer:
         image_rows = self.train.draw_frames(images, 1, self.generator)
         rows = torch.cat([video_rows.flatten(), image_rows.flatten()])
         items = torch.cat([videos, images])
-        sentences = self.train.draw_sentences(items, config.machine_share, self.generator)
+        text_rows = self.train.draw_sentences(items, config.machine_share, self.generator)
         size = self.encoder.config.vision.image_size
         inputs = self.train.frames[rows]
         if self.unlabelled is not None:
-            others = torch.randint(
+            unlabelled_rows = torch.randint(
                 len(self.unlabelled.frames),
                 (config.unlabelled_items,),
                 generator=self.generator,
                 device=self.device,
             )
-            inputs = torch.cat([inputs, self.unlabelled.frames[others]])
+            inputs = torch.cat([inputs, self.unlabelled.frames[unlabelled_rows]])
         pixels = random_views(inputs, size, config.crop, self.generator)
-        tokens = self._hide_words(self.train.tokens(sentences))
+        tokens = self._mask_tokens(self.train.tokens(text_rows))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             pixels = self.encoder.vision.normalise(pixels)
             frames = self.encoder.vision(pixels)[:, 0]
-            words = self.encoder.text(tokens.ids, tokens.mask)
+            token_features = self.encoder.text(tokens.ids, tokens.mask)
             targets = None if self.teacher is None else self._teacher_vectors(pixels)
-        sentence = mean_of_words(words.float(), tokens.mask)
-        frames, alone = frames.float().tensor_split([len(rows)])
-        pictures = pool_frames(frames, len(videos), config.frames_per_video)
+        texts = mean_of_words(token_features.float(), tokens.mask)
+        frames, unlabelled_images = frames.float().tensor_split([len(rows)])
+        item_vectors = pool_frames(frames, len(videos), config.frames_per_video)
         if targets is None:
             loss = pair_loss(
-                pictures,
-                sentence,
+                item_vectors,
+                texts,
                 self.encoder.logit_scale,
-                is_same=same_words(self.train.ids[sentences]),
-                meanings=None if self.meanings is None else self.meanings[sentences],
-                share=config.soft_targets,
+                is_same=same_words(self.train.ids[text_rows]),
+                meanings=None if self.meanings is None else self.meanings[text_rows],
+                soft_weight=config.soft_targets,
             )
         else:
             goal = pool_frames(targets.float(), len(videos), config.frames_per_video)
-            loss = distillation_loss(pictures, goal, sentence, self.encoder.logit_scale)
+            loss = distillation_loss(item_vectors, goal, texts, self.encoder.logit_scale)
         if self.unlabelled is not None:
             loss = loss + agreement_loss(
-                alone,
-                sentence,
+                unlabelled_images,
+                texts,
                 self.encoder.logit_scale,
-                earlier_images=self.unlabelled.image_vectors[others],
-                earlier_texts=self.unlabelled.text_vectors[sentences],
+                earlier_images=self.unlabelled.image_vectors[unlabelled_rows],
+                earlier_texts=self.unlabelled.text_vectors[text_rows],
                 scale=self.unlabelled.scale,
             )
         self._optimizer.zero_grad(set_to_none=True)
@@ -365,19 +367,19 @@ class PairTrainer:
         num_videos = min(video_items, len(self._videos))
         num_images = min(self.config.batch_items - num_videos, len(self._images))
         return tuple(
-            part[torch.randperm(len(part), generator=self.generator, device=self.device)[:number]]
-            for part, number in ((self._videos, num_videos), (self._images, num_images))
+            kind[torch.randperm(len(kind), generator=self.generator, device=self.device)[:number]]
+            for kind, number in ((self._videos, num_videos), (self._images, num_images))
         )  # type: ignore[return-value]
 
-    def _hide_words(self, tokens: Tokens) -> Tokens:
-        """Hide a share of the tokens, but not the first and the last."""
+    def _mask_tokens(self, tokens: Tokens) -> Tokens:
+        """Mask a fraction of the tokens, except for the first and the last."""
         if not self.config.word_dropout:
             return tokens
         draws = torch.rand(tokens.ids.shape, generator=self.generator, device=self.device)
-        inner = tokens.mask.clone()
-        inner[:, 0] = False
-        inner[:, :-1] &= tokens.mask[:, 1:]
-        return Tokens(tokens.ids, tokens.mask & ~(inner & (draws < self.config.word_dropout)))
+        is_inner = tokens.mask.clone()
+        is_inner[:, 0] = False
+        is_inner[:, :-1] &= tokens.mask[:, 1:]
+        return Tokens(tokens.ids, tokens.mask & ~(is_inner & (draws < self.config.word_dropout)))
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         config = self.config
@@ -401,39 +403,39 @@ class PairTrainer:
         )
 
     def _peak_rate(self, name: str) -> float:
-        """Highest rate of a parameter; ``layer_decay`` lowers it for lower blocks."""
+        """Return the peak rate of a parameter, lower for lower blocks by ``layer_decay``."""
         if ("projection" in name and "patch" not in name) or name == "logit_scale":
             return self.config.lr_heads
         tower = self.encoder.vision if name.startswith("vision") else self.encoder.text
-        parts = name.split(".")
-        if parts[1] == "blocks":
-            above = len(tower.blocks) - 1 - int(parts[2])
+        names = name.split(".")
+        if names[1] == "blocks":
+            num_above = len(tower.blocks) - 1 - int(names[2])
         else:
-            # The visual norm is the last layer, the text's the first.
-            above = 0 if name.startswith("vision.norm") else len(tower.blocks)
-        return self.config.lr_towers * self.config.layer_decay**above
+            # The visual norm is the last layer, that of the text tower the first.
+            num_above = 0 if name.startswith("vision.norm") else len(tower.blocks)
+        return self.config.lr_towers * self.config.layer_decay**num_above
 
     @torch.no_grad()
     def _average(self) -> None:
-        # A short memory at first: the mean must forget the initial weights.
+        # A smaller decay at first, so that the average forgets the initial weights.
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
-        ours: list[Tensor] = list(self.encoder.parameters())
-        mean: list[Tensor] = list(self.averaged.parameters())
-        torch._foreach_lerp_(mean, ours, 1 - decay)
+        weights: list[Tensor] = list(self.encoder.parameters())
+        averages: list[Tensor] = list(self.averaged.parameters())
+        torch._foreach_lerp_(averages, weights, 1 - decay)
 
     @torch.no_grad()
-    def _meanings(self) -> Float[Tensor, "sentences meaning"]:
-        """Unit vectors of all texts by the text tower before training."""
+    def _encode_meanings(self) -> Float[Tensor, "texts meaning"]:
+        """Encode all texts to unit vectors with the text tower before training."""
         tower = self.averaged.text
-        parts = []
+        batches = []
         for ids in self.train.ids.split(TEXT_BATCH):
             mask = ids != 0
-            words = tower.states(ids, mask)
-            parts.append(F.normalize(mean_of_words(words, mask), dim=-1).half())
-        return torch.cat(parts)
+            states = tower.states(ids, mask)
+            batches.append(F.normalize(mean_of_words(states, mask), dim=-1).half())
+        return torch.cat(batches)
 
     def _evaluate(self, loss: float, seconds: float, best: float) -> float:
-        """Log the metrics; keep the averaged weights where they are the best so far."""
+        """Evaluate and log the averaged weights, and save them if they are the best so far."""
         results = evaluate_all(self.averaged, self.validation)
         total = recall_sum(results)
         line = {
@@ -450,7 +452,7 @@ class PairTrainer:
             for name, m in results.items()
         )
         self.report(f"step {self.step}, {seconds:.0f} s, loss {loss:.3f}: {recalls}")
-        # Without validation data the last weights are kept.
+        # Without validation data, the last weights are saved.
         if total >= best:
             torch.save(
                 {
@@ -464,16 +466,16 @@ class PairTrainer:
 
 
 def same_words(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
-    """Tell which texts of a batch are equal, token by token."""
-    kinds: Tensor = torch.unique(ids, dim=0, return_inverse=True)[1]
-    return kinds[:, None] == kinds
+    """Return which texts of a batch are equal."""
+    text_ids: Tensor = torch.unique(ids, dim=0, return_inverse=True)[1]
+    return text_ids[:, None] == text_ids
 
 
 def pool_frames(
     frames: Float[Tensor, "frames dim"], num_videos: int, frames_per_video: int
 ) -> Float[Tensor, "items dim"]:
-    """Unit mean of the unit frames of each video, which come first, then the unit images."""
-    unit = F.normalize(frames, dim=-1)
+    """Pool frames of videos to unit vectors; the rest of ``frames`` are images, normalised."""
+    frames = F.normalize(frames, dim=-1)
     split = num_videos * frames_per_video
-    videos = unit[:split].unflatten(0, (num_videos, frames_per_video)).mean(dim=1)
-    return torch.cat([F.normalize(videos, dim=-1), unit[split:]])
+    videos = frames[:split].unflatten(0, (num_videos, frames_per_video)).mean(dim=1)
+    return torch.cat([F.normalize(videos, dim=-1), frames[split:]])

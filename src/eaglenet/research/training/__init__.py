@@ -1,1 +1,1 @@
-"""Step, trainer, checkpoints, distribution."""
+"""Training: configuration, steps, optimizers, checkpoints and several processes."""

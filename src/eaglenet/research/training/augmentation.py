@@ -1,4 +1,4 @@
-"""Random views of a training batch, as the compared methods' originals draw them."""
+"""Random augmentation of training batches, as in the original code of the compared methods."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from eaglenet.core.types import Clips, PairBatch
 Frames = UInt8[Tensor, "frames 3 height width"]
 Matrix = tuple[tuple[float, float], tuple[float, float]]
 Operation = Callable[[Tensor, float, float], Tensor]
-"""Frames of one video, strength from 0 to 1, direction -1 or 1 -> frames."""
+"""Changes the frames of one video, with a strength from 0 to 1 and a direction of -1 or 1."""
 
-NUM_CHANGES, CHANCE = 4, 0.5
+NUM_CHANGES, PROBABILITY = 4, 0.5
 STRENGTH, DEVIATION = 0.7, 0.05
-MOST_DEGREES, MOST_SHEAR, MOST_SHIFT, MOST_FACTOR, MOST_ADDED = 30.0, 0.3, 0.45, 0.9, 110
+MAX_DEGREES, MAX_SHEAR, MAX_SHIFT, MAX_FACTOR, MAX_ADDED = 30.0, 0.3, 0.45, 0.9, 110
 FILL = 128
 GREY = (19595, 38470, 7471)
-"""Shares of red, green and blue in grey, of 65,536."""
+"""Weights of red, green and blue in luminance, times 65,536."""
 
 
 def rand_augment(
     frames: UInt8[Tensor, "videos frames 3 height width"],
 ) -> UInt8[Tensor, "videos frames 3 height width"]:
-    """RandAugment as in TempMe: four random changes per video, the same in all its frames.
+    """Apply RandAugment as in TempMe: four random operations per video, the same in all frames.
 
-    Paper: whether the authors change the whole picture or its centre square is not known; frames
-    here are the centre square already.
+    Paper: it is not known whether the authors augment whole frames or their centre square; here it
+    is the centre square.
     """
     return torch.stack([_augment_video(video) for video in frames])
 
@@ -42,28 +42,28 @@ def rand_augment(
 def _augment_video(frames: Frames) -> Frames:
     operations = list(OPERATIONS.values())
     indices = torch.randint(len(operations), (NUM_CHANGES,)).tolist()
-    is_done = (torch.rand(NUM_CHANGES) < CHANCE).tolist()
+    is_applied = (torch.rand(NUM_CHANGES) < PROBABILITY).tolist()
     strengths = (STRENGTH + DEVIATION * torch.randn(NUM_CHANGES)).clamp(0, 1).tolist()
     directions = (2.0 * torch.randint(2, (NUM_CHANGES,)) - 1).tolist()
-    for index, done, strength, direction in zip(
-        indices, is_done, strengths, directions, strict=True
+    for index, is_active, strength, direction in zip(
+        indices, is_applied, strengths, directions, strict=True
     ):
-        if done:
+        if is_active:
             frames = operations[index](frames, strength, direction)
     return frames
 
 
 def auto_contrast(frames: Frames, strength: float, direction: float) -> Frames:
-    """Each channel of each frame stretched from its darkest to its lightest value."""
+    """Stretch each channel of each frame to the full range of values."""
     values = frames.flatten(2).double()
     low, high = values.amin(dim=2, keepdim=True), values.amax(dim=2, keepdim=True)
     scale = 255 / (high - low).clamp(min=1)
-    stretched = (values * scale - low * scale).clamp(0, 255).to(torch.uint8)
-    return torch.where(high > low, stretched, frames.flatten(2)).reshape(frames.shape)
+    result = (values * scale - low * scale).clamp(0, 255).to(torch.uint8)
+    return torch.where(high > low, result, frames.flatten(2)).reshape(frames.shape)
 
 
 def equalize(frames: Frames, strength: float, direction: float) -> Frames:
-    """Each channel of each frame with about as many pixels of every value."""
+    """Equalise the histogram of each channel of each frame."""
     values = frames.flatten(2).long()
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.long, device=values.device)
     counts.scatter_add_(2, values, torch.ones_like(values))
@@ -71,14 +71,14 @@ def equalize(frames: Frames, strength: float, direction: float) -> Frames:
     step = (values.shape[2] - last) // 255
     below = counts.cumsum(dim=2) - counts
     table = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
-    equalized = torch.where(step > 0, table.gather(2, values), values)
-    return equalized.to(torch.uint8).reshape(frames.shape)
+    result = torch.where(step > 0, table.gather(2, values), values)
+    return result.to(torch.uint8).reshape(frames.shape)
 
 
 def solarize_add(frames: Frames, strength: float, direction: float) -> Frames:
-    """Values of the dark half raised."""
-    raised = (frames.int() + int(strength * MOST_ADDED)).clamp(max=255).to(torch.uint8)
-    return torch.where(frames < FILL, raised, frames)
+    """Raise the values of the dark half."""
+    result = (frames.int() + int(strength * MAX_ADDED)).clamp(max=255).to(torch.uint8)
+    return torch.where(frames < FILL, result, frames)
 
 
 def contrast(frames: Frames, strength: float, direction: float) -> Frames:
@@ -91,15 +91,15 @@ def sharpness(frames: Frames, strength: float, direction: float) -> Frames:
     kernel = torch.ones(3, 3, device=frames.device)
     kernel[1, 1] = 5
     kernel = (kernel / kernel.sum()).expand(3, 1, 3, 3)
-    smooth = values.clone()  # the border stays as it is
+    smooth = values.clone()  # The border does not change.
     smooth[..., 1:-1, 1:-1] = F.conv2d(values, kernel, groups=3).add(0.5).floor().clamp(0, 255)
     return _blend(smooth, frames, strength, direction)
 
 
 def grey(frames: Frames) -> UInt8[Tensor, "frames 1 height width"]:
-    """Luminance, as PIL rounds it."""
-    shares = torch.tensor(GREY, device=frames.device).view(3, 1, 1)
-    return ((frames.int() * shares).sum(dim=1, keepdim=True) + 2**15 >> 16).to(torch.uint8)
+    """Return the luminance, rounded as PIL does."""
+    weights = torch.tensor(GREY, device=frames.device).view(3, 1, 1)
+    return ((frames.int() * weights).sum(dim=1, keepdim=True) + 2**15 >> 16).to(torch.uint8)
 
 
 def _blend(
@@ -108,13 +108,13 @@ def _blend(
     strength: float,
     direction: float,
 ) -> Frames:
-    """Blend with a plain image: move the frames towards it, or away from it."""
-    factor = 1 + direction * MOST_FACTOR * strength
+    """Move the frames towards a plain image, or away from it."""
+    factor = 1 + direction * MAX_FACTOR * strength
     return (plain + factor * (frames.float() - plain)).clamp(0, 255).to(torch.uint8)
 
 
 def rotate(frames: Frames, strength: float, direction: float) -> Frames:
-    angle = math.radians(direction * MOST_DEGREES * strength)
+    angle = math.radians(direction * MAX_DEGREES * strength)
     cosine, sine = math.cos(angle), math.sin(angle)
     return _warp(frames, ((cosine, -sine), (sine, cosine)), (0.0, 0.0))
 
@@ -125,10 +125,10 @@ def _shear(frames: Frames, x: float, y: float) -> Frames:
 
 
 def _warp(frames: Frames, matrix: Matrix, shift: tuple[float, float]) -> Frames:
-    """Sample each pixel x at ``matrix x + shift``, in pixels from the centre; grey outside."""
+    """Sample pixel x at ``matrix x + shift``, in pixels from the centre; grey outside."""
     height, width = frames.shape[2:]
     (xx, xy), (yx, yy) = matrix
-    # In the -1 .. 1 of the sampling grid, whose units are half a side.
+    # In coordinates of the sampling grid, from -1 to 1.
     row_x = [xx, xy * height / width, 2 * shift[0] / width]
     row_y = [yx * width / height, yy, 2 * shift[1] / height]
     view = torch.tensor([[row_x, row_y]], device=frames.device)
@@ -138,19 +138,19 @@ def _warp(frames: Frames, matrix: Matrix, shift: tuple[float, float]) -> Frames:
         align_corners=False,
     )  # fmt: skip
     is_inside = ((grid >= -1) & (grid < 1)).all(dim=-1)[:, None]
-    filled = torch.where(is_inside, values.round().clamp(0, 255), float(FILL))
-    return filled.to(torch.uint8).reshape(frames.shape)
+    result = torch.where(is_inside, values.round().clamp(0, 255), float(FILL))
+    return result.to(torch.uint8).reshape(frames.shape)
 
 
-UNCHANGED = ((1.0, 0.0), (0.0, 1.0))
+IDENTITY = ((1.0, 0.0), (0.0, 1.0))
 OPERATIONS: dict[str, Operation] = {
     "auto_contrast": auto_contrast,
     "equalize": equalize,
     "invert": lambda frames, strength, sign: frames ^ 255,
     "rotate": rotate,
-    # Only the highest bits of every value, at most four.
+    # Keep at most the four highest bits.
     "posterize": lambda frames, strength, sign: frames & (256 - (1 << 4 + int(strength * 4))),
-    # Values from a threshold on inverted.
+    # Invert values above a threshold.
     "solarize": lambda frames, strength, sign: torch.where(
         frames < 256 - int(strength * 256), frames, 255 - frames
     ),
@@ -161,14 +161,13 @@ OPERATIONS: dict[str, Operation] = {
         torch.zeros_like(frames, dtype=torch.float32), frames, strength, sign
     ),
     "sharpness": sharpness,
-    # Rows move by their distance from the top, columns by their distance from the left.
-    "shear_x": lambda frames, strength, sign: _shear(frames, sign * MOST_SHEAR * strength, 0.0),
-    "shear_y": lambda frames, strength, sign: _shear(frames, 0.0, sign * MOST_SHEAR * strength),
+    "shear_x": lambda frames, strength, sign: _shear(frames, sign * MAX_SHEAR * strength, 0.0),
+    "shear_y": lambda frames, strength, sign: _shear(frames, 0.0, sign * MAX_SHEAR * strength),
     "translate_x": lambda frames, strength, sign: _warp(
-        frames, UNCHANGED, (sign * MOST_SHIFT * strength * frames.shape[3], 0.0)
+        frames, IDENTITY, (sign * MAX_SHIFT * strength * frames.shape[3], 0.0)
     ),
     "translate_y": lambda frames, strength, sign: _warp(
-        frames, UNCHANGED, (0.0, sign * MOST_SHIFT * strength * frames.shape[2])
+        frames, IDENTITY, (0.0, sign * MAX_SHIFT * strength * frames.shape[2])
     ),
 }
 
@@ -179,16 +178,16 @@ CROP_ASPECT = (3 / 4, 4 / 3)
 
 
 def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None) -> PairBatch:
-    """Take ``num_frames`` frames per video, and augment them.
+    """Choose ``num_frames`` frames per video and augment them.
 
-    Draws from the default generator, which each step seeds.
+    Uses the default random generator, which each step seeds.
     """
     videos = batch.videos
     if not isinstance(videos, Clips):
         if augmentation != "none":
             raise ConfigError(
-                f"training.augment={augmentation} changes pictures, and stored features have none; "
-                "set training.augment=none"
+                f"training.augment={augmentation} needs frames, and stored features have none: "
+                "--set training.augment=none"
             )
         return batch
     if num_frames is not None and videos.mask.shape[1] > num_frames:
@@ -210,7 +209,7 @@ def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None
 def jittered_indices(
     num_videos: int, num_decoded: int, num_frames: int
 ) -> Int[Tensor, "videos frames"]:
-    """Evenly spaced, from a random frame of the first interval to one of the last (CLIP-ViP)."""
+    """Space indices evenly between random frames of the first and last interval (CLIP-ViP)."""
     interval = max(num_decoded // num_frames, 1)
     first = torch.randint(0, interval, (num_videos, 1))
     last = num_decoded - 1 - torch.randint(0, interval, (num_videos, 1))
@@ -221,28 +220,29 @@ def jittered_indices(
 def crop_and_flip(
     frames: UInt8[Tensor, "videos frames 3 height width"],
 ) -> UInt8[Tensor, "videos frames 3 height width"]:
-    """A random part of 50% to 100% of the area, scaled back, mirrored in half the cases (X-Pool).
+    """Crop a random 50% to 100% of the area and mirror half of the videos, as in X-Pool.
 
-    All frames of a video alike. Paper: X-Pool cuts from the whole picture; frames here are the
-    centre square already.
+    All frames of a video are changed alike. Paper: X-Pool crops from whole frames; here it is from
+    the centre square.
     """
     num_videos, num_frames, channels, height, width = frames.shape
     area = torch.empty(num_videos).uniform_(*CROP_AREA)
     low, high = (torch.tensor(value).log().item() for value in CROP_ASPECT)
     aspect = torch.empty(num_videos).uniform_(low, high).exp()
-    wide = (area * aspect).sqrt().clamp(max=1.0)
-    tall = (area / aspect).sqrt().clamp(max=1.0)
-    # Shares of the picture, in the -1 .. 1 of the sampling grid.
-    middle_x = (torch.rand(num_videos) * 2 - 1) * (1 - wide)
-    middle_y = (torch.rand(num_videos) * 2 - 1) * (1 - tall)
+    crop_width = (area * aspect).sqrt().clamp(max=1.0)
+    crop_height = (area / aspect).sqrt().clamp(max=1.0)
+    # In coordinates of the sampling grid, from -1 to 1.
+    middle_x = (torch.rand(num_videos) * 2 - 1) * (1 - crop_width)
+    middle_y = (torch.rand(num_videos) * 2 - 1) * (1 - crop_height)
     sign = torch.where(torch.rand(num_videos) < 0.5, -1.0, 1.0)
     zero = torch.zeros(num_videos)
-    rows = [torch.stack([wide * sign, zero, middle_x]), torch.stack([zero, tall, middle_y])]
-    views = torch.stack(rows).permute(2, 0, 1).to(frames.device)
+    row_x = torch.stack([crop_width * sign, zero, middle_x])
+    row_y = torch.stack([zero, crop_height, middle_y])
+    views = torch.stack([row_x, row_y]).permute(2, 0, 1).to(frames.device)
     size = [num_videos, num_frames * channels, height, width]
     grid = F.affine_grid(views, size, align_corners=False)
-    cut = F.grid_sample(
+    crops = F.grid_sample(
         frames.flatten(1, 2).float(), grid, mode="bicubic", padding_mode="reflection",
         align_corners=False,
     )  # fmt: skip
-    return cut.round().clamp(0, 255).to(torch.uint8).reshape(frames.shape)
+    return crops.round().clamp(0, 255).to(torch.uint8).reshape(frames.shape)

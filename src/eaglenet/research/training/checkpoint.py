@@ -1,4 +1,4 @@
-"""Progress of a run on disk: atomic checkpoints, its log, and boards that show the log."""
+"""State of a run on disk: checkpoints, the log, and boards that show the log."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from eaglenet.core.run_folder import LOG, LogEvent
 from eaglenet.research.evaluation.run_records import read_log
 
 PROJECT = "eaglenet"
-"""Project of a run on boards that have projects; WANDB_PROJECT and TRACKIO_PROJECT change it."""
+"""Default project on hosted boards; WANDB_PROJECT and TRACKIO_PROJECT override it."""
 
 
 class Board(Protocol):
-    """Shows numbers by step."""
+    """A board that shows numbers by step."""
 
     def add(self, values: Mapping[str, float], step: int) -> None: ...
 
@@ -33,13 +33,12 @@ class Board(Protocol):
 
 
 class TensorBoard:
-    """A folder ``tensorboard`` in the run folder."""
+    """Board of files in the folder ``tensorboard`` of the run."""
 
     def __init__(self, folder: Path, step: int, experiment: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What an interrupted run showed after its last checkpoint is hidden, as it is cut from the
-        # log.
+        # Hide events after the last checkpoint of an interrupted run.
         self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=step + 1)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
@@ -51,9 +50,9 @@ class TensorBoard:
 
 
 class HostedBoard:
-    """wandb or trackio, which has the interface of wandb.
+    """Board of wandb, or of trackio, which has the same interface.
 
-    A run keeps its name, so that a resumed one goes on under it.
+    The name of a run depends on its folder, so that a resumed run continues on the board.
     """
 
     def __init__(self, module: str, folder: Path, step: int, experiment: Mapping[str, Any]) -> None:
@@ -98,16 +97,16 @@ def parse_boards(names: str) -> tuple[str, ...]:
 
 
 def check_boards(names: Sequence[str]) -> None:
-    """Fail before the data is prepared, not after, where a board is not installed."""
+    """Raise if a board is not installed, before the data is prepared."""
     for name in names:
         try:
             import_module(BOARDS[name][0])
         except ImportError as error:
-            # wandb and trackio are no extras: they bring many packages, trackio an older pillow.
+            # wandb and trackio have no extra because of their many dependencies.
             package = f"eaglenet[{EXTRAS[name]}]" if name in EXTRAS else name
             raise UsageError(
                 f"--log {name}: cannot be loaded ({error}): pip install {shell_quote(package)}, "
-                f"or leave {name} out; log.jsonl holds the same numbers"
+                f"or leave {name} out; log.jsonl has the same numbers"
             ) from error
 
 
@@ -118,7 +117,7 @@ def open_boards(
 
 
 def numbers(event: LogEvent) -> dict[str, float]:
-    """``event/name`` of every number of an event, those of both directions included."""
+    """Return all numbers of an event, also nested ones, as ``event/name``."""
     return dict(_numbers(event.values, event.event))
 
 
@@ -131,14 +130,15 @@ def _numbers(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, floa
 
 
 KEEP = 2
+"""Checkpoints kept per run."""
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{9})\.pt")
 
 
 def write_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write ``state`` as ``step-XXXXXXXXX.pt``, whole or not at all.
+    """Write ``state`` atomically as ``step-XXXXXXXXX.pt``.
 
-    The last :data:`KEEP` files stay; older ones and leftovers of killed writers are removed.
+    Removes all but the last :data:`KEEP` checkpoints, and partial files of killed processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"
@@ -146,11 +146,11 @@ def write_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
         with atomic_write(path) as partial:
             torch.save({"format": FORMAT, "step": step, **state}, partial)
     except (RuntimeError, OSError) as error:
-        # PyTorch says "failed writing file" where the disk is full.
+        # PyTorch says "failed writing file" if the disk is full.
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
-            f"{path}: the checkpoint cannot be written ({cause}); make room on its disk and run "
-            "the same command: training continues from the previous one"
+            f"{path}: the checkpoint cannot be written ({cause}); free space on its disk and run "
+            "the same command again: training continues from the previous checkpoint"
         ) from error
     for old in list_checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
@@ -160,43 +160,44 @@ def write_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
+    """List complete checkpoints, oldest first."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint on the CPU. Only tensors and plain values are read, never code."""
+    """Read a checkpoint to the CPU, without executing code from the file."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    except Exception as error:  # a damaged file can fail in any way
-        # PyTorch's own words advise to load a foreign file unsafely.
+    except Exception as error:  # Damaged files raise many kinds of errors.
+        # The message of PyTorch would advise to load the untrusted file unsafely.
         raise CheckpointError(
-            f"{path}: damaged, or no checkpoint ({type(error).__name__}); delete it to resume from "
-            "the previous one"
+            f"{path}: damaged, or not a checkpoint ({type(error).__name__}); delete it to resume "
+            "from the previous one"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: not a training checkpoint of form {FORMAT}")
+        raise CheckpointError(f"{path}: not a training checkpoint of format {FORMAT}")
     return state
 
 
 def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint, or None where there is none."""
+    """Read the newest checkpoint; None if there is none."""
     paths = list_checkpoints(folder)
     return read_checkpoint(paths[-1]) if paths else None
 
 
-# Where a training run stands: what a checkpoint keeps of it beside weights.
-
-
 @dataclass
 class Position:
-    """Progress of a run. ``evaluated`` is the last step after which evaluation was done.
+    """Progress of a run, saved in its checkpoints.
 
-    A resumed run goes on from its last checkpoint, and so do these counts.
+    evaluated: last step that ended an epoch.
+    pairs: pairs of a text and a video trained on.
+    seconds: time including evaluations, over all attempts of an interrupted run.
+    step_seconds: time of steps only, including waiting for data.
+    epoch_seconds: mean time per epoch; None before the end of the first.
     """
 
     step: int = 0
@@ -205,22 +206,15 @@ class Position:
     best_epoch: int = 0
     evaluations_since_best: int = 0
     pairs: int = 0
-    """Pairs of a text and a video that it has learnt from."""
     seconds: float = 0.0
-    """Spent on it, evaluations included; the attempts of an interrupted run together."""
     step_seconds: float = 0.0
-    """Spent on steps alone, waiting for data included."""
     epoch_seconds: float | None = None
-    """Seconds of an epoch, once one is complete."""
     peak_bytes: int | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-# The log of a run: one JSON object a line, cut back to the checkpoint when a run resumes.
-
-
 class Logbook:
-    """Appends events to ``log.jsonl``, and shows their numbers on boards."""
+    """Log of a run: one JSON object per line in ``log.jsonl``; also sends numbers to boards."""
 
     def __init__(self, folder: Path, boards: Sequence[Board] = ()) -> None:
         self.path = folder / LOG
@@ -241,9 +235,9 @@ class Logbook:
 
 
 def cut_log(folder: Path, step: int, evaluated: int) -> None:
-    """Drop what was logged after the checkpoint, and a last line that a kill left unfinished.
+    """Remove events after a checkpoint from the log, and an incomplete last line.
 
-    ``step`` is the checkpoint's; ``evaluated`` the last step whose evaluation it knows of.
+    step, evaluated: see :class:`Position` of the checkpoint.
     """
     path = folder / LOG
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Training settings as one frozen value that refuses impossible numbers."""
+"""Training settings in one frozen dataclass, which checks their values."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Accumulation = Literal["whole", "split"]
 Positives = Literal["same_video", "own_pair"]
 Select = Literal["val", "test"]
 Captions = Literal["all", "one"]
-# Step seeds are made of it (`training.trainer`) and must fit 63 bits.
 MAX_SEED = 2**31 - 1
+"""Seeds of steps are computed from the seed (`training.trainer`) and must fit 63 bits."""
 MINIMUM: Mapping[int, Sequence[str]] = {
     1: ("epochs", "batch_size", "accumulate", "eval_every", "log_every"),
     0: (
@@ -39,7 +39,7 @@ MINIMUM: Mapping[int, Sequence[str]] = {
 
 
 def check_minimum(settings: Any, names: Mapping[int, Sequence[str]], prefix: str = "") -> None:
-    """Refuse fields that are not finite or below the number under which ``names`` lists them."""
+    """Raise for fields that are not finite, or below their minimum in ``names``."""
     for minimum, fields in names.items():
         for name in fields:
             value = getattr(settings, name)
@@ -51,46 +51,51 @@ def check_minimum(settings: Any, names: Mapping[int, Sequence[str]], prefix: str
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Training settings. The defaults are the modern settings; recipes say where they differ.
+    """Training settings. Recipes list where they differ from these defaults.
 
-    epochs: one epoch shows every caption once (``captions="all"``) or every video once with a
-        random caption (``captions="one"``).
-    epoch_pairs: pairs per epoch, in as many passes over the data as that takes; 0: one pass.
-    coarse_epochs: so many epochs before those train the towers alone, with the softmax loss of the
-        coarse vectors (`training.step.coarse_losses`): for towers that do not start from CLIP.
-    coarse_batch_size: pairs in a batch of those epochs; 0 for ``batch_size``. That loss needs
-        little memory, and its batches can be larger.
-    neighbours: keep videos 2k and 2k + 1 in one batch (``captions="one"``): in the demo world they
-        differ only in time, and nothing but meeting each other teaches a model what comes first.
-    batch_size: pairs in one contrastive batch, over all processes and pieces together.
-    lr_encoder, lr_head: peak rates of the encoder (towers, or adapters of stored features) and of
-        everything else. 1e-6 for CLIP in fp32;
-        the 1e-7 of the released code is meant for its fp16 weights and freezes fp32 ones.
-    decay: what ``weight_decay`` applies to, see `training.optimizer.decays`.
-    second_beta: of the optimizer's second moment.
-    gradients: of features that several processes gather: ``sum`` (one process with the joined
-        batch) or ``local`` (the field's code), see `training.distributed`.
-    augment: ``crop_flip`` shows a random part of each video, mirrored or not; ``rand_augment``
-        changes colours and geometry (`training.augmentation`).
-    warmup: share of all steps. clip_norm: of all gradients together; 0 turns it off.
+    epochs: passes over all captions (``captions="all"``), or over all videos with one random
+        caption each (``captions="one"``).
+    epoch_pairs: pairs per epoch, in as many passes as needed; 0 for one pass.
+    coarse_epochs: number of earlier epochs that train only the towers, with the softmax loss of
+        coarse vectors (`training.step.coarse_losses`); for towers that do not start from CLIP.
+    coarse_batch_size: pairs per batch in those epochs, which need less memory; 0 for
+        ``batch_size``.
+    batch_size: pairs in one contrastive batch, over all processes and chunks.
+    lr_encoder, lr_head: peak learning rates of the encoder (towers, or adapters of stored features)
+        and of all other parameters. Use 1e-6 for CLIP in fp32: the 1e-7 of the released code is for
+        fp16 weights and does not change fp32 weights.
+    decay: parameters that ``weight_decay`` applies to, see `training.optimizer.decays`.
+    second_beta: beta of the optimizer's second moment.
+    warmup: fraction of all steps.
+    rate_decay: factor of the rate after each epoch, with ``schedule="epochs"``.
+    clip_norm: largest norm of all gradients together; 0 for no limit.
     precision: ``auto`` is bf16 autocast over fp32 weights on a GPU and fp32 on a CPU;
-        ``fp16_weights`` stores the towers' matrices in fp16, as the released code does.
-    accumulate: pieces that a batch is encoded in. accumulation: ``whole`` keeps the whole
-        contrastive batch; ``split`` averages the losses of the pieces, each with its own smaller
-        matrix (the released DiDeMo setting: 16 of 64 pairs).
-    positives: right pairs: all captions of a video, or (released code) a caption's ``own_pair``
-        alone, so that two captions of one video are negatives of each other.
-    freeze: ``embeddings`` freezes what the field's "freeze 0" does; ``towers`` both towers whole.
-    lora_rank: train low-rank changes of the towers' matrices instead of the towers, at
-        ``lr_head``; 0 for none. The exported model has them added in and is like any other.
-    lora_targets: the matrices to change: of ``attention``, or ``all`` linear maps of both towers.
-    shard: with several processes, share out weights, gradients and optimizer state of the towers'
-        blocks (FSDP2), for towers that do not fit one GPU; needs ``optimizer="adamw"``.
-    deterministic: on a GPU use kernels that give the same bits again, so that a resumed run equals
-        one never interrupted; slower. A CPU always does.
-    select: the split that chooses the epoch; ``test`` is what published rows do, and is reported.
-    patience: stop after so many evaluations without a better one; 0 never stops.
-    checkpoint_every: steps between checkpoints, besides the one after each epoch; 0 for none.
+        ``fp16_weights`` stores the matrices of the towers in fp16, as the released code does.
+    accumulate: number of chunks in which a batch is encoded.
+    accumulation: ``whole`` computes the loss of the whole batch; ``split`` averages the losses of
+        the chunks, which contrasts fewer pairs (the released code on DiDeMo: 16 of 64).
+    positives: right pairs: all captions of a video, or with ``own_pair`` (released code) only the
+        caption of the pair, so that two captions of one video are negatives of each other.
+    gradients: gradients of features gathered from several processes: ``sum`` (equal to one process
+        with the whole batch) or ``local`` (common code), see `training.distributed`.
+    augment: ``crop_flip`` crops and mirrors videos; ``rand_augment`` changes colours and geometry
+        (`training.augmentation`).
+    checkpointed_blocks: with ``checkpointing``, only this many first visual blocks; 0 for all.
+    compile: compile the method on a GPU.
+    freeze: ``embeddings`` freezes embeddings, as "freeze 0" of common code; ``towers`` freezes both
+        towers.
+    lora_rank: train low-rank changes of the towers' matrices of this rank instead of the towers, at
+        ``lr_head``; 0 for none. They are merged into the exported model.
+    lora_targets: matrices to change: those of ``attention``, or ``all`` linear layers.
+    shard: distribute weights, gradients and optimizer state of the towers' blocks over processes
+        (FSDP2), for towers that do not fit one GPU; needs ``optimizer="adamw"``.
+    neighbours: keep videos 2k and 2k + 1 in one batch (``captions="one"``), as hard negatives: in
+        the demo world they differ only in the order of events.
+    deterministic: use deterministic kernels on a GPU, so that a resumed run equals an uninterrupted
+        one; slower. A CPU always does.
+    select: split that chooses the epoch; ``test``, as in many published results, is reported.
+    patience: stop after this many evaluations without improvement; 0 never stops.
+    checkpoint_every: steps between checkpoints within an epoch; 0 for none.
     """
 
     epochs: int = 5
@@ -105,7 +110,7 @@ class TrainingConfig:
     second_beta: float = 0.98
     warmup: float = 0.1
     schedule: ScheduleName = "cosine"
-    rate_decay: float = 0.95  # after each epoch, with schedule="epochs"
+    rate_decay: float = 0.95
     clip_norm: float = 1.0
     optimizer: OptimizerName = "adamw"
     precision: Precision = "auto"
@@ -115,8 +120,8 @@ class TrainingConfig:
     gradients: GatherGradients = "sum"
     augment: Augmentation = "none"
     checkpointing: bool = False
-    checkpointed_blocks: int = 0  # with checkpointing: the first visual blocks only; 0: all blocks
-    compile: bool = False  # on a GPU: what a step spends its time in; a CPU would only wait for it
+    checkpointed_blocks: int = 0
+    compile: bool = False
     freeze: Freeze = "none"
     lora_rank: int = 0
     lora_targets: Targets = "attention"
@@ -138,21 +143,21 @@ class TrainingConfig:
         if not 0.0 < self.rate_decay <= 1.0:
             raise ConfigError(f"training.rate_decay is {self.rate_decay}; expected 0 to 1")
         if not 0.0 <= self.warmup < 1.0:
-            raise ConfigError(f"training.warmup is {self.warmup}; expected a share from 0 to 1")
+            raise ConfigError(f"training.warmup is {self.warmup}; expected a fraction from 0 to 1")
         if self.lora_rank and self.precision == "fp16_weights":
             raise ConfigError(
                 "training.lora_rank cannot be combined with training.precision=fp16_weights, which "
-                "trains the towers' own weights; set training.precision=auto"
+                "trains the weights of the towers: --set training.precision=auto"
             )
         if self.shard and (self.optimizer != "adamw" or self.precision == "fp16_weights"):
             raise ConfigError(
-                "training.shard needs training.optimizer=adamw and weights in fp32; set "
-                "training.precision=auto"
+                "training.shard needs weights in fp32 and AdamW: --set training.precision=auto "
+                "--set training.optimizer=adamw"
             )
         if self.accumulate > self.batch_size:
             raise ConfigError(
-                f"training.accumulate is {self.accumulate}, more pieces than the "
-                f"{self.batch_size} pairs of training.batch_size"
+                f"training.accumulate is {self.accumulate}, but a batch has only "
+                f"{self.batch_size} pairs (training.batch_size)"
             )
 
     def make_optimizer(self, method: torch.nn.Module) -> torch.optim.Optimizer:

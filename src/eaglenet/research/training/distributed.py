@@ -1,16 +1,15 @@
-"""Several processes as one: the only file that knows `torch.distributed`.
+"""Training with several processes; the only module that uses ``torch.distributed``.
 
-Every rank encodes its share of the batch, gathers all features, and computes the whole loss with
-the same random state, so replay buffers and noise stay equal without being sent. The backward pass
-of the gather sums over ranks and the parameters' gradients are then averaged: with W ranks,
+Every rank encodes its part of the batch, gathers all features, and computes the whole loss with the
+same random state, so that replay buffers and noise stay equal without communication. The backward
+pass of the gather sums over ranks, and the gradients of parameters are then averaged: with W ranks,
 
-    (1/W) sum_r J_r^T (W dL/dx_r) = sum_r J_r^T dL/dx_r      for what a rank's share went through
-    (1/W) sum_r dL/dw = dL/dw                                for what every rank computed alike
+    (1/W) sum_r J_r^T (W dL/dx_r) = sum_r J_r^T dL/dx_r      for parameters of the encoder
+    (1/W) sum_r dL/dw = dL/dw                                for parameters of the loss
 
-which is the gradient of one process with the joined batch (``gradients="sum"``). The field's code
-gives each rank its own slice of the gradient and sums nothing (``gradients="local"``): what a
-rank's share went through then gets 1/W of that gradient, and everything else the whole. One device
-needs no process group.
+which is the gradient of one process with the whole batch (``gradients="sum"``). Common code does
+not sum in the backward pass (``gradients="local"``): the encoder then gets 1/W of that gradient.
+One device needs no process group.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ from eaglenet.core.types import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
 GatherGradients = Literal["sum", "local"]
-BUCKET_ELEMENTS = 1 << 24  # 64 MiB of fp32 gradients in one message
+BUCKET_ELEMENTS = 1 << 24
+"""Gradients averaged in one message: 64 MiB in fp32."""
 LONG_WAIT_HOURS = 48
 CPU = torch.device("cpu")
 TIMEOUT_VARIABLE = "EAGLENET_TIMEOUT_SECONDS"
@@ -43,7 +43,7 @@ TIMEOUT_VARIABLE = "EAGLENET_TIMEOUT_SECONDS"
 
 @dataclass(frozen=True)
 class World:
-    """Rank of this process among all, and its device; leaves the others after a ``with`` block."""
+    """Rank and device of this process; as a context manager, leaves the process group on exit."""
 
     rank: int = 0
     size: int = 1
@@ -62,7 +62,7 @@ class World:
 
 
 def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World:
-    """Join the processes that `torchrun` started; alone, just choose the device."""
+    """Join the processes started by ``torchrun``; a single process only chooses its device."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
     target = _choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
@@ -78,22 +78,22 @@ def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World
             )
         except (RuntimeError, ValueError) as error:
             raise DistributedError(
-                f"rank {rank} of {size} could not meet the others at {address} within "
+                f"rank {rank} of {size} could not connect to the others at {address} within "
                 f"{seconds:.0f} s ({_first_line(error)}); check that all processes were started "
-                f"with torchrun, or raise {TIMEOUT_VARIABLE}"
+                f"with torchrun, or increase {TIMEOUT_VARIABLE}"
             ) from error
     return World(rank, size, target)
 
 
 def gather(record: Record, world: World, gradients: GatherGradients = "sum") -> Record:
-    """The records of all ranks joined in rank order, differentiable."""
+    """Concatenate the records of all ranks in rank order; differentiable."""
     if world.size == 1:
         return record
     return record.map_tensors(lambda value: gather_tensor(value, world, gradients))
 
 
 def gather_tensor(value: Tensor, world: World, gradients: GatherGradients = "sum") -> Tensor:
-    """Equal shares of all ranks, concatenated; differentiable."""
+    """Concatenate tensors of equal size of all ranks in rank order; differentiable."""
     if world.size == 1:
         return value
     if value.requires_grad:
@@ -102,68 +102,68 @@ def gather_tensor(value: Tensor, world: World, gradients: GatherGradients = "sum
 
 
 def gather_uneven(record: Record, num_total: int, world: World) -> Record:
-    """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
+    """Gather rows ``rank, rank + size, ...`` of all ranks in order; not differentiable."""
     if world.size == 1:
         return record
-    each = -(-num_total // world.size)
+    rows_per_rank = -(-num_total // world.size)
 
     def gather_rows(value: Tensor) -> Tensor:
-        filler = value.new_zeros(each - len(value), *value.shape[1:])
-        parts = _all_gather(torch.cat([value, filler]), world)
-        by_rank = parts.view(world.size, each, *value.shape[1:])
+        padding = value.new_zeros(rows_per_rank - len(value), *value.shape[1:])
+        rows = _all_gather(torch.cat([value, padding]), world)
+        by_rank = rows.view(world.size, rows_per_rank, *value.shape[1:])
         return by_rank.transpose(0, 1).flatten(0, 1)[:num_total]
 
     return record.map_tensors(gather_rows)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
-    """Replace every gradient by its mean over the ranks, in buckets.
+    """Replace every gradient by its mean over all ranks, in buckets.
 
-    Gradients of sharded parameters have been averaged by the backward pass.
+    Skips sharded parameters, whose gradients the backward pass has averaged.
     """
     if world.size == 1:
         return
     bucket: list[Tensor] = []
-    filled = 0
+    num_elements = 0
     for parameter in parameters:
         if parameter.grad is None or is_sharded(parameter):
             continue
         if bucket and (
-            filled + parameter.grad.numel() > BUCKET_ELEMENTS
+            num_elements + parameter.grad.numel() > BUCKET_ELEMENTS
             or parameter.grad.dtype != bucket[0].dtype
         ):
             _average_bucket(bucket, world)
-            bucket, filled = [], 0
+            bucket, num_elements = [], 0
         bucket.append(parameter.grad)
-        filled += parameter.grad.numel()
+        num_elements += parameter.grad.numel()
     if bucket:
         _average_bucket(bucket, world)
 
 
 def is_sharded(value: Tensor) -> bool:
-    """Tell whether every rank holds a part of a tensor only."""
+    """Return whether a tensor is distributed over the ranks."""
     return isinstance(value, DTensor)
 
 
 def shard_towers(encoder: nn.Module, world: World) -> int:
-    """Share out the weights, gradients and optimizer state of the towers' blocks (FSDP2).
+    """Distribute weights, gradients and optimizer state of the towers' blocks (FSDP2).
 
-    A block is put together for its forward and its backward pass. Returns the number of blocks;
-    what lies outside them, a few percent of a large tower, stays whole on every rank.
+    A block is gathered for its forward and backward pass. Parameters outside of blocks, a few
+    percent of a large tower, are not distributed. Returns the number of blocks.
     """
     if world.size == 1:
         return 0
     blocks = _tower_blocks(encoder)
     if not blocks:
-        raise ConfigError("training.shard: this encoder has no blocks to share out; set it false")
-    mesh = _call("sharing out weights", world, init_device_mesh, world.device.type, (world.size,))
+        raise ConfigError("training.shard: this encoder has no blocks: --set training.shard=false")
+    mesh = _call("sharding weights", world, init_device_mesh, world.device.type, (world.size,))
     for block in blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=True)
     return len(blocks)
 
 
 def _tower_blocks(encoder: nn.Module) -> list[nn.Module]:
-    """Members of the outermost lists of modules in both towers."""
+    """Return the members of the outermost module lists in both towers."""
     towers = [getattr(encoder, name, None) for name in ("vision", "text")]
     blocks: list[nn.Module] = []
     inner: set[int] = set()
@@ -171,17 +171,17 @@ def _tower_blocks(encoder: nn.Module) -> list[nn.Module]:
         for module in tower.modules() if isinstance(tower, nn.Module) else ():
             if isinstance(module, nn.ModuleList) and id(module) not in inner:
                 blocks += [block for block in module if any(True for _ in block.parameters())]
-                inner |= {id(part) for block in module for part in block.modules()}
+                inner |= {id(child) for block in module for child in block.modules()}
     return blocks
 
 
 @contextmanager
 def whole_weights(module: nn.Module) -> Iterator[None]:
-    """Put sharded blocks together for the block of code, in which ranks may differ in their calls.
+    """Gather sharded blocks within a ``with`` block, in which ranks may make different calls.
 
-    All ranks have to enter it.
+    All ranks must enter it.
     """
-    blocks = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    blocks = [child for child in module.modules() if isinstance(child, FSDPModule)]
     for block in blocks:
         block.set_reshard_after_forward(False)
         block.unshard()
@@ -194,11 +194,11 @@ def whole_weights(module: nn.Module) -> Iterator[None]:
 
 
 def whole_state(value: Any, world: World) -> Any:
-    """A state dict without sharded tensors. All ranks have to call it."""
+    """Gather all sharded tensors of a state dict. All ranks must call it."""
     if isinstance(value, Mapping):
-        return {name: whole_state(part, world) for name, part in value.items()}
+        return {name: whole_state(entry, world) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(whole_state(part, world) for part in value)
+        return type(value)(whole_state(entry, world) for entry in value)
     if isinstance(value, DTensor):
         return _call("gathering weights", world, value.detach().full_tensor)  # type: ignore[attr-defined]
     return value
@@ -210,9 +210,9 @@ def load_whole_state(
     weights: Mapping[str, Tensor],
     state: dict[str, Any],
 ) -> None:
-    """Load what :func:`whole_state` gave, of any number of ranks, into a method and optimizer."""
-    own = method.state_dict()
-    method.load_state_dict({name: _like(value, own.get(name)) for name, value in weights.items()})
+    """Load results of :func:`whole_state`, from any number of ranks, into method and optimizer."""
+    targets = method.state_dict()
+    method.load_state_dict({name: _like(w, targets.get(name)) for name, w in weights.items()})
     parameters = [value for group in optimizer.param_groups for value in group["params"]]
     moments = {
         index: {name: _like(moment, parameters[int(index)]) for name, moment in values.items()}
@@ -222,40 +222,41 @@ def load_whole_state(
 
 
 def _like(value: Any, target: Tensor | None) -> Any:
-    """This rank's part of a whole tensor, if ``target`` is sharded and has its shape."""
+    """Shard a tensor like ``target``, if that is sharded and has the same shape."""
     if not isinstance(target, DTensor) or not isinstance(value, Tensor):
         return value
     if value.shape != target.shape:
         return value
-    # Every rank has the whole tensor, so nothing is sent.
+    # Every rank has the whole tensor, so no communication is needed.
     return distribute_tensor(
         value.to(target.device), target.device_mesh, target.placements, src_data_rank=None
     )
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, world: World) -> Tensor:
-    """Scale all gradients together to ``max_norm`` at most; returns their norm before."""
-    members = [value for value in parameters if value.grad is not None]
-    if not any(map(is_sharded, members)):
-        return torch.nn.utils.clip_grad_norm_(members, max_norm)
+    """Scale all gradients to a joint norm of at most ``max_norm``; return the norm before."""
+    weights = [weight for weight in parameters if weight.grad is not None]
+    if not any(map(is_sharded, weights)):
+        return torch.nn.utils.clip_grad_norm_(weights, max_norm)
+    # By whether a weight is sharded: this rank then has only a part of the sum.
     squares = {True: torch.zeros((), device=world.device), False: torch.zeros(())}
-    for value in members:
-        grad = value.grad.to_local() if isinstance(value.grad, DTensor) else value.grad
+    for weight in weights:
+        grad = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
         assert grad is not None
-        is_part = is_sharded(value)
-        squares[is_part] = squares[is_part].to(grad.device) + grad.float().square().sum()
-    parts = sum_over_ranks(squares[True], world)
-    total = (parts + squares[False].to(parts.device)).sqrt()
-    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
-    for value in members:
-        assert value.grad is not None
-        # A number of the host: a plain tensor cannot scale a sharded one.
-        value.grad.mul_(float(factor))
-    return total
+        key = is_sharded(weight)
+        squares[key] = squares[key].to(grad.device) + grad.float().square().sum()
+    sharded_square = sum_over_ranks(squares[True], world)
+    norm = (sharded_square + squares[False].to(sharded_square.device)).sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for weight in weights:
+        assert weight.grad is not None
+        # By a Python number: a plain tensor cannot scale a sharded one.
+        weight.grad.mul_(float(factor))
+    return norm
 
 
 def broadcast_state(module: nn.Module, world: World, *, buffers_only: bool = False) -> None:
-    """Give every rank the parameters and buffers of rank 0."""
+    """Copy the buffers, and the parameters unless ``buffers_only``, of rank 0 to all ranks."""
     if world.size == 1:
         return
     tensors: list[Tensor] = list(module.buffers())
@@ -266,22 +267,22 @@ def broadcast_state(module: nn.Module, world: World, *, buffers_only: bool = Fal
 
 
 def sum_over_ranks(value: Tensor, world: World) -> Tensor:
-    """The sum of every rank's tensor, on the tensor's own device."""
+    """Return the sum of a tensor over all ranks, on its device."""
     if world.size == 1:
         return value
-    summed = value.to(world.device, copy=True)
-    _call("summing over the ranks", world, dist.all_reduce, summed)
-    return summed.to(value.device)
+    total = value.to(world.device, copy=True)
+    _call("summing over the ranks", world, dist.all_reduce, total)
+    return total.to(value.device)
 
 
 def barrier(world: World, purpose: str) -> None:
-    """Wait for all ranks; a timeout says what for."""
+    """Wait for all ranks; ``purpose`` is for the message of a timeout."""
     if world.size > 1:
         _call(purpose, world, dist.barrier)
 
 
 def wait_for_main(world: World, purpose: str) -> None:
-    """A barrier for work of rank 0 that may take hours, such as decoding a dataset."""
+    """Wait for work of rank 0 that may take hours, such as decoding a dataset."""
     if world.size == 1:
         return
     limit = timedelta(hours=LONG_WAIT_HOURS)
@@ -301,7 +302,7 @@ def _average_bucket(bucket: list[Tensor], world: World) -> None:
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather whose backward gives this rank's rows, summed over all ranks or its own alone."""
+    """All-gather; its backward returns the rows of this rank, summed over all ranks or not."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, world: World, kind: GatherGradients) -> Tensor:
@@ -314,17 +315,17 @@ class _Gather(torch.autograd.Function):
         total = gradients[0].contiguous().clone()
         if context.kind == "sum":
             _call("summing feature gradients", world, dist.all_reduce, total)
-        each = total.shape[0] // world.size
-        return total[world.rank * each : (world.rank + 1) * each], None, None
+        rows_per_rank = total.shape[0] // world.size
+        return total[world.rank * rows_per_rank :][:rows_per_rank], None, None
 
 
 def _all_gather(value: Tensor, world: World) -> Tensor:
-    # Gloo has no bool; uint8 carries the same bits.
-    sent = value.to(torch.uint8) if value.dtype == torch.bool else value
-    sent = sent.contiguous()
-    parts = [torch.empty_like(sent) for _ in range(world.size)]
-    _call("gathering features", world, dist.all_gather, parts, sent)
-    return torch.cat(parts).to(value.dtype)
+    # Gloo does not support bool.
+    message = value.to(torch.uint8) if value.dtype == torch.bool else value
+    message = message.contiguous()
+    results = [torch.empty_like(message) for _ in range(world.size)]
+    _call("gathering features", world, dist.all_gather, results, message)
+    return torch.cat(results).to(value.dtype)
 
 
 def _call(purpose: str, world: World, function: Any, *arguments: Any, **options: Any) -> Any:
@@ -333,7 +334,7 @@ def _call(purpose: str, world: World, function: Any, *arguments: Any, **options:
     except RuntimeError as error:
         raise DistributedError(
             f"rank {world.rank} of {world.size} failed while {purpose} ({_first_line(error)}); "
-            "another rank probably stopped: see its message"
+            "another rank has probably stopped: see its message"
         ) from error
 
 

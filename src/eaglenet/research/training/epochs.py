@@ -1,4 +1,4 @@
-"""Batches of each epoch, fetched ahead, and chunks of an evaluation, among several processes."""
+"""Batches of training epochs, and evaluation of a split, with one or several processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
-    """Yield the items in order, fetched ahead in a thread; its errors are raised here."""
+    """Yield the items in order, computing ``depth`` of them ahead in a thread."""
     iterator, end = iter(items), object()
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
     try:
@@ -43,21 +43,20 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
 
 @dataclass
 class PairSampler:
-    """Batches of text indices; the video of each text comes with it.
+    """Sampler of batches of text indices.
 
-    The order of an epoch depends on the seed and the epoch alone, never on what was drawn before,
-    so a resumed run can start at any position. With several processes every rank draws the same
-    batch and takes its own slice: joined in rank order they are the single-process batch.
+    The order of an epoch depends only on the seed and the epoch, so a resumed run can start
+    anywhere. With several processes, every rank draws the same batch and takes its slice of it.
 
     Args:
-        video_of_text: the video each text belongs to.
+        video_of_text: index of the video of each text.
         batch_size: pairs of the whole batch, over all ranks.
-        one_caption: an epoch sees each video once, with a random caption; otherwise each
-            caption once, and two captions of a video may meet in a batch.
-        neighbours: videos 2k and 2k + 1 always come next to each other, with an even batch size in
-            one batch: for data whose hard negatives are neighbours. Needs ``one_caption``.
-        epoch_pairs: pairs that an epoch draws, in several passes over the data or a part of one;
-            0: one pass.
+        one_caption: an epoch has each video once, with a random caption; otherwise each caption
+            once, and a batch may have two captions of a video.
+        neighbours: keep videos 2k and 2k + 1 adjacent, for data whose hard negatives are
+            neighbours. Needs ``one_caption``.
+        epoch_pairs: pairs per epoch, in several passes over the data or part of one; 0 for one
+            pass.
     """
 
     video_of_text: Int[Tensor, "texts"]
@@ -82,26 +81,25 @@ class PairSampler:
             )
         if self.batch_size % self.world:
             raise ConfigError(
-                f"batch size {self.batch_size} cannot be shared by {self.world} processes; "
+                f"batch size {self.batch_size} cannot be divided among {self.world} processes; "
                 f"use a multiple of {self.world}"
             )
-        if self.num_drawn < self.batch_size:
+        if self.num_pairs < self.batch_size:
             kind = "videos" if self.one_caption else "captions"
-            # The largest power of two that fits, for every process the same.
-            largest = self.world << max(0, (self.num_drawn // self.world).bit_length() - 1)
+            # The largest power of two per process that fits.
+            largest = self.world << max(0, (self.num_pairs // self.world).bit_length() - 1)
             raise ConfigError(
-                f"{self.num_drawn} {kind} cannot fill one batch of {self.batch_size}: "
+                f"{self.num_pairs} {kind} cannot fill one batch of {self.batch_size}: "
                 f"an epoch would be empty; lower it with --set training.batch_size={largest}"
             )
         if self.neighbours and not self.one_caption:
             raise ConfigError(
-                "neighbours keeps pairs of videos together, one caption each: set one_caption=True "
-                '(training.captions="one")'
+                "training.neighbours needs one caption per video: --set training.captions=one"
             )
 
     @property
-    def num_drawn(self) -> int:
-        """Pairs that an epoch draws; those of a short last batch are dropped."""
+    def num_pairs(self) -> int:
+        """Pairs per epoch, including those of an incomplete last batch, which is dropped."""
         return self.epoch_pairs or self._pairs_per_pass
 
     @property
@@ -109,19 +107,19 @@ class PairSampler:
         return self._num_videos if self.one_caption else len(self.video_of_text)
 
     def __len__(self) -> int:
-        """Batches in an epoch; the same for every epoch and every rank."""
-        return self.num_drawn // self.batch_size
+        """Return the number of batches per epoch; the same for all epochs and ranks."""
+        return self.num_pairs // self.batch_size
 
     def epoch_batches(self, epoch: int) -> list[Tensor]:
-        """This rank's share of every batch of an epoch, as int64 index tensors."""
-        passes = -(-self.num_drawn // self._pairs_per_pass)
+        """Return this rank's part of every batch of an epoch, as int64 indices of texts."""
+        passes = -(-self.num_pairs // self._pairs_per_pass)
         order = torch.cat([self._order(epoch, number) for number in range(passes)])
         batches = torch.split(order, self.batch_size)[: len(self)]
-        share = self.batch_size // self.world
-        return [batch[self.rank * share :][:share] for batch in batches]
+        size = self.batch_size // self.world
+        return [batch[self.rank * size :][:size] for batch in batches]
 
     def check_identity(self, earlier: Mapping[str, Any]) -> None:
-        """Refuse the identity of other data or settings, whose order differs."""
+        """Raise unless ``earlier`` is the :meth:`identity` of the same data and settings."""
         for key, value in self.identity().items():
             if earlier.get(key) != value:
                 raise CheckpointError(
@@ -130,8 +128,8 @@ class PairSampler:
                 )
 
     def identity(self) -> dict[str, Any]:
-        """Everything that the order of an epoch depends on."""
-        owners = self.video_of_text.to(torch.int64).numpy().tobytes()
+        """Return everything that the order of an epoch depends on."""
+        content = self.video_of_text.to(torch.int64).numpy().tobytes()
         length = {"epoch_pairs": self.epoch_pairs} if self.epoch_pairs else {}
         return {
             **length,
@@ -140,27 +138,27 @@ class PairSampler:
             "one_caption": self.one_caption,
             "neighbours": self.neighbours,
             "num_texts": len(self.video_of_text),
-            "pairs": hashlib.sha256(owners).hexdigest()[:16],
+            "pairs": hashlib.sha256(content).hexdigest()[:16],
         }
 
-    def _order(self, epoch: int, number: int) -> Int[Tensor, "drawn"]:
-        """Pairs of the ``number``-th pass over the data in an epoch."""
+    def _order(self, epoch: int, number: int) -> Int[Tensor, "pairs"]:
+        """Return the texts of the ``number``-th pass over the data in an epoch."""
         repeat = f":{number}" if number else ""
         digest = hashlib.sha256(f"pairs:{self.seed}:{epoch}{repeat}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
         order = torch.randperm(len(self.video_of_text), generator=generator)
         if self.one_caption:
-            owners = self.video_of_text[order]
-            # After a stable sort by video the first of each run is a random caption of it.
-            by_video = torch.argsort(owners, stable=True)
-            run = owners[by_video]
-            first = torch.ones_like(run, dtype=torch.bool)
-            first[1:] = run[1:] != run[:-1]
-            captions = order[by_video[first]]
+            videos = self.video_of_text[order]
+            # After a stable sort by video, the first caption of each video is a random one.
+            by_video = torch.argsort(videos, stable=True)
+            videos = videos[by_video]
+            is_first = torch.ones_like(videos, dtype=torch.bool)
+            is_first[1:] = videos[1:] != videos[:-1]
+            captions = order[by_video[is_first]]
             if self.neighbours:
                 couples = torch.randperm((len(captions) + 1) // 2, generator=generator)
-                rows = (2 * couples[:, None] + torch.arange(2)).flatten()
-                return captions[rows[rows < len(captions)]]
+                indices = (2 * couples[:, None] + torch.arange(2)).flatten()
+                return captions[indices[indices < len(captions)]]
             order = captions[torch.randperm(len(captions), generator=generator)]
         return order
 
@@ -168,7 +166,7 @@ class PairSampler:
 def pair_samplers(
     config: TrainingConfig, video_of_text: Tensor, world: World
 ) -> tuple[PairSampler, PairSampler]:
-    """The batches of the coarse epochs, and of the others; refuses what gives no batch."""
+    """Return the samplers of the coarse epochs and of the others; raise if there is no batch."""
 
     def sampler(batch_size: int) -> PairSampler:
         return PairSampler(
@@ -182,41 +180,39 @@ def pair_samplers(
             world=world.size,
         )
 
-    usual = sampler(config.batch_size)
-    has_other = config.coarse_epochs and config.coarse_batch_size
-    return (sampler(config.coarse_batch_size) if has_other else usual), usual
+    main_sampler = sampler(config.batch_size)
+    if config.coarse_epochs and config.coarse_batch_size:
+        return sampler(config.coarse_batch_size), main_sampler
+    return main_sampler, main_sampler
 
 
 def epoch_batches(
     source: Source, sampler: PairSampler, epoch: int, start: int, world: World
 ) -> Iterator[PairBatch]:
-    """This rank's batches of an epoch from batch ``start`` on, fetched ahead of their use."""
+    """Yield this rank's batches of an epoch from batch ``start`` on, prefetched."""
 
     def fetch() -> Iterator[PairBatch]:
-        for rows in sampler.epoch_batches(epoch)[start:]:
-            batch = source.pairs(rows)
-            yield _pinned(batch) if world.device.type == "cuda" else batch
+        for indices in sampler.epoch_batches(epoch)[start:]:
+            batch = source.pairs(indices)
+            yield _pin(batch) if world.device.type == "cuda" else batch
 
     for batch in prefetch(fetch()):
         yield batch.to(world.device)
 
 
 def index_chunks(count: int, size: int, world: World | None = None) -> tuple[Tensor, ...]:
-    """All indices in order, in chunks; of several ranks each takes every ``world.size``-th."""
+    """Split indices 0 to ``count`` into chunks; each of several ranks gets every size-th index."""
     world = world or World()
     return torch.split(torch.arange(count)[world.rank :: world.size], size)
 
 
-def _pinned(batch: PairBatch) -> PairBatch:
+def _pin(batch: PairBatch) -> PairBatch:
     def pin(value: Tensor) -> Tensor:
         return value if value.is_cuda else value.pin_memory()
 
     return PairBatch(
         batch.texts.map_tensors(pin), batch.videos.map_tensors(pin), pin(batch.video_ids)
     )
-
-
-# Evaluation during and after training: every rank encodes its share and scores its share.
 
 
 def evaluate_source(
@@ -228,19 +224,20 @@ def evaluate_source(
     training: Source | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Metrics of ``method`` on a split; the same on one process and on several.
+    """Evaluate ``method`` on a split, with one or several processes.
 
-    training: the split whose texts and videos ``options.sinkhorn`` takes.
-
-    With ``options.scores_file``, ``FILE.videos.npy`` beside it takes the video of each text.
+    training: training split, for ``options.sinkhorn``. With ``options.scores_file``, the video of
+    each text is written to ``FILE.videos.npy`` beside it.
     """
     options = options or EvaluationOptions()
     if world.size > 1 and options.scores_file is not None:
-        raise UsageError("scores are written by one process: evaluate without torchrun for that")
+        raise UsageError("scores are written by one process: evaluate without torchrun")
     bank = None
     if options.sinkhorn and training is not None:
         if world.size > 1:
-            raise UsageError("Sinkhorn offsets are computed by one process: leave out torchrun")
+            raise UsageError(
+                "Sinkhorn offsets are computed by one process: evaluate without torchrun"
+            )
         bank = training_bank(training, options, progress)
     process = None
     if world.size > 1:
@@ -254,54 +251,53 @@ def evaluate_source(
     video_chunks = index_chunks(source.num_videos, options.video_batch, world)
     result = evaluate(
         method,
-        fetched(source.texts, text_chunks, "encoding texts", progress),
-        fetched(source.videos, video_chunks, "encoding videos", progress),
+        fetch_batches(source.texts, text_chunks, "encoding texts", progress),
+        fetch_batches(source.videos, video_chunks, "encoding videos", progress),
         source.video_of_text.cpu(),
         source.protocol,
         options,
         device=world.device,
         missing_videos=source.missing,
-        bank=bank,
+        sinkhorn_bank=bank,
         process=process,
         progress=progress,
     )
     if options.scores_file is not None:
-        owners = source.video_of_text.cpu().numpy()
-        np.save(options.scores_file.with_suffix(".videos.npy"), owners)
+        video_of_text = source.video_of_text.cpu().numpy()
+        np.save(options.scores_file.with_suffix(".videos.npy"), video_of_text)
     return dataclasses.replace(result, notes=(*result.notes, *few_videos(source.num_videos)))
 
 
 def training_bank(
     source: Source, options: EvaluationOptions, progress: Progress | None
 ) -> tuple[Iterator[Any], Iterator[Any]]:
-    """``options.sinkhorn`` texts and videos of a split, evenly spaced."""
+    """Return batches of ``options.sinkhorn`` evenly spaced texts and videos of a split."""
 
     def chunks(count: int, batch: int) -> Sequence[Tensor]:
         number = min(count, options.sinkhorn)
-        rows = torch.arange(number) * count // number
-        return [rows[start : start + batch] for start in range(0, number, batch)]
+        return torch.split(torch.arange(number) * count // number, batch)
 
     texts = chunks(source.num_texts, options.text_batch)
     videos = chunks(source.num_videos, options.video_batch)
     return (
-        fetched(source.texts, texts, "encoding training texts", progress),
-        fetched(source.videos, videos, "encoding training videos", progress),
+        fetch_batches(source.texts, texts, "encoding training texts", progress),
+        fetch_batches(source.videos, videos, "encoding training videos", progress),
     )
 
 
-def fetched(
+def fetch_batches(
     fetch: Callable[[Tensor], Any],
     chunks: Sequence[Tensor],
     title: str,
     progress: Progress | None,
 ) -> Iterator[Any]:
-    """Batches one after another, each counted when the next is asked for."""
-    total = sum(len(rows) for rows in chunks)
-    done = 0
+    """Yield ``fetch(chunk)`` of each chunk of indices, reporting progress after its use."""
+    total = sum(map(len, chunks))
+    num_done = 0
     if total:
-        # Names the stage before its first batch, which may take a minute.
+        # The first batch may take a minute.
         report_progress(progress, title, 0, total)
-    for rows in chunks:
-        yield fetch(rows)
-        done += len(rows)
-        report_progress(progress, title, done, total)
+    for chunk in chunks:
+        yield fetch(chunk)
+        num_done += len(chunk)
+        report_progress(progress, title, num_done, total)

@@ -1,4 +1,4 @@
-"""Parameter groups with two rates, freezing, AdamW, and the field's BERT-style Adam."""
+"""Optimizers, parameter groups with two learning rates, freezing, and schedules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from eaglenet.research.training.distributed import is_sharded
 
 
 class Ranger(torch.optim.RAdam):
-    """Optimizer of CE and TeachText: rectified Adam (Liu et al., 2020) with look-ahead.
+    """Rectified Adam (Liu et al., 2020) with look-ahead, the optimizer of CE and TeachText.
 
-    Every :attr:`EVERY` steps ``slow <- (slow + w) / 2`` and ``w <- slow``.
+    Every :attr:`EVERY` steps, ``slow <- (slow + w) / 2`` and ``w <- slow``.
     """
 
     EVERY = 6
@@ -44,8 +44,6 @@ OptimizerName = Literal["adamw", "bert_adam", "radam", "ranger"]
 Freeze = Literal["none", "embeddings", "towers"]
 Decay = Literal["matrices", "all"]
 
-# Patch embedding, class and position embeddings, the norm before the blocks, token embedding:
-# what the field's `freeze 0` leaves untouched.
 EMBEDDING_PARTS = (
     "patch_embedding",
     "class_embedding",
@@ -53,11 +51,12 @@ EMBEDDING_PARTS = (
     "ln_pre",
     "token_embedding",
 )
+"""Parameters that ``freeze 0`` of common code freezes."""
 TOWERS = ("encoder.vision.", "encoder.text.")
 
 
 def tower_names(method: nn.Module) -> frozenset[str]:
-    """Parameters of the towers; none where the encoder only adapts stored features."""
+    """Return the names of the towers' parameters; empty for stored features."""
     names = [name for name, _ in method.named_parameters()]
     if not any(name.startswith(TOWERS[0]) for name in names):
         return frozenset()
@@ -65,26 +64,26 @@ def tower_names(method: nn.Module) -> frozenset[str]:
 
 
 def freeze_parameters(method: nn.Module, freeze: Freeze) -> int:
-    """Stop gradients as ``freeze`` says; gives the number of parameters (scalars) frozen."""
-    frozen = 0
+    """Freeze parameters of the towers, and return the number of frozen scalars."""
+    num_frozen = 0
     towers = tower_names(method)
     if freeze != "none" and not towers:
         raise ConfigError(
             f"training.freeze={freeze}: this encoder has no towers, only adapters of stored "
-            "features; set training.freeze=none (training.lr_encoder=0 keeps adapters still)"
+            "features: --set training.freeze=none (training.lr_encoder=0 freezes adapters)"
         )
     for name, parameter in method.named_parameters():
         is_embedding = any(part in name for part in EMBEDDING_PARTS)
         if name in towers and (freeze == "towers" or (freeze == "embeddings" and is_embedding)):
             parameter.requires_grad_(False)
-            frozen += parameter.numel()
-    return frozen
+            num_frozen += parameter.numel()
+    return num_frozen
 
 
 def halve_towers(method: nn.Module) -> None:
-    """Store the matrices and biases of both towers' linear maps in fp16, as the field does.
+    """Store the linear layers of both towers in fp16, as common code does.
 
-    Their gradients and optimizer state are then fp16 too; norms and embeddings stay fp32.
+    Their gradients and optimizer state are fp16 too; norms and embeddings stay in fp32.
     """
     towers = tower_names(method)
     for name, module in method.named_modules():
@@ -95,11 +94,11 @@ def halve_towers(method: nn.Module) -> None:
 def decays(
     name: str, parameter: Tensor, optimizer: OptimizerName, decay: Decay = "matrices"
 ) -> bool:
-    """Tell whether weight decay applies; to everything with ``all`` (X-Pool, T-MASS). Otherwise:
+    """Return whether weight decay applies to a parameter.
 
-    ``adamw`` leaves out everything with fewer than two axes (biases, norms, temperatures) and
-    positions. ``bert_adam`` leaves out names with `bias` only, so that norm weights, temperatures
-    and positions decay: the authors' grouping.
+    ``all`` applies it to all parameters (X-Pool, T-MASS). Otherwise ``bert_adam`` excludes only
+    biases, as the authors do; other optimizers exclude positions and all parameters with fewer than
+    two axes (biases, norms, temperatures).
     """
     if decay == "all":
         return True
@@ -117,22 +116,19 @@ def parameter_groups(
     optimizer: OptimizerName = "adamw",
     decay: Decay = "matrices",
 ) -> list[dict[str, Any]]:
-    """Groups: encoder (towers or adapters) and the rest, with and without decay.
-
-    ``peak`` is their rate. The scale of softmax logits is CLIP's own, so it has the encoder's.
-    """
+    """Group parameters by encoder or head, and by weight decay; ``peak`` is the peak rate."""
     rates = {True: lr_encoder, False: lr_head}
     members: dict[tuple[bool, bool, bool], list[Tensor]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
-            # The optimizer's fused step takes either whole or sharded tensors.
+            # A fused step needs groups of only sharded or only plain tensors.
             is_decayed = decays(name, parameter, optimizer, decay)
             key = (is_of_encoder(name), is_decayed, is_sharded(parameter))
             members.setdefault(key, []).append(parameter)
     if not members:
         raise ConfigError(
-            "no parameter is left to train: the method has none of its own and the towers are "
-            "frozen; set training.freeze=none or choose a method with a head"
+            "no parameter to train: the method has no head and the towers are frozen: --set "
+            "training.freeze=none, or choose a method with a head"
         )
     return [
         {
@@ -147,9 +143,10 @@ def parameter_groups(
 
 
 def is_of_encoder(name: str) -> bool:
-    """Tell whether a parameter trains at the encoder's rate: its own, and CLIP's scale.
+    """Return whether a parameter has the rate of the encoder.
 
-    Low-rank changes of towers start at nothing, as a head does, and train at its rate.
+    The temperature of softmax logits has it, because it is CLIP's; low-rank changes of towers do
+    not, because they start at zero, like a head.
     """
     return name == "loss.logit_scale" or (name.startswith("encoder.") and not is_adapter(name))
 
@@ -157,10 +154,7 @@ def is_of_encoder(name: str) -> bool:
 def build_optimizer(
     groups: list[dict[str, Any]], name: OptimizerName, *, beta: float = 0.98
 ) -> torch.optim.Optimizer:
-    """AdamW (fused where the parameters are on a GPU), :class:`BertAdam` or :class:`Ranger`.
-
-    ``beta`` is that of the second moment.
-    """
+    """Build the optimizer ``name``; ``beta`` is that of the second moment."""
     if name == "bert_adam":
         return BertAdam(groups, betas=(0.9, beta))
     if name == "ranger":
@@ -172,18 +166,18 @@ def build_optimizer(
 
 
 class BertAdam(torch.optim.Optimizer):
-    """Adam as the field's released code runs it.
+    """Adam as in the code of BERT, CLIP4Clip and most compared methods.
 
         g <- g / max(1, ||g||)          per tensor
         m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2
         w <- w - rate (m / (sqrt(v) + eps) + decay w)
 
-    No bias correction, and the decay is multiplied by the scheduled rate.
+    It has no bias correction, and the decay is multiplied by the scheduled rate.
 
     Paper: the released code keeps tower weights and both moments in fp16, where v underflows to
-    zero and a rate of 1e-7 acts like 0.1 without adaptation. This class computes in the weights'
-    own precision: with ``halve_towers`` it does the same, and with fp32 weights that rate leaves
-    CLIP practically frozen.
+    zero and a rate of 1e-7 acts like 0.1 without adaptation. This class computes in the precision
+    of the weights: with ``halve_towers`` it does the same; with fp32 weights, that rate practically
+    freezes CLIP.
     """
 
     def __init__(self, params: Iterable[Any], **settings: Any) -> None:
@@ -231,8 +225,6 @@ class BertAdam(torch.optim.Optimizer):
         torch._foreach_add_(weights, updates, alpha=-group["lr"])
 
 
-# Learning rate against progress: linear warm-up, then half a cosine, or steps.
-
 ScheduleName = Literal["cosine", "linear", "released", "epochs"]
 
 
@@ -245,14 +237,13 @@ def rate_factor(
     epochs: int = 1,
     decay: float = 1.0,
 ) -> float:
-    """The share of the peak rate that optimizer step ``step`` (from 0) of ``num_steps`` uses.
+    """Return the factor of the peak rate at step ``step`` (from 0) of ``num_steps``.
 
-    ``cosine`` rises as (step + 1) / warm-up steps and then falls as (1 + cos(pi x)) / 2, with x
-    running from 0 at the end of the warm-up to 1 at the end. ``released`` starts at 0 and measures
-    the cosine from the very beginning, so that the rate jumps from 1 to 0.976 after a warm-up of
-    10%: what the authors' code does. ``epochs`` multiplies with ``decay`` after each of ``epochs``
-    equal parts, as the methods over experts do. ``linear`` falls on a straight line after the
-    warm-up (ClipBERT).
+    All schedules but ``released`` rise as (step + 1) / warm-up steps. Then ``cosine`` falls as
+    (1 + cos(pi x)) / 2 with x from 0 to 1, ``linear`` falls linearly (ClipBERT), and ``epochs``
+    multiplies by ``decay`` after each of ``epochs`` equal parts (methods with experts).
+    ``released`` starts at 0 and measures the cosine from the first step, so that the rate jumps
+    from 1 to 0.976 after a warm-up of 10%, as in the authors' code.
     """
     progress = step / max(num_steps, 1)
     if schedule == "released":
@@ -264,7 +255,7 @@ def rate_factor(
         return (step + 1) / warmup_steps
     if schedule == "epochs":
         return decay ** math.floor(progress * epochs)
-    remaining = max(num_steps - warmup_steps, 1)
+    num_remaining = max(num_steps - warmup_steps, 1)
     if schedule == "linear":
-        return 1.0 - (step - warmup_steps) / remaining
-    return 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / remaining))
+        return 1.0 - (step - warmup_steps) / num_remaining
+    return 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / num_remaining))

@@ -1,7 +1,7 @@
-"""The training loop: steps, log, evaluation, selection, checkpoints. Killed anywhere, it resumes.
+"""Training loop: steps, log, evaluation, selection of the best epoch, checkpoints, resuming.
 
-Randomness of step k comes from (seed, k) alone, so a resumed run and a run on several processes
-draw the same noise as one never interrupted on one process.
+The random state of step k depends only on (seed, k), so resumed runs and runs with several
+processes draw the same noise as an uninterrupted run with one process.
 """
 
 from __future__ import annotations
@@ -67,36 +67,33 @@ from eaglenet.research.training.optimizer import (
 )
 from eaglenet.research.training.step import FiniteWatch, training_losses
 
-# Signals that ask a run to stop: it finishes its step and writes a checkpoint first.
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# `timeout` and `torchrun` send a signal to the process and again to its group.
+"""Signals after which a run finishes its step and writes a checkpoint."""
 SAME_SIGNAL_SECONDS = 1.0
-
-
+"""Time within which a repeated signal is ignored; `timeout` and `torchrun` send signals twice."""
 STOP_SECONDS = 2.0
-"""Seconds that a second Ctrl-C waits for an operation that does not return to the interpreter."""
+"""Time that a second Ctrl-C waits for an operation that does not return to the interpreter."""
 
 
 class StopRequest:
-    """Within its ``with`` block, remembers the first signal; a later second one acts as usual.
+    """Context manager that catches the first signal; a second one has its default effect.
 
-    Python calls signal handlers between two of its own instructions only, and a backward pass on a
-    CPU is a single one that may take a minute. So a thread, woken by the signal itself, says what
-    happens, and ends the process if the handler of a second Ctrl-C cannot run.
+    Python runs signal handlers only between bytecode instructions, and a backward pass on a CPU is
+    one instruction that may take a minute. So a thread, which the signal wakes directly, prints a
+    message, and ends the process if the handler of a second Ctrl-C cannot run.
 
-    Outside the main thread signals cannot be caught, and act as usual.
+    Outside of the main thread, signals cannot be caught and have their default effect.
     """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._time = 0.0
-        self._usual: dict[signal.Signals, Any] = {}
+        self._old_handlers: dict[signal.Signals, Any] = {}
         self._wakeup_fd = -1
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            self._usual = {number: signal.signal(number, self._ask) for number in SIGNALS}
+            self._old_handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
             receiver, sender = socket.socketpair()
             sender.setblocking(False)
             self._sender = sender
@@ -107,7 +104,7 @@ class StopRequest:
     def __exit__(self, *exception: object) -> None:
         self._restore()
 
-    def _ask(self, number: int, _frame: Any) -> None:
+    def _handle(self, number: int, _frame: Any) -> None:
         if self.signal is None:
             self.signal, self._time = signal.Signals(number), time.monotonic()
         elif time.monotonic() - self._time > SAME_SIGNAL_SECONDS:
@@ -115,7 +112,7 @@ class StopRequest:
             signal.raise_signal(number)
 
     def _watch(self, receiver: socket.socket) -> None:
-        """Answer each Ctrl-C at once; runs in a thread until the end of the block."""
+        """Print a message for each Ctrl-C; runs in a thread until the end of the block."""
         first = math.inf
         with receiver:
             while numbers := receiver.recv(1):
@@ -124,7 +121,7 @@ class StopRequest:
                     continue
                 if first == math.inf:
                     first = now
-                    # Not through a logger: the signal may have come while one was writing.
+                    # Not through a logger, which may be writing just now.
                     os.write(2, b"finishing and saving this step; Ctrl-C again stops at once\n")
                 elif now - first > SAME_SIGNAL_SECONDS:
                     receiver.settimeout(STOP_SECONDS)
@@ -135,25 +132,26 @@ class StopRequest:
                     os._exit(128 + signal.SIGINT)
 
     def _restore(self) -> None:
-        if self._usual:
+        if self._old_handlers:
             signal.set_wakeup_fd(self._wakeup_fd)
-            self._sender.close()  # Ends the thread, which reads the end of the stream.
-        for number, handler in self._usual.items():
+            self._sender.close()  # Ends the thread.
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-        self._usual = {}
+        self._old_handlers = {}
 
 
 logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 480.0
-"""Seconds after which a checkpoint is due whatever the number of steps: within ten minutes."""
-SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do not collide
+"""Longest time between checkpoints, whatever the number of steps."""
+SEED_STRIDE = 1_000_003
+"""A prime, so that (seed, step) pairs of usual runs do not collide."""
 
 
 class Trainer:
-    """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``.
+    """Trainer of ``method`` on ``train``; saves the epoch that is best on ``selection``.
 
-    ``experiment``, as plain values, is kept in every checkpoint for whoever opens one. ``boards``
-    are names of :data:`eaglenet.research.training.checkpoint.BOARDS`.
+    experiment: plain values, saved in every checkpoint for information. boards: names of
+    :data:`eaglenet.research.training.checkpoint.BOARDS`.
     """
 
     def __init__(
@@ -185,15 +183,15 @@ class Trainer:
         self.stop = StopRequest()
         self.progress = progress if world.is_main else None
         self._last_score = ""
-        self._log_started = self._counted = self._saved = time.perf_counter()
+        self._flush_time = self._count_time = self._save_time = time.perf_counter()
         self._resume()
         self.logbook = None
         if world.is_main:
-            opened = open_boards(boards, folder, self.position.step, experiment)
-            self.logbook = Logbook(folder, opened)
+            board_writers = open_boards(boards, folder, self.position.step, experiment)
+            self.logbook = Logbook(folder, board_writers)
 
     def _next_batches(self) -> tuple[PairSampler, int, int]:
-        """Sampler of the next step, epochs before it, and batches of its epoch before it."""
+        """Return the sampler of the next step, its epoch, and its batch within the epoch."""
         step = self.position.step
         if step < self.coarse_steps:
             return (self.coarse_sampler, *divmod(step, len(self.coarse_sampler)))
@@ -201,12 +199,12 @@ class Trainer:
         return self.sampler, self.config.coarse_epochs + epoch, start
 
     def _prepare_method(self) -> torch.optim.Optimizer:
-        frozen = freeze_parameters(self.method, self.config.freeze)
-        logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
+        num_frozen = freeze_parameters(self.method, self.config.freeze)
+        logger.info("%d parameters are frozen (freeze=%s)", num_frozen, self.config.freeze)
         if self.config.lora_rank:
             encoder = cast(nn.Module, self.method.encoder)
             count = adapt_towers(encoder, self.config.lora_rank, self.config.lora_targets)
-            logger.info("%d matrices change by rank %d", count, self.config.lora_rank)
+            logger.info("%d matrices have changes of rank %d", count, self.config.lora_rank)
         if self.config.checkpointing:
             self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":
@@ -218,13 +216,14 @@ class Trainer:
         broadcast_state(self.method, self.world)
         if self.config.shard:
             count = shard_towers(cast(nn.Module, self.method.encoder), self.world)
-            logger.info("%d blocks are shared out over %d processes", count, self.world.size)
+            logger.info("%d blocks are sharded over %d processes", count, self.world.size)
         return self.config.make_optimizer(self.method)
 
     def fit(self) -> Position:
-        """Train to the end (or until patience is lost); gives where the run stands then.
+        """Train to the end, or until ``config.patience`` is exceeded; return the final position.
 
-        SIGTERM and SIGINT end it after the step with a checkpoint and a :class:`StoppedError`.
+        Raises:
+            StoppedError: SIGTERM or SIGINT arrived; a checkpoint was written after the step.
         """
         try:
             with self.stop:
@@ -234,7 +233,7 @@ class Trainer:
                 self.logbook.close()
 
     def _fit(self) -> Position:
-        self._counted = time.perf_counter()
+        self._count_time = time.perf_counter()
         self._log("start", {"num_steps": self.num_steps})
         report_progress(self.progress, "step", self.position.step, self.num_steps, is_notable=True)
         self.method.train()
@@ -244,11 +243,11 @@ class Trainer:
                 self._finish_epoch(epoch)
                 if self._on_any_rank(self.stop.signal is not None):
                     self._stop()
-            patience = self.config.patience or math.inf
-            is_over = self.position.evaluations_since_best >= patience
-            if self.position.step >= self.num_steps or is_over:
+            max_evaluations = self.config.patience or math.inf
+            is_stalled = self.position.evaluations_since_best >= max_evaluations
+            if self.position.step >= self.num_steps or is_stalled:
                 break
-            self._log_started = time.perf_counter()
+            self._flush_time = time.perf_counter()
             for batch in epoch_batches(self.train, sampler, epoch, start, self.world):
                 self._step(batch)
         self._count()
@@ -280,19 +279,19 @@ class Trainer:
         self.position.step = step + 1
         self.position.pairs += len(batch.video_ids) * self.world.size
         values = {**losses.terms, "total": losses.total, "gradient norm": norm}
-        self.watch.look(step, values)
+        self.watch.record(step, values)
         self._remember(values)
         is_log_due = (
             self.position.step % self.config.log_every == 0 or self.world.device.type == "cpu"
         )
         if is_log_due:
             self._flush()
-        every = self.config.checkpoint_every
-        is_checkpoint_due = bool(every) and self.position.step % every == 0
+        interval = self.config.checkpoint_every
+        is_checkpoint_due = bool(interval) and self.position.step % interval == 0
         if is_log_due or self.world.size == 1:
-            is_old = time.perf_counter() - self._saved > CHECKPOINT_SECONDS
+            is_old = time.perf_counter() - self._save_time > CHECKPOINT_SECONDS
             is_checkpoint_due = is_checkpoint_due or self._on_any_rank(is_old)
-        # Ranks agree by a message that waits for the device, as the log does.
+        # Several ranks agree only when the log is due, because that waits for the device.
         is_stopping = (is_log_due or self.world.size == 1) and self._on_any_rank(
             self.stop.signal is not None
         )
@@ -305,7 +304,7 @@ class Trainer:
         return bool(sum_over_ranks(torch.tensor(int(flag)), self.world))
 
     def _stop(self) -> None:
-        # A rank that got none itself stops for the one that did.
+        # Another rank may have received the signal.
         number = self.stop.signal or signal.SIGTERM
         raise StoppedError(
             f"stopped by {number.name} after step {self.position.step} of {self.num_steps}, which "
@@ -314,50 +313,50 @@ class Trainer:
         )
 
     def _remember(self, values: dict[str, Tensor]) -> None:
-        """Keep the values on the device; they are copied together when the log is due."""
+        """Keep the values on the device until the log is due."""
         if tuple(values) != self.names:
             self._flush()
             self.names = tuple(values)
-        stacked = torch.stack([value.detach().float() for value in values.values()])
-        self.pending.append((self.position.step, stacked))
+        row = torch.stack([value.detach().float() for value in values.values()])
+        self.pending.append((self.position.step, row))
 
     def _flush(self) -> None:
         self.watch.check()
         if not self.pending:
             return
         rows = torch.stack([values for _, values in self.pending]).tolist()
-        elapsed = time.perf_counter() - self._log_started
+        elapsed = time.perf_counter() - self._flush_time
         self.position.step_seconds += elapsed
         seconds = elapsed / len(rows)
         rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
         for (step, _), row in zip(self.pending, rows, strict=True):
-            named = dict(zip(self.names, row, strict=True))
-            self._log("step", {**named, "seconds": round(seconds, 5)}, step)
-            detail = f"loss {named['total']:.4f}{self._last_score}"
+            values = dict(zip(self.names, row, strict=True))
+            self._log("step", {**values, "seconds": round(seconds, 5)}, step)
+            detail = f"loss {values['total']:.4f}{self._last_score}"
             report_progress(self.progress, "step", step, self.num_steps, detail)
         logger.debug("rates after step %d: %s", self.position.step, rates)
         self.pending = []
-        self._log_started = time.perf_counter()
+        self._flush_time = time.perf_counter()
 
     def _finish_epoch(self, epoch: int) -> None:
         self._flush()
         self.position.epoch_seconds = self.position.step_seconds / epoch
         broadcast_state(self.method, self.world, buffers_only=True)
         is_due = epoch % self.config.eval_every == 0 or self.position.step >= self.num_steps
-        # Until its own epochs begin, the method's head is untrained.
+        # The head of the method is untrained during the coarse epochs.
         if is_due and epoch > self.config.coarse_epochs:
             self._evaluate(epoch)
         self.position.evaluated = self.position.step
         self._checkpoint()
 
     def _evaluate(self, epoch: int) -> None:
-        evaluated, precision = self.method, "fp32"
+        model, precision = self.method, "fp32"
         if self.config.precision == "fp16_weights":
-            # Towers compute in fp16 all the same: the precision that they are trained in.
-            evaluated, precision = copy.deepcopy(self.method).float(), "fp16"
-        with whole_weights(evaluated):
+            # Autocast lets the towers compute in fp16, as in training.
+            model, precision = copy.deepcopy(self.method).float(), "fp16"
+        with whole_weights(model):
             result = evaluate_source(
-                evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
+                model, self.selection, self.world, EvaluationOptions(precision=precision)
             )
         record = {"epoch": epoch, "protocol": result.protocol, **result.metrics.to_dict()}
         self._log("evaluation", record)
@@ -372,16 +371,16 @@ class Trainer:
         if score > self.position.best_score:
             self.position.best_score, self.position.best_epoch = score, epoch
             self.position.evaluations_since_best = 0
-            weights = whole_state(evaluated.state_dict(), self.world)
+            weights = whole_state(model.state_dict(), self.world)
             if self.world.is_main:
-                save_model(evaluated, self.folder / MODEL, weights)
+                save_model(model, self.folder / MODEL, weights)
         barrier(self.world, "waiting for rank 0 to save the model")
 
     def _count(self) -> None:
-        """Add the time since the last count, and what memory it took at most."""
+        """Add the time since the last call, and update the peak memory."""
         now = time.perf_counter()
-        self.position.seconds += now - self._counted
-        self._counted = now
+        self.position.seconds += now - self._count_time
+        self._count_time = now
         peaks = [self.position.peak_bytes, peak_memory(self.world.device)]
         self.position.peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
 
@@ -402,7 +401,7 @@ class Trainer:
                     "optimizer": moments,
                 },
             )
-        self._saved = time.perf_counter()
+        self._save_time = time.perf_counter()
         barrier(self.world, "waiting for rank 0 to write a checkpoint")
 
     def _resume(self) -> None:
@@ -420,14 +419,11 @@ class Trainer:
 
     def _log(self, event: str, values: Mapping[str, Any], step: int | None = None) -> None:
         if self.logbook is not None:
-            at = self.position.step if step is None else step
-            self.logbook.write(LogEvent(event, at, values))
+            step = self.position.step if step is None else step
+            self.logbook.write(LogEvent(event, step, values))
 
 
 def save_model(method: Method, folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Save a model folder so that the old one is whole until the new one is.
-
-    Low-rank changes are added to the weights they change.
-    """
-    with atomic_folder(folder) as fresh:
-        save(method, fresh, weights=merged_state(weights))
+    """Replace a model folder atomically; low-rank changes are merged into the weights."""
+    with atomic_folder(folder) as new_folder:
+        save(method, new_folder, weights=merged_state(weights))

@@ -161,7 +161,7 @@ def test_a_video_is_preferred_to_a_gif_of_the_same_name(tmp_path: Path, files: A
             "youcookii_annotations_trainval.json",
             '{"database": {"a": {"subset": "validation", "annotations": [{"id": 0, "sentence": "x",'
             ' "segment": [9, 4]}]}}}',
-            "the segment 9 to 4 s",
+            "invalid segment 9 to 4 s",
         ),
         (
             "youcook2",

@@ -83,7 +83,7 @@ def test_windows_of_one_file_never_part(tmp_path: Path) -> None:
     [
         ({"caption": "x"}, "line 1: no video"),
         ({"video": 5, "caption": "x"}, "line 1: the video is int, expected text"),
-        ({"video": "\ud800", "caption": "x"}, "line 1: the video .* holds a lone surrogate"),
+        ({"video": "\ud800", "caption": "x"}, "line 1: the video .* has a lone surrogate"),
         ({"video": "a.mp4"}, "line 1: no caption"),
         ({"video": "a.mp4", "caption": 5}, "line 1: a caption is int"),
         ({"video": "a.mp4", "caption": "x", "start": "now"}, "must be seconds"),
@@ -104,7 +104,7 @@ def test_a_video_in_two_splits_or_half_named_splits_are_errors(tmp_path: Path) -
     with pytest.raises(DatasetError, match="is in split 'train' and 'test'"):
         load(path, "train")
     write_jsonl(path, first, {"video": "b.mp4", "caption": "y"})
-    with pytest.raises(DatasetError, match=r"'b.mp4' names no split"):
+    with pytest.raises(DatasetError, match=r"'b.mp4' has no split"):
         load(path, "train")
 
 
@@ -125,7 +125,7 @@ def test_too_few_videos_to_share_out_say_so(tmp_path: Path) -> None:
     path = tmp_path / "captions.csv"
     path.write_text("video,caption\none.mp4,a man\ntwo.mp4,a dog\n")
     assert len(load(path, "train").videos) == 2
-    with pytest.raises(DatasetError, match=r"2 videos are too few to give val one.*column split"):
+    with pytest.raises(DatasetError, match=r"2 videos are too few for val.*column split"):
         load(path, "val")
 
 

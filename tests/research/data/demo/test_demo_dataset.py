@@ -95,9 +95,13 @@ def test_splits_share_no_clip_and_test_has_combinations_never_trained_on(
     assert len(unseen) >= 10
     with_unseen = [s for s in test if any(e.combination in unseen for e in s.events)]
     assert 0.35 < len(with_unseen) / len(test) < 0.65
-    assert all(world.home(combination) == "test" for combination in unseen)
-    assert all(world.home(c) == "train" for c in combinations(train))
-    assert not {c for c in combinations(DemoWorld(0).scenes("val", 200)) if world.home(c) == "test"}
+    assert all(world.reserved_split(combination) == "test" for combination in unseen)
+    assert all(world.reserved_split(c) == "train" for c in combinations(train))
+    assert not {
+        c
+        for c in combinations(DemoWorld(0).scenes("val", 200))
+        if world.reserved_split(c) == "test"
+    }
 
 
 def test_every_clip_has_its_twin_in_the_gallery(test_scenes: list[Scene]) -> None:
@@ -297,7 +301,7 @@ def test_unmentioned_events_fill_one_half_of_a_clip_and_no_sentence() -> None:
     halves = set()
     for scene, twin in zip(busy[::2], busy[1::2], strict=True):
         assert scene.unmentioned == twin.unmentioned
-        assert len(scene.drawn) == len(scene.spans()) == len(scene.events) + 2
+        assert len(scene.all_events) == len(scene.spans()) == len(scene.events) + 2
         told, untold = scene.spans()[: len(scene.events)], scene.spans()[len(scene.events) :]
         first, second = (untold, told) if scene.unmentioned_first else (told, untold)
         assert max(end for _, end in first) == min(start for start, _ in second) == 0.5

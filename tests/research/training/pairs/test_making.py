@@ -118,7 +118,7 @@ def test_the_loss_of_pictures_without_sentences_by_a_loop() -> None:
 def test_pictures_that_look_as_before_have_no_loss() -> None:
     """Half precision of what is kept is what is left of it."""
     encoder, data = CompactEncoder(TINY, seed=1).eval(), bank()
-    unlabelled = Unlabelled.before(encoder, data.frames, data.ids)
+    unlabelled = Unlabelled.encode(encoder, data.frames, data.ids)
     images, texts = unlabelled.image_vectors[[3, 0, 5]], unlabelled.text_vectors[[1, 4]]
     earlier = {"earlier_images": images, "earlier_texts": texts, "scale": unlabelled.scale}
     loss = agreement_loss(images.float(), texts, encoder.logit_scale, **earlier)
@@ -198,7 +198,7 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
     said: list[str] = []
     data = bank()
     stages = Stages(experiment, tmp_path, data, {"all": data}, said.append, bank(5, 1).frames)
-    beginning = stages._trained("beginning", stages._towers(pooled=False), experiment.beginning)
+    beginning = stages._train("beginning", stages._towers(is_pooled=False), experiment.beginning)
     made = stages.student(stages.teacher(beginning))
     assert made.config == TINY
     assert {path.parent.name for path in tmp_path.glob("*/done")} == {
@@ -212,7 +212,7 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
         "student",
     }
     assert any("mean of ingredients" in line for line in said)
-    assert not any("pairs alone" in line for line in said)
+    assert not any("only on pairs" in line for line in said)
     said.clear()
     (tmp_path / "student" / "done").unlink()
     again = stages.student(stages.teacher(beginning))
@@ -240,7 +240,7 @@ def test_a_run_without_the_pictures_it_asks_for_says_so(tmp_path: Path) -> None:
     )
     said: list[str] = []
     stages = Stages(experiment, tmp_path, bank(), {}, said.append)
-    stages.round("agreeing", experiment.agreeing, stages._towers(pooled=False))
+    stages.round("agreeing", experiment.agreeing, stages._towers(is_pooled=False))
     assert sum("agreeing-0: `unlabelled` is not set" in line for line in said) == 1
 
 

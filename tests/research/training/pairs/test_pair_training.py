@@ -84,9 +84,9 @@ def test_sentences_of_one_meaning_share_the_target() -> None:
     pictures, sentences = torch.randn(3, 5), torch.randn(3, 5)
     meanings = torch.ones(3, 1)
     log_scale = torch.tensor(1.0)
-    soft = pair_loss(pictures, sentences, log_scale, meanings=meanings, share=0.999999)
+    soft = pair_loss(pictures, sentences, log_scale, meanings=meanings, soft_weight=0.999999)
     shuffled = pair_loss(
-        pictures, sentences[[1, 2, 0]], log_scale, meanings=meanings, share=0.999999
+        pictures, sentences[[1, 2, 0]], log_scale, meanings=meanings, soft_weight=0.999999
     )
     assert soft.item() == pytest.approx(shuffled.item(), rel=1e-4)
 
@@ -175,7 +175,7 @@ def test_a_run_learns_colours_and_keeps_the_best_weights(folder: Path, tmp_path:
 
 def test_a_folder_that_lost_a_shard_is_refused(folder: Path) -> None:
     next(folder.glob("frames-*.tar")).unlink()
-    with pytest.raises(DatasetError, match="shards hold 0"):
+    with pytest.raises(DatasetError, match="shards have 0"):
         make_bank(folder)
 
 

@@ -1,1 +1,1 @@
-"""The demo world: scenes, their frames, and both as a dataset."""
+"""Demo world: a synthetic dataset of drawn shapes with captions."""

@@ -1,7 +1,7 @@
-"""The demo world as a dataset: rendered to H.264 files, or straight into memory.
+"""Demo world as a dataset, rendered to H.264 files or in memory.
 
-Clips and sentences come from :mod:`eaglenet.research.data.demo.world`. They are drawn with numpy
-only, many frames at once, the same on every machine.
+Scenes and captions are from :mod:`eaglenet.research.data.demo.world`. Rendering uses only numpy, in
+batches of frames, with the same result on every machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from eaglenet.research.data.records import (
 )
 from eaglenet.research.data.sources import (
     DataChoice,
-    Opening,
+    OpenContext,
     Source,
     SourceSpec,
     add_source,
@@ -62,7 +62,8 @@ RGB = {
     "white": (242, 242, 242),
     "cyan": (60, 205, 215),
 }
-CHUNK = 256  # shapes drawn at once: bounds the temporaries at some tens of MB
+CHUNK = 256
+"""Shapes drawn at a time; limits temporary memory to some tens of MB."""
 
 Array = NDArray[Any]
 
@@ -75,25 +76,23 @@ def _triangle(x: Array, y: Array) -> Array:
 
 
 def _star(x: Array, y: Array) -> Array:
-    """Five points at radius 1, five corners at 0.45: the distance to one edge of ten, folded."""
+    """Compute the distance to a star with five points at radius 1 and five corners at 0.45."""
     radius, step = np.hypot(x, y), np.pi / 5
     angle = np.abs((np.arctan2(x, -y) + step) % (2 * step) - step)
     corner = np.array([0.45 * np.cos(step), 0.45 * np.sin(step)])
     edge = corner - np.array([1.0, 0.0])
     normal = np.array([edge[1], -edge[0]]) / np.hypot(*edge)
-    along, beside = radius * np.cos(angle), radius * np.sin(angle)
-    distance: Array = (along - 1.0) * normal[0] + beside * normal[1]
+    folded_x, folded_y = radius * np.cos(angle), radius * np.sin(angle)
+    distance: Array = (folded_x - 1.0) * normal[0] + folded_y * normal[1]
     return distance
 
 
 def _cross(x: Array, y: Array) -> Array:
-    wide, tall = np.abs(x), np.abs(y)
-    flat, upright = np.maximum(wide - 1, tall - 0.33), np.maximum(wide - 0.33, tall - 1)
-    distance: Array = np.minimum(flat, upright)
+    x, y = np.abs(x), np.abs(y)
+    distance: Array = np.minimum(np.maximum(x - 1, y - 0.33), np.maximum(x - 0.33, y - 1))
     return distance
 
 
-# Signed distance (negative inside) of a shape of radius 1; y points down.
 OUTLINES: dict[str, Callable[[Array, Array], Array]] = {
     "circle": lambda x, y: np.hypot(x, y) - 1,
     "square": lambda x, y: np.maximum(np.abs(x), np.abs(y)) - np.float32(0.85),
@@ -103,23 +102,24 @@ OUTLINES: dict[str, Callable[[Array, Array], Array]] = {
     "diamond": lambda x, y: (np.abs(x) + np.abs(y) - 1) / np.float32(np.sqrt(2)),
     "ring": lambda x, y: np.abs(np.hypot(x, y) - np.float32(0.72)) - np.float32(0.26),
 }
+"""Signed distances (negative inside) of shapes of radius 1; y points down."""
 
 
 def frame_indices(num_frames: int, total: int = NUM_FRAMES) -> NDArray[np.int64]:
-    """The frame in the middle of each of ``num_frames`` equal segments."""
+    """Return the indices of the middle frames of ``num_frames`` equal segments."""
     middles = (np.arange(num_frames) + 0.5) * total / num_frames
     indices: NDArray[np.int64] = np.floor(middles).astype(np.int64)
     return indices
 
 
 def render(scene: Scene, size: int = FRAME_SIZE) -> NDArray[np.uint8]:
-    """Every frame of one clip, ``[frames, size, size, 3]`` uint8."""
+    """Render all frames of a clip, ``[frames, size, size, 3]``."""
     frames: NDArray[np.uint8] = _draw([scene], np.arange(NUM_FRAMES), size)[0]
     return frames
 
 
 def render_batch(scenes: Sequence[Scene], num_frames: int, size: int) -> Clips:
-    """Clips without files: the frames that decoding would have taken, undamaged by a codec."""
+    """Render the frames that decoding would sample, without files and compression."""
     indices = frame_indices(num_frames)
     frames = torch.from_numpy(_draw(scenes, indices, size)).movedim(-1, 2).contiguous()
     seconds = torch.from_numpy(indices / FRAMES_PER_SECOND).float()
@@ -131,17 +131,17 @@ def render_batch(scenes: Sequence[Scene], num_frames: int, size: int) -> Clips:
 
 
 def _draw(scenes: Sequence[Scene], frames: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """``[scenes, frames, size, size, 3]``: backgrounds, then events in order of appearance."""
+    """Draw backgrounds and events, ``[scenes, frames, size, size, 3]``."""
     times = (frames + 0.5) / NUM_FRAMES
     background = np.array([scene.background for scene in scenes], dtype=np.uint8)
     canvas = np.empty((len(scenes), len(frames), size, size, 3), dtype=np.uint8)
     canvas[:] = background[:, None, None, None, :]
-    for number in range(max(len(scene.drawn) for scene in scenes)):
+    for number in range(max(len(scene.all_events) for scene in scenes)):
         for shape in SHAPES:
             rows = [
                 row
                 for row, scene in enumerate(scenes)
-                if number < len(scene.drawn) and scene.drawn[number].shape == shape
+                if number < len(scene.all_events) and scene.all_events[number].shape == shape
             ]
             if rows:
                 _draw_events(canvas, scenes, rows, number, times)
@@ -155,48 +155,49 @@ def _draw_events(
     number: int,
     times: NDArray[np.float64],
 ) -> None:
-    """Draw event ``number`` of the scenes ``rows``, all of one shape, where it is visible."""
-    events = [scenes[row].drawn[number] for row in rows]
+    """Draw event ``number`` of the scenes ``rows``, all of one shape, while it is visible."""
+    events = [scenes[row].all_events[number] for row in rows]
     spans = np.array([scenes[row].spans()[number] for row in rows])
     progress = np.clip((times - spans[:, :1]) / (spans[:, 1:] - spans[:, :1]), 0, 1)
     path = np.array([event.path for event in events])  # [events, ends, xy]
     radii = np.array([event.radii for event in events])
     centre = path[:, None, 0] + progress[..., None] * (path[:, None, 1] - path[:, None, 0])
     radius = radii[:, :1] + progress * (radii[:, 1:] - radii[:, :1])
-    event_at, frame_at = np.nonzero(_visible(events, spans, times))
+    visible_events, visible_frames = np.nonzero(_visible(events, spans, times))
     colours = np.array([RGB[event.colour] for event in events], dtype=np.float32)
-    for start in range(0, len(event_at), CHUNK):
-        part, frame = event_at[start : start + CHUNK], frame_at[start : start + CHUNK]
+    for start in range(0, len(visible_events), CHUNK):
+        event = visible_events[start : start + CHUNK]
+        frame = visible_frames[start : start + CHUNK]
         _stamp(
             canvas,
-            (np.asarray(rows)[part], frame),
+            (np.asarray(rows)[event], frame),
             OUTLINES[events[0].shape],
-            centre[part, frame].astype(np.float32),
-            radius[part, frame].astype(np.float32),
-            colours[part],
+            centre[event, frame].astype(np.float32),
+            radius[event, frame].astype(np.float32),
+            colours[event],
         )
 
 
 def _visible(
     events: list[Event], spans: NDArray[np.float64], times: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    """During its own event; what leaves is there before it, what has entered stays."""
+    """Return when shapes are visible: during their events, before leaving, after entering."""
     leaves = np.array([event.motion == "leave" for event in events])[:, None]
     enters = np.array([event.motion == "enter" for event in events])[:, None]
     has_begun, is_over = times >= spans[:, :1], times >= spans[:, 1:]
-    visible: NDArray[np.bool_] = (has_begun | leaves) & (~is_over | enters)
-    return visible
+    is_visible: NDArray[np.bool_] = (has_begun | leaves) & (~is_over | enters)
+    return is_visible
 
 
 def _stamp(
     canvas: NDArray[np.uint8],
-    where: tuple[NDArray[np.int64], NDArray[np.int64]],
+    scene_and_frame: tuple[NDArray[np.int64], NDArray[np.int64]],
     outline: Callable[[Array, Array], Array],
     centre: Array,
     radius: Array,
     colour: Array,
 ) -> None:
-    """Blend shapes into the square of pixels around each of them, edges one pixel soft."""
+    """Blend antialiased shapes into the canvas, each into the square of pixels around it."""
     size = canvas.shape[2]
     reach = int(np.ceil(radius.max() * size)) + 2
     offsets = np.arange(-reach, reach + 1)
@@ -207,13 +208,13 @@ def _stamp(
     y = ((row + np.float32(0.5) - centre[:, 1:] * size) / scale).astype(np.float32)
     pixels = outline(x[:, None, :], y[:, :, None]) * scale[..., None]
     alpha = np.clip(0.5 - pixels, 0, 1)  # [shapes, height, width]
-    across, down = (column >= 0) & (column < size), (row >= 0) & (row < size)
-    index = np.nonzero((alpha > 0) & across[:, None, :] & down[:, :, None])
-    scene, frame = (position[index[0]] for position in where)
+    in_width, in_height = (column >= 0) & (column < size), (row >= 0) & (row < size)
+    index = np.nonzero((alpha > 0) & in_width[:, None, :] & in_height[:, :, None])
+    scene, frame = (indices[index[0]] for indices in scene_and_frame)
     target = (scene, frame, row[index[0], index[1]], column[index[0], index[2]])
     weight = alpha[index][:, None]
-    blended = canvas[target] * (1 - weight) + colour[index[0]] * weight
-    canvas[target] = np.round(blended).astype(np.uint8)
+    values = canvas[target] * (1 - weight) + colour[index[0]] * weight
+    canvas[target] = np.round(values).astype(np.uint8)
 
 
 logger = logging.getLogger(__name__)
@@ -221,7 +222,8 @@ logger = logging.getLogger(__name__)
 COUNTS: Mapping[str, int] = {"train": 4000, "val": 400, "test": 1000}
 CAPTIONS_FILE = "captions.jsonl"
 WORLD_FILE = "world.json"
-RENDER_CHUNK = 64  # clips drawn at once
+RENDER_CHUNK = 64
+"""Clips rendered at a time."""
 
 
 @dataclass(frozen=True)
@@ -238,9 +240,9 @@ def demo_split(
     seed: int = 0,
     unmentioned: int = 0,
 ) -> DemoSplit:
-    """A split without files, for :func:`render_clips`; the counts are those of each split.
+    """Make a split without files, for :func:`render_clips`.
 
-    ``unmentioned`` events of each clip are in no sentence.
+    train, val, test: clips of each split. unmentioned: events per clip that no caption mentions.
     """
     check_split_name("demo", split, SPLITS)
     world = DemoWorld(seed, unmentioned=unmentioned)
@@ -252,14 +254,14 @@ def render_clips(split: DemoSplit, spec: FrameSpec) -> Clips:
     """Render all clips of a split in memory, with the frames that ``spec`` samples."""
     if spec.sampling != "uniform":
         raise ConfigError(
-            f"the demo world is drawn at the middles of equal segments: sampling={spec.sampling!r} "
-            "needs files; use render_world, or sampling='uniform'"
+            f"sampling={spec.sampling!r} needs video files of the demo world: use render_world, or "
+            "sampling='uniform'"
         )
-    parts = [
+    batches = [
         render_batch(split.scenes[start : start + RENDER_CHUNK], spec.num_frames, spec.size)
         for start in range(0, len(split.scenes), RENDER_CHUNK)
     ]
-    return Clips.concatenate(parts)
+    return Clips.concatenate(batches)
 
 
 def render_world(
@@ -273,10 +275,10 @@ def render_world(
     size: int = FRAME_SIZE,
     progress: Progress | None = None,
 ) -> DemoSplit:
-    """Write a split as H.264 files with a ``captions.jsonl``; returns its records.
+    """Write a split as H.264 files with ``captions.jsonl``, and return its records.
 
     Several splits may share a folder. Existing files are kept, so an interrupted call can be
-    repeated; a folder of another world or size is refused.
+    repeated; raises if the folder has another world or size.
     """
     check_split_name("demo", split, SPLITS)
     folder = Path(folder)
@@ -285,14 +287,14 @@ def render_world(
     (folder / "videos").mkdir(parents=True, exist_ok=True)
     settings = {"seed": seed, "size": size, "frames": NUM_FRAMES, "fps": FRAMES_PER_SECOND}
     _claim(folder, settings | ({"unmentioned": unmentioned} if unmentioned else {}))
-    missing = [scene for scene in scenes if not _video_path(folder, scene).exists()]
+    new_scenes = [scene for scene in scenes if not _video_path(folder, scene).exists()]
     with ThreadPoolExecutor(workers or min(4, num_cores())) as pool:
-        # Encoding runs outside Python's lock, so threads are enough.
-        written = pool.map(lambda scene: _write_scene(folder, scene, size), missing)
-        for there, _ in enumerate(written, len(scenes) - len(missing) + 1):
-            report_progress(progress, "rendering clips", there, len(scenes))
+        # Threads are enough: encoding releases the interpreter lock.
+        results = pool.map(lambda scene: _write_scene(folder, scene, size), new_scenes)
+        for number, _ in enumerate(results, len(scenes) - len(new_scenes) + 1):
+            report_progress(progress, "rendering clips", number, len(scenes))
     _write_captions(folder, split, scenes)
-    logger.info("%s: %d clips written, %d were there", folder, len(missing), len(scenes))
+    logger.info("%s: %d of %d clips rendered", folder, len(new_scenes), len(scenes))
     return _demo_records(scenes, split, folder)
 
 
@@ -304,15 +306,12 @@ def load(
     seed: int = 0,
     unmentioned: int = 0,
 ) -> Split:
-    """Load the demo world under ``root``; missing clips are rendered first."""
+    """Load a split of the demo world in ``root``, rendering missing clips."""
     return render_world(root, split, count, seed=seed, unmentioned=unmentioned)
 
 
 def demo_tokenizer_folder() -> Path:
-    """Folder of the tokenizer of the demo world; it reads other words as bytes.
-
-    It is part of the model ``demo``, which was trained with it.
-    """
+    """Return the folder with the tokenizer of the demo world, that of the model ``demo``."""
     return Path(__file__).parents[3] / "models" / "demo"
 
 
@@ -333,7 +332,7 @@ def _write_scene(folder: Path, scene: Scene, size: int) -> None:
     from eaglenet.video.decoding import write_video
 
     path = _video_path(folder, scene)
-    # A half-written file must never carry the final name: the next call would keep it.
+    # Atomic, because the next call keeps existing files.
     with atomic_write(path) as partial:
         write_video(partial, render(scene, size), FRAMES_PER_SECOND)
 
@@ -355,17 +354,17 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
         current = read_json(path)
         if current != settings:
             raise DatasetError(
-                f"{folder} holds a demo world with {current}, not {settings}: "
+                f"{folder} contains a demo world with {current}, not {settings}: "
                 "choose another folder or delete this one"
             )
     write_json(path, settings, indent=None)
 
 
-def open_demo(data: DataChoice, split: str, opening: Opening) -> Source:
-    """A split rendered in memory, without files."""
+def open_demo(data: DataChoice, split: str, context: OpenContext) -> Source:
+    """Open a split, rendered in memory."""
     world = demo_split(split, **check_options("demo", demo_split, data.options))
     clips = render_clips(world, data.frames)
-    tokens = opening.reader.tokenize(world.texts, data.max_words)
+    tokens = context.reader.tokenize(world.texts, data.max_words)
     return clip_source(world, tokens, lambda rows: clips[rows])
 
 
@@ -374,7 +373,7 @@ DATASETS.add(
     "demo",
     DatasetSpec(
         name="demo",
-        title="The demo world: drawn shapes, sentences about what happens before what",
+        title="The demo world: drawn shapes, captions about the order of events",
         load=load,
         splits=SPLITS,
     ),

@@ -1,15 +1,14 @@
-"""The demo world as several experts see it, each blind to something, and often missing.
+"""Features of the demo world by five experts, each of which sees only a part of a clip.
 
-- ``scene``: the frames; sees that something is there, where and how bright, never what. Never
-  missing.
-- ``colour``: which colours are there, a token for each eighth of the clip.
-- ``shape``: shapes and sizes, a token for each quarter.
-- ``motion``: what moves how, a token for each half.
-- ``sound``: a tone for each kind of motion, heard a third of the time; mostly missing.
+- ``scene``: initial positions of all shapes, one token per sixth of the clip; never missing.
+- ``colour``: colours of visible shapes, one token per eighth.
+- ``shape``: shapes and sizes, one token per quarter.
+- ``motion``: kinds of motion, one token per half.
+- ``sound``: a tone per kind of motion, one token per third.
 
-No expert can answer a sentence alone, and a video misses each of the last four with a chance of
-``missing`` (``sound`` twice that). Words are fixed random vectors, of two kinds, so that teachers
-can read other words than their student.
+No expert suffices for a caption. Each of the last four is missing for a video with probability
+``missing`` (``sound`` with twice that). Token features of texts are fixed random vectors of two
+kinds, so that teachers can read other features than their student.
 """
 
 from __future__ import annotations
@@ -58,20 +57,20 @@ def write_experts(
 ) -> DemoSplit:
     """Write ``count`` clips of a split of the demo world as a folder of experts."""
     if not 0 <= missing <= 0.5:
-        raise UsageError(f"missing is {missing}; expected a share from 0 to 0.5")
+        raise UsageError(f"missing is {missing}; expected a fraction from 0 to 0.5")
     records = demo_split(split, **{split: count}, seed=seed)
-    draw = np.random.default_rng([seed, count, len(split)])
-    experts = {name: _look(name, records.scenes, missing, draw) for name in WIDTHS}
-    sentences = [text.split() for text in records.texts]
-    words = {name: _words(name, sentences) for name in WORDS}
+    generator = np.random.default_rng([seed, count, len(split)])
+    experts = {name: _encode_scenes(name, records.scenes, missing, generator) for name in WIDTHS}
+    captions = [text.split() for text in records.texts]
+    words = {name: _encode_words(name, captions) for name in WORDS}
     values, mask = words["glove"]
-    sentence = (values * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+    text_features = (values * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
     scene = experts.pop(FRAMES_EXPERT)
-    # 0 is padding, 1 and 2 begin and end a sentence. The whole world's words: one id in any split.
+    # 0 is padding, 1 and 2 begin and end a text. The vocabulary is the same for all splits.
     ids = {word: 3 + number for number, word in enumerate(sorted(vocabulary()))}
     save_feature_folder(
         folder,
-        TextFeatures(sentence),
+        TextFeatures(text_features),
         VideoFeatures(scene.values, scene.mask),
         video_of_text=records.video_of_text,
         video_ids=records.video_ids,
@@ -83,7 +82,7 @@ def write_experts(
         protocol=f"demo world seen by {len(WIDTHS)} experts",
     )
     if scene.seconds is None:
-        raise AssertionError("every expert of the demo world knows the time")
+        raise AssertionError("all experts of the demo world have times")
     add_experts(
         folder,
         experts,
@@ -92,24 +91,26 @@ def write_experts(
         frames_model=MODEL,
         frame_seconds=scene.seconds[scene.mask],
         words=words,
-        token_ids=[[1, *(ids[word] for word in words), 2] for words in sentences],
-        graphs=role_graphs(sentences, mask.shape[1]),
+        token_ids=[[1, *(ids[word] for word in caption), 2] for caption in captions],
+        graphs=role_graphs(captions, mask.shape[1]),
         graph_words="glove",
     )
     return records
 
 
-def _look(name: str, scenes: Sequence[Scene], missing: float, draw: np.random.Generator) -> Expert:
-    """What an expert sees: for each span of the clip the sum of what is there, and noise."""
+def _encode_scenes(
+    name: str, scenes: Sequence[Scene], missing: float, generator: np.random.Generator
+) -> Expert:
+    """Make the tokens of an expert: the sum of vectors of the facts it sees, with noise."""
     tokens, width = TOKENS[name], WIDTHS[name]
     values = np.zeros((len(scenes), tokens, width), np.float32)
     for number, scene in enumerate(scenes):
         for token in range(tokens):
             values[number, token] = _token(name, scene, (token + 0.5) / tokens)
-    values += NOISE * draw.normal(size=values.shape).astype(np.float32)
-    chance = {FRAMES_EXPERT: 0.0, "sound": 2 * missing}.get(name, missing)
-    present = torch.from_numpy(draw.random(len(scenes)) >= chance)
-    mask = present[:, None].expand(-1, tokens).contiguous()
+    values += NOISE * generator.normal(size=values.shape).astype(np.float32)
+    probability = {FRAMES_EXPERT: 0.0, "sound": 2 * missing}.get(name, missing)
+    is_present = torch.from_numpy(generator.random(len(scenes)) >= probability)
+    mask = is_present[:, None].expand(-1, tokens).contiguous()
     middles = (torch.arange(tokens) + 0.5) / tokens * NUM_FRAMES / FRAMES_PER_SECOND
     seconds = middles.expand(len(scenes), -1).masked_fill(~mask, -1.0)
     return Expert(torch.from_numpy(values) * mask[..., None], mask, seconds)
@@ -117,8 +118,7 @@ def _look(name: str, scenes: Sequence[Scene], missing: float, draw: np.random.Ge
 
 def _token(name: str, scene: Scene, moment: float) -> Array:
     total = np.zeros(WIDTHS[name], np.float32)
-    for event, (start, end) in zip(scene.drawn, scene.spans(), strict=True):
-        # Motion is seen over half the clip, so that its tokens tell the halves apart.
+    for event, (start, end) in zip(scene.all_events, scene.spans(), strict=True):
         if start <= moment < end or name == "scene":
             for fact in _facts(name, event):
                 total += _direction(fact, WIDTHS[name])
@@ -126,7 +126,7 @@ def _token(name: str, scene: Scene, moment: float) -> Array:
 
 
 def _facts(name: str, event: Event) -> tuple[str, ...]:
-    """What an expert can tell of an event."""
+    """Return the facts of an event that an expert sees."""
     return {
         "scene": (f"at {event.path[0][0]:.1f} {event.path[0][1]:.1f}",),
         "colour": (event.colour,),
@@ -136,23 +136,23 @@ def _facts(name: str, event: Event) -> tuple[str, ...]:
     }[name]
 
 
-def _words(name: str, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-    longest = max(len(words) for words in sentences)
-    values = torch.zeros(len(sentences), longest, WORDS[name])
-    mask = torch.zeros(len(sentences), longest, dtype=torch.bool)
+def _encode_words(name: str, captions: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+    max_length = max(len(caption) for caption in captions)
+    values = torch.zeros(len(captions), max_length, WORDS[name])
+    mask = torch.zeros(len(captions), max_length, dtype=torch.bool)
     vectors = {
         word: torch.from_numpy(_direction(f"{name} {word}", WORDS[name]))
-        for word in {word for words in sentences for word in words}
+        for word in {word for caption in captions for word in caption}
     }
-    for number, words in enumerate(sentences):
-        values[number, : len(words)] = torch.stack([vectors[word] for word in words])
-        mask[number, : len(words)] = True
+    for number, caption in enumerate(captions):
+        values[number, : len(caption)] = torch.stack([vectors[word] for word in caption])
+        mask[number, : len(caption)] = True
     return values, mask
 
 
 @functools.cache
 def _direction(fact: str, width: int) -> Array:
-    """A random vector that is the same for a fact on every machine."""
+    """Return the random vector of a fact, the same on every machine."""
     seed = int.from_bytes(hashlib.sha256(fact.encode()).digest()[:8], "big")
     vector: Array = np.random.default_rng(seed).normal(size=width).astype(np.float32)
     return vector

@@ -1,19 +1,19 @@
-"""The demo world: events in a clip, their order, and sentences that describe them.
+"""Demo world: synthetic scenes of events, and captions that describe them.
 
-A clip holds one or two *events*: a coloured shape of some size that does something. Clips come as
-twins that differ only in time:
+A scene has one or two *events*: a coloured shape of some size with a motion. Scenes come in pairs
+of twins that differ only in time:
 
-- ``sequence``: two things happen one after the other; the twin has them in the other order, and
-  consists of the very same frames.
-- ``passage``: shapes enter or leave while the other is there; the twin has the other order.
-- ``single``: one motion; the twin is the clip played backwards (left/right, grows/shrinks, ...).
+- ``sequence``: two events one after the other; the twin has the other order, and the same frames.
+- ``passage``: two shapes enter or leave one after the other; the twin has the other order.
+- ``single``: one motion; the twin is reversed in time (left/right, grows/shrinks, ...).
 
-A sentence names colour, shape, size and motion of every event and their order, so it fits one clip
-of a split and no other. Splits share no clip. One in twenty colour-shape-motion combinations is
-kept for ``val`` and one for ``test``: about half of the clips there show one never trained on.
+A caption names colour, shape, size and motion of every event and their order, so it describes only
+one scene of a split. Splits share no scene. Of the combinations of colour, shape and motion, 5% are
+reserved for ``val`` and 5% for ``test``: about half of their scenes have one that is not in
+``train``.
 
-``DemoWorld(seed, unmentioned=n)`` adds to each clip n events that no sentence names, in one half of
-it: what a text has to leave out, as in real videos.
+``DemoWorld(seed, unmentioned=n)`` adds n events to one half of each clip that no caption mentions,
+as in real videos.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from eaglenet.core.errors import UsageError
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "cyan")
 SHAPES = ("circle", "square", "triangle", "star", "cross", "diamond", "ring")
-SIZES = {"small": 0.10, "big": 0.19}  # radius as a fraction of the frame's side
+SIZES = {"small": 0.10, "big": 0.19}
+"""Radii as fractions of the side of a frame."""
 SPLITS = ("train", "val", "test")
 NUM_FRAMES = 24
 FRAMES_PER_SECOND = 8
 CAPTIONS_PER_SCENE = 4
 
 Point = tuple[float, float]
-# Drawn with equal chances: three in five clips are about two things one after the other.
 KINDS = ("sequence", "sequence", "sequence", "passage", "single")
-
-# Motions of one family are each other's time reversal.
+"""Kinds of scenes, drawn with equal probability."""
 REVERSED = {
     "left": "right",
     "right": "left",
@@ -48,10 +47,12 @@ REVERSED = {
     "enter": "leave",
     "leave": "enter",
 }
-FAMILY = {motion: min(motion, other) for motion, other in REVERSED.items()} | {
+"""Motions reversed in time."""
+FAMILY = {motion: min(motion, opposite) for motion, opposite in REVERSED.items()} | {
     "across": "across",
     "still": "still",
 }
+"""Name shared by a motion and its reversal."""
 SEQUENCE_MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "across", "still")
 PASSAGE_MOTIONS = ("enter", "leave")
 
@@ -81,7 +82,7 @@ ALONE = ("{first}", "the video shows how {first}", "only {first}", "{first} alon
 
 @dataclass(frozen=True)
 class Event:
-    """A shape that does something. Positions and radii are fractions of the side, y downwards."""
+    """A shape with a motion; positions and radii are fractions of the side, y points down."""
 
     colour: str
     shape: str
@@ -92,12 +93,12 @@ class Event:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What sentences say of it."""
+        """Everything that captions mention."""
         return self.colour, self.shape, self.size, self.motion
 
     @property
     def combination(self) -> tuple[str, str, str]:
-        """What may be kept for one split: a motion and its reversal go together."""
+        """Combination that may be reserved for a split; the same for the reversed motion."""
         return self.colour, self.shape, FAMILY[self.motion]
 
     def backwards(self) -> Event:
@@ -107,7 +108,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Scene:
-    """One clip before it is drawn. ``boundary`` is the frame at which the second event begins."""
+    """Description of a clip; ``boundary`` is the frame at which the second event begins."""
 
     scene_id: str
     split: str
@@ -121,8 +122,8 @@ class Scene:
     unmentioned_first: bool = False
 
     @property
-    def drawn(self) -> tuple[Event, ...]:
-        """Everything there is to see; :meth:`spans` goes with it."""
+    def all_events(self) -> tuple[Event, ...]:
+        """Mentioned and unmentioned events, in the order of :meth:`spans`."""
         return self.events + self.unmentioned
 
     @property
@@ -130,21 +131,21 @@ class Scene:
         return tuple(event.key for event in self.events)
 
     def spans(self) -> tuple[tuple[float, float], ...]:
-        """Start and end of each drawn event, as fractions of the clip."""
+        """Return the start and end of each event, as fractions of the clip."""
         middle = self.boundary / NUM_FRAMES
-        mentioned = ((0.0, 1.0),) if len(self.events) == 1 else ((0.0, middle), (middle, 1.0))
+        spans = ((0.0, 1.0),) if len(self.events) == 1 else ((0.0, middle), (middle, 1.0))
         if not self.unmentioned:
-            return mentioned
+            return spans
         count = len(self.unmentioned)
-        others = tuple((number / count, (number + 1) / count) for number in range(count))
-        shift, other = (0.5, 0.0) if self.unmentioned_first else (0.0, 0.5)
-        return tuple((start / 2 + shift, end / 2 + shift) for start, end in mentioned) + tuple(
-            (start / 2 + other, end / 2 + other) for start, end in others
+        other_spans = tuple((number / count, (number + 1) / count) for number in range(count))
+        shift, other_shift = (0.5, 0.0) if self.unmentioned_first else (0.0, 0.5)
+        return tuple((start / 2 + shift, end / 2 + shift) for start, end in spans) + tuple(
+            (start / 2 + other_shift, end / 2 + other_shift) for start, end in other_spans
         )
 
 
 class DemoWorld:
-    """All clips of one seed. ``scenes(split, count)`` always begins with the same ones."""
+    """All scenes of a seed; a larger ``count`` adds scenes without changing the first ones."""
 
     def __init__(self, seed: int = 0, *, unmentioned: int = 0) -> None:
         if unmentioned < 0:
@@ -153,9 +154,9 @@ class DemoWorld:
         self.unmentioned = unmentioned
 
     def scenes(self, split: str, count: int) -> list[Scene]:
-        """``count`` distinct clips, twins next to each other.
+        """Make ``count`` distinct scenes, with twins adjacent.
 
-        With an odd count the last clip is one in which nothing moves, and which has no twin.
+        With an odd count, nothing moves in the last scene, and it has no twin.
         """
         if split not in SPLITS:
             raise UsageError(f"the demo world has no split {split!r}; known: {', '.join(SPLITS)}")
@@ -172,21 +173,21 @@ class DemoWorld:
         if len(scenes) < count:
             scenes.append(self._draw_still(np.random.default_rng([self.seed, 99]), split, count))
         if self.unmentioned:
-            scenes = [self._distracted(scene, number // 2) for number, scene in enumerate(scenes)]
+            scenes = [self._add_events(scene, number // 2) for number, scene in enumerate(scenes)]
         return scenes
 
-    def _distracted(self, scene: Scene, couple: int) -> Scene:
-        """The clip with events that nobody mentions; twins get the same ones."""
+    def _add_events(self, scene: Scene, couple: int) -> Scene:
+        """Add unmentioned events to a scene; twins get the same ones."""
         split = SPLITS.index(scene.split)
         generator = np.random.default_rng([self.seed, split, self.unmentioned, couple])
-        others = tuple(
+        events = tuple(
             _draw_event(generator, SEQUENCE_MOTIONS, lane=None) for _ in range(self.unmentioned)
         )
         is_first = bool(generator.integers(2))
-        return replace(scene, unmentioned=others, unmentioned_first=is_first)
+        return replace(scene, unmentioned=events, unmentioned_first=is_first)
 
-    def home(self, combination: tuple[str, str, str]) -> str:
-        """The one split a combination is kept for, or ``train``: used in every split."""
+    def reserved_split(self, combination: tuple[str, str, str]) -> str:
+        """Return the split that a combination is reserved for; ``train`` if it is in all."""
         bucket = _bucket((self.seed, *combination), 20)
         return "test" if bucket == 0 else "val" if bucket == 1 else "train"
 
@@ -199,12 +200,12 @@ class DemoWorld:
             if events is not None and self._belongs(events, split):
                 break
         if kind == "single":
-            boundary = other_boundary = NUM_FRAMES
-            other: tuple[Event, ...] = (events[0].backwards(),)
+            boundary = twin_boundary = NUM_FRAMES
+            twin_events: tuple[Event, ...] = (events[0].backwards(),)
         else:
-            other = events[::-1]
+            twin_events = events[::-1]
             boundary = int(generator.integers(NUM_FRAMES // 2 - 2, NUM_FRAMES // 2 + 3))
-            other_boundary = NUM_FRAMES - boundary
+            twin_boundary = NUM_FRAMES - boundary
         names = [f"{split}-{position + offset:05d}" for offset in (0, 1)]
         background = _draw_background(generator)
         return (
@@ -213,8 +214,8 @@ class DemoWorld:
                 _captions(generator, events), names[1],
             ),
             Scene(
-                names[1], split, kind, other, other_boundary, background,
-                _captions(generator, other), names[0],
+                names[1], split, kind, twin_events, twin_boundary, background,
+                _captions(generator, twin_events), names[0],
             ),
         )  # fmt: skip
 
@@ -230,12 +231,12 @@ class DemoWorld:
         return first, second
 
     def _belongs(self, events: tuple[Event, ...], split: str) -> bool:
-        """Kept combinations decide the split; otherwise a hash of what happens, order aside."""
-        homes = {self.home(event.combination) for event in events} - {"train"}
-        if homes:
-            return homes == {split}
-        what = sorted((*event.key[:3], FAMILY[event.motion]) for event in events)
-        bucket = _bucket((self.seed, *(word for key in what for word in key)), 10)
+        """Return whether events belong to a split, by reserved combinations, else by a hash."""
+        reserved_splits = {self.reserved_split(event.combination) for event in events} - {"train"}
+        if reserved_splits:
+            return reserved_splits == {split}
+        keys = sorted((*event.key[:3], FAMILY[event.motion]) for event in events)
+        bucket = _bucket((self.seed, *(word for key in keys for word in key)), 10)
         return split == ("test" if bucket == 0 else "val" if bucket == 1 else "train")
 
     def _draw_still(self, generator: np.random.Generator, split: str, count: int) -> Scene:
@@ -250,17 +251,17 @@ class DemoWorld:
 
 
 def vocabulary() -> list[str]:
-    """Every word that a sentence of the world may hold, sorted."""
+    """Return all words of captions, sorted."""
     phrases = [*COLOURS, *SHAPES, "a"]
-    phrases += [word for words in SIZE_WORDS.values() for word in words]
+    phrases += [adjective for adjectives in SIZE_WORDS.values() for adjective in adjectives]
     phrases += [verb for verbs in VERBS.values() for verb in verbs]
     phrases += [template.format(first="", second="") for template in (*ORDERED, *ALONE)]
     return sorted({word for phrase in phrases for word in phrase.split()})
 
 
-def _bucket(words: tuple[object, ...], count: int) -> int:
-    """One of ``count``, the same on every machine (``hash`` is not)."""
-    digest = hashlib.sha256("/".join(str(word) for word in words).encode()).digest()
+def _bucket(values: tuple[object, ...], count: int) -> int:
+    """Hash values to one of ``count`` buckets, the same on every machine."""
+    digest = hashlib.sha256("/".join(map(str, values)).encode()).digest()
     return int.from_bytes(digest[:4], "big") % count
 
 
@@ -287,37 +288,37 @@ def _draw_path(
     def between(low: float, high: float) -> float:
         return round(float(generator.uniform(low, high)), 4)
 
-    near, far, level = between(0.18, 0.32), between(0.68, 0.82), between(0.25, 0.75)
+    near, far, middle = between(0.18, 0.32), between(0.68, 0.82), between(0.25, 0.75)
     inside, is_left = between(0.3, 0.7), bool(generator.integers(2))
     height = between(0.3, 0.7) if lane is None else lane
-    outside = -0.25 if is_left else 1.25  # beyond the border by more than the largest radius
+    outside = -0.25 if is_left else 1.25  # Farther than the largest radius.
     start, end = {
-        "left": ((far, level), (near, level)),
-        "right": ((near, level), (far, level)),
-        "up": ((level, far), (level, near)),
-        "down": ((level, near), (level, far)),
+        "left": ((far, middle), (near, middle)),
+        "right": ((near, middle), (far, middle)),
+        "up": ((middle, far), (middle, near)),
+        "down": ((middle, near), (middle, far)),
         "across": ((0.14, 0.14), (0.86, 0.86)) if is_left else ((0.86, 0.14), (0.14, 0.86)),
         "enter": ((outside, height), (inside, height)),
         "leave": ((inside, height), (outside, height)),
-    }.get(motion, ((inside, level), (inside, level)))
+    }.get(motion, ((inside, middle), (inside, middle)))
     return start, end
 
 
 def _draw_background(generator: np.random.Generator) -> tuple[int, int, int]:
-    level = int(generator.integers(18, 70))
-    red, green, blue = (level + int(shift) for shift in generator.integers(-8, 9, size=3))
+    grey = int(generator.integers(18, 70))
+    red, green, blue = (grey + int(shift) for shift in generator.integers(-8, 9, size=3))
     return red, green, blue
 
 
 def _captions(generator: np.random.Generator, events: tuple[Event, ...]) -> tuple[str, ...]:
-    """Distinct paraphrases of the same fact."""
+    """Write distinct captions of the same events."""
     templates = ORDERED if len(events) == 2 else ALONE
     order = generator.permutation(len(templates))[:CAPTIONS_PER_SCENE]
     captions = []
     for number in order:
         clauses = [_clause(generator, event) for event in events]
-        named = dict(zip(("first", "second"), clauses, strict=False))
-        captions.append(templates[int(number)].format(**named))
+        names = dict(zip(("first", "second"), clauses, strict=False))
+        captions.append(templates[int(number)].format(**names))
     return tuple(captions)
 
 
