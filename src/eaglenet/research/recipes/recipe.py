@@ -208,10 +208,10 @@ DATA: Mapping[str, DataAxis] = {
     **{name: _videos(name) for name in ("youcook2", "qvhighlights", "charades-sta", "tgif")},
 }
 
-INSIDE_CLIP = frozenset(
-    {"clipvip", "prost", "rap", "shenet", "tempme", "tfvl", "ts2net", "tvproxynet", "ucofia"}
-)
+INSIDE_CLIP = frozenset({"clipvip", "rap", "shenet", "tfvl", "tvproxynet"})
 """Methods that read more of CLIP's towers than frames and sentences."""
+INSIDE_PATCHES = frozenset({"prost", "tempme", "ts2net", "ucofia"})
+"""Methods that work inside an image tower that gives patches: CLIP's and that of `small`."""
 INSIDE_TOWERS = frozenset({"bridgeformer", "frozen"})
 """Methods that work inside an image tower of any family."""
 
@@ -327,6 +327,12 @@ def reason_against(recipe: Recipe) -> str:
             f"{method} works inside CLIP's towers and cannot run on data {data} with tower "
             f"{tower}; "
             f"choose --data demo, or videos with --tower {' or '.join(CLIP_TOWERS)}"
+        )
+    if method in INSIDE_PATCHES and tower not in (*CLIP_TOWERS, "random", "small"):
+        return (
+            f"{method} works inside an image tower that gives patches and cannot run on data "
+            f"{data} with tower {tower}; choose --data demo, folder or frames with --tower small, "
+            f"or videos with --tower {' or '.join(CLIP_TOWERS)}"
         )
     if method in INSIDE_TOWERS and is_stored:
         return (
