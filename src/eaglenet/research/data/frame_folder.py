@@ -268,7 +268,9 @@ def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, li
         )
     usable = [item for item in items if _captions(item, kind)]
     without = [
-        VideoProblem(item.id, f"no caption of {kind}") for item in items if item not in usable
+        VideoProblem(item.id, f"no caption of {kind}")
+        for item in items
+        if not _captions(item, kind)
     ]
     protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}")
     videos = [VideoRecord(item.id, _captions(item, kind)) for item in usable]

@@ -90,7 +90,8 @@ class TrainingConfig:
         one never interrupted; slower. A CPU always does.
     select: the split that chooses the epoch; ``test`` is what published rows do, and is reported.
     patience: stop after so many evaluations without a better one; 0 never stops.
-    checkpoint_every: steps between checkpoints, besides the one after each epoch; 0 for none.
+    checkpoint_every: steps between checkpoints, besides those after evaluations and, at most every
+        ten seconds, after epochs; 0 for none.
     """
 
     epochs: int = 5

@@ -146,6 +146,9 @@ class StopRequest:
 logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 480.0
 """Seconds after which a checkpoint is due whatever the number of steps: within ten minutes."""
+RECENT_SECONDS = 10.0
+"""Age up to which a checkpoint is enough after an epoch without an evaluation: heads on stored
+features have epochs of half a second and checkpoints of 100 MB."""
 SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do not collide
 
 
@@ -243,6 +246,7 @@ class Trainer:
             if start == 0 and self.position.evaluated < self.position.step:
                 self._finish_epoch(epoch)
                 if self._on_any_rank(self.stop.signal is not None):
+                    self._checkpoint()
                     self._stop()
             patience = self.config.patience or math.inf
             is_over = self.position.evaluations_since_best >= patience
@@ -348,7 +352,9 @@ class Trainer:
         if is_due and epoch > self.config.coarse_epochs:
             self._evaluate(epoch)
         self.position.evaluated = self.position.step
-        self._checkpoint()
+        is_old = time.perf_counter() - self._saved > RECENT_SECONDS
+        if is_due or self._on_any_rank(is_old):
+            self._checkpoint()
 
     def _evaluate(self, epoch: int) -> None:
         evaluated, precision = self.method, "fp32"
