@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.core.files import read_json, write_json
 from eaglenet.core.platform import num_cores
 from eaglenet.core.process import ChildProcess, start_child
@@ -24,7 +25,7 @@ from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.evaluation.report import RANKS
 from eaglenet.research.experiments.evaluation import evaluate_run
 from eaglenet.research.experiments.experiment import Experiment
-from eaglenet.research.experiments.runs import train
+from eaglenet.research.experiments.runs import find_result, train
 
 logger = logging.getLogger(__name__)
 WORKER_LOG = ".worker.log"
@@ -94,6 +95,14 @@ def run_job(job: Job, progress: Progress | None = None) -> SeedRun:
     return SeedRun(job.experiment.training.seed, evaluation, run.result)
 
 
+def is_finished(job: Job) -> bool:
+    """Return whether a run is trained and evaluated, so that no process need be started for it."""
+    try:
+        return job.evaluation.exists() and find_result(job.experiment, job.output) is not None
+    except ConfigError:
+        return False  # The folder holds another experiment; the run says which.
+
+
 def run_jobs(
     jobs: Sequence[Job],
     processes: int,
@@ -106,12 +115,13 @@ def run_jobs(
     """
     if processes == 1 or not jobs:
         return {job.output: run_job(job, announce(job.title)) for job in jobs}
+    unfinished = [job for job in jobs if not is_finished(job)]
     # The first run may decode frames that the others read, without a lock.
     spec = SOURCES[jobs[0].experiment.data.dataset]
-    first = jobs[:1] if spec.keeps_frames and not spec.gives_features else []
+    first = unfinished[:1] if spec.keeps_frames and not spec.gives_features else []
     progress = announce("")
     failed = _run_in_processes(first, 1, progress) if first else []
-    failed += _run_in_processes(jobs[len(first) :], processes, progress)
+    failed += _run_in_processes(unfinished[len(first) :], processes, progress)
     if failed:
         logger.warning("%d runs failed; trying again, one at a time", len(failed))
         _run_in_processes(failed, 1, progress)
