@@ -72,6 +72,17 @@ def test_rows_have_ranks_differences_and_seconds(
     changed = [trial(features, epochs=2)]
     with pytest.raises(TypeError, match="not callable"):
         run_campaign(changed, [0], tmp_path, split="val", device="cpu", jobs=2)
+    # The folder of another experiment gives no result, nor that of a run with fewer epochs.
+    monkeypatch.setattr(trials_module, "_run_in_processes", lambda jobs, *_: list(jobs))
+    for settings, reason in (
+        ({"lr_encoder": 0.5}, "lr_encoder"),
+        ({"epochs": 2}, "without a message"),
+    ):
+        failed = [trial(features, **settings), trials[1]]
+        row, finished = run_campaign(failed, [0], tmp_path, split="val", device="cpu", jobs=2)
+        assert isinstance(row, CannotRun)
+        assert reason in row.cannot_run
+        assert finished == rows[1]
     written = write_report([tmp_path], tmp_path / "report")
     text = written.markdown.read_text()
     assert "Differences on the validation split" in text

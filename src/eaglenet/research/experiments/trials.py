@@ -177,10 +177,12 @@ def _run_child(connection: Connection, job: Job, processes: int, modules: Sequen
 
 def _outcome(job: Job) -> SeedRun | Failure:
     """Result of a finished run, or the last line of its log."""
-    result = job.output / "result.json"
-    if result.exists() and job.evaluation.exists():
-        seed = job.experiment.training.seed
-        return SeedRun(seed, read_json(job.evaluation), read_json(result))
+    try:
+        result = find_result(job.experiment, job.output)
+    except ConfigError as error:
+        return Failure(job.title, str(error))
+    if result is not None and job.evaluation.exists():
+        return SeedRun(job.experiment.training.seed, read_json(job.evaluation), result)
     log = next(
         (
             path
