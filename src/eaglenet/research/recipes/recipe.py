@@ -68,7 +68,7 @@ VARIANTS: Mapping[str, Mapping[str, Mapping[str, Settings]]] = {
         **TABLES,
         # As printed, before the LeakyReLU: the frame part cancels and frame-to-frame edges have no
         # effect. R@1 beside the activated reading, three seeds: demo world 33.0 and 29.8, real
-        # frames 24.8 and 24.8, within the spread (docs/reference/paper_map.md).
+        # frames 27.0 and 26.8, within the spread (docs/reference/paper_map.md).
         "reading": {
             "literal": {"edge_weights": "raw"},
             "activated": {"edge_weights": "activated"},
