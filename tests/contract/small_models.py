@@ -12,9 +12,16 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Expert, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.compact import (
+    CompactConfig,
+    CompactEncoder,
+    CompactTextConfig,
+    CompactVisionConfig,
+)
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder, FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
 from eaglenet.research.data.role_graphs import role_graphs
+from eaglenet.research.recipes.recipe import INSIDE_PATCHES
 
 # No two axes share a size. The model has room for more frames than the clips bring.
 TEXTS, VIDEOS, FRAMES, ROOM, WORDS, DIM = 3, 5, 4, 6, 7, 16
@@ -173,14 +180,19 @@ def clip_config(frame_positions: int = 0) -> ClipConfig:
     )
 
 
-def make_encoder(kind: str) -> ClipEncoder | FeatureEncoder | ExpertEncoder:
-    """``clip``; ``placed``, towers with frame positions as the demo's have; or stored features."""
+def make_encoder(kind: str) -> ClipEncoder | CompactEncoder | FeatureEncoder | ExpertEncoder:
+    """``clip``; ``placed``, towers with frame positions as the demo's have; ``compact`` towers; or
+    stored features."""
     if kind == "experts":
         return ExpertEncoder(ExpertConfig(EXPERTS, "frames", text_dim=9, words_dim=10, dim=DIM))
     if kind == "clip":
         return ClipEncoder(clip_config(), seed=1)
     if kind == "placed":
         return ClipEncoder(clip_config(frame_positions=ROOM), seed=1)
+    if kind == "compact":
+        vision = CompactVisionConfig(32, 8, 24, 3, 2, 48)
+        text = CompactTextConfig(100, 40, DIM, 2, 2, 64)
+        return CompactEncoder(CompactConfig(DIM, vision, text), seed=1)
     return FeatureEncoder(FeatureConfig(text_dim=9, frame_dim=11, dim=DIM), seed=1)
 
 
@@ -226,7 +238,8 @@ def all_cases() -> list[Case]:
                 for kind in ("clip", "features", "experts")
                 if runs_on(name, variant, kind)
             ]
-    return cases
+    # Every method runs on compact towers; these work inside them.
+    return cases + [Case(name, "default", "compact") for name in sorted(INSIDE_PATCHES)]
 
 
 def make_texts(

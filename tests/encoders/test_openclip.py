@@ -83,7 +83,7 @@ def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
         encoder.encode_video(clips(), patches=True)
     with pytest.raises(UsageError, match="openclip encoder gives one vector per text"):
         encoder.encode_text(tokenizer(["a"]), words=True)
-    with pytest.raises(ConfigError, match="token shift works inside CLIP's vision tower"):
+    with pytest.raises(ConfigError, match="token shift works inside the image towers"):
         encoder.set_token_shift((0,))
     assert isinstance(encoder, OpenClipEncoder)
     with pytest.raises(UsageError, match="no blocks for int8"):

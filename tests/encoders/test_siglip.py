@@ -305,7 +305,7 @@ def _tiny_text() -> Any:
 def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
     encoder = SiglipEncoder(SiglipConfig(_tiny_vision(), _tiny_text()))
     spec = METHODS["eaglenet"]
-    with pytest.raises(ConfigError, match="token shift works inside CLIP's"):
+    with pytest.raises(ConfigError, match="token shift works inside the image towers"):
         spec.build(spec.config_class(dim=12, num_frames=3, token_shift=True), encoder)
     (tmp_path / "config.json").write_text('{"model_type": "siglip2"}')
     with pytest.raises(CheckpointError, match="NaFlex"):

@@ -12,6 +12,12 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.compact import (
+    CompactConfig,
+    CompactEncoder,
+    CompactTextConfig,
+    CompactVisionConfig,
+)
 from eaglenet.methods import METHODS
 from eaglenet.methods.tempme import TempMe, frame_groups, spread_frames
 from reference import tempme as reference
@@ -118,3 +124,25 @@ def test_frames_factor_into_groups(frames: int, most: int, groups: tuple[int, ..
 def test_groups_that_do_not_make_the_frames_are_refused() -> None:
     with pytest.raises(ConfigError, match="join 4 frames, which does not divide the 6 frames"):
         make(groups=(2, 2))
+
+
+def compact(pool_after: int = 0) -> CompactEncoder:
+    vision = CompactVisionConfig(16, 8, 12, 3, 2, 20, pool_after=pool_after)
+    return CompactEncoder(CompactConfig(8, vision, CompactTextConfig(60, 9, 12, 1, 2, 20)), seed=1)
+
+
+@torch.no_grad()
+def test_without_merging_a_compact_tower_reads_an_image_as_itself() -> None:
+    """One frame, no low-rank change yet: merging alone could change it."""
+    spec = METHODS["tempme"]
+    config = spec.config_class(num_frames=1, num_merged=0, within=0.0)
+    method = spec.build(config, compact()).eval()
+    clips = small_clips(VIDEOS, 1)
+    expected = compact().eval().encode_video(clips).frames
+    torch.testing.assert_close(method.encode_video(clips).frames, expected)
+
+
+def test_a_tower_that_pools_its_grid_is_refused() -> None:
+    spec = METHODS["tempme"]
+    with pytest.raises(ConfigError, match="pools its grid of patches after block 1"):
+        spec.build(spec.config_class(num_frames=2), compact(pool_after=1))

@@ -98,7 +98,7 @@ def print_result(result: SearchResult, short_ids: Mapping[str, str], why_empty: 
         print_line(f"no results for {result.query.title!r}" + (why_empty and f": {why_empty}"))
         return
     if fits_nothing([hit.confidence for hit in result.hits]):
-        print_line("nothing is likely to match; the nearest moments are:")
+        print_line("no moment is likely to show this; the nearest are:")
     for line in format_table(result, short_ids, terminal_width(), links=sys.stdout.isatty()):
         print(line)
     for hit in result.hits:

@@ -131,8 +131,8 @@ class BaseEncoder(nn.Module, ABC):
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
         if blocks:
             raise ConfigError(
-                f"token shift works inside CLIP's vision tower, which {self.family} does not have; "
-                "switch it off or choose a CLIP model"
+                f"token shift works inside the image towers of CLIP and of compact models, which "
+                f"{self.family} does not have; switch it off or choose such a model"
             )
 
     def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
@@ -293,6 +293,13 @@ class TowerEncoder(BaseEncoder):
             frames.flatten(0, 1), num_frames=num_frames, frame_mask=mask, patches=patches
         )
         return tokens.reshape(num_videos, num_frames, *tokens.shape[1:])
+
+    def set_token_shift(self, blocks: tuple[int, ...]) -> None:
+        """Shift tokens in time inside these vision blocks (from 0), and in no others."""
+        if self.abilities.token_shift:
+            self.vision.set_token_shift(blocks)  # type: ignore[operator]
+        else:
+            super().set_token_shift(blocks)
 
     @property
     def num_blocks(self) -> int:

@@ -306,7 +306,16 @@ class ResidualBlock(nn.Module):
         self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
         """Add both residual branches, given the output of attention."""
-        tokens = tokens + attended
+        return self.add_mlp(self.add_attention(tokens, attended))
+
+    def add_attention(
+        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        """Add the branch of attention, given its output."""
+        return tokens + attended
+
+    def add_mlp(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Add the branch of the feed-forward network."""
         result: Tensor = tokens + self.mlp(self.ln_2(tokens))
         return result
 

@@ -102,7 +102,3 @@ class ClipEncoder(TowerEncoder):
         vision = VisionTower(config.vision, config.dim, config.pixel_mean, config.pixel_std)
         text = TextTower(config.text, config.dim)
         self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
-
-    def set_token_shift(self, blocks: tuple[int, ...]) -> None:
-        """Shift tokens in time inside these vision blocks (from 0), and in no others."""
-        self.vision.set_token_shift(blocks)

@@ -13,9 +13,24 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Abilities, TextFeatures
 from eaglenet.encoders import ENCODERS, EncoderSpec
 from eaglenet.encoders.base import Frames, TowerEncoder
-from eaglenet.encoders.blocks import Attention, FeedForward, run_block, run_blocks
+from eaglenet.encoders.blocks import (
+    Attention,
+    FeedForward,
+    run_block,
+    run_blocks,
+    shift_tokens,
+)
 from eaglenet.encoders.clip_config import TowerConfig, VisionTowerConfig
-from eaglenet.encoders.vision import FirstTokens, Mask, PatchEmbedding, Patches, Pixels, TowerParts
+from eaglenet.encoders.vision import (
+    FirstTokens,
+    Mask,
+    MergedPatches,
+    PatchEmbedding,
+    Patches,
+    PatchSizes,
+    Pixels,
+    TowerParts,
+)
 
 # The shape of a compact model: plain values, saved beside the weights.
 
@@ -57,6 +72,11 @@ class CompactVisionConfig(VisionTowerConfig):
                 f"a grid of {self.grid} x {self.grid} patches cannot be pooled by 2; choose an "
                 "image_size that gives an even grid, or pool_after=0"
             )
+
+    @property
+    def num_tokens(self) -> int:
+        """Class token and patches of a frame in the last block."""
+        return (self.grid // 2 if self.pool_after else self.grid) ** 2 + 1
 
 
 @dataclass(frozen=True)
@@ -184,7 +204,10 @@ def mean_of_words(
 
 
 class ScaledBlock(nn.Module):
-    """x + scale_1 attention(ln_1(x)), then x + scale_2 mlp(ln_2(x)), with a scale per channel."""
+    """x + scale_1 attention(ln_1(x)), then x + scale_2 mlp(ln_2(x)), with a scale per channel.
+
+    With ``token_shift`` the input of the attention, and only that, is shifted in time.
+    """
 
     def __init__(self, config: CompactVisionConfig) -> None:
         super().__init__()
@@ -196,17 +219,34 @@ class ScaledBlock(nn.Module):
         self.scale_2 = nn.Parameter(torch.ones(config.width))
         self.drop_path = 0.0
         """Fraction of images whose branch training leaves out (stochastic depth)."""
+        self.token_shift = False
 
     def forward(
-        self, tokens: Float[Tensor, "images tokens width"]
+        self,
+        tokens: Float[Tensor, "images tokens width"],
+        *,
+        num_frames: int = 1,
+        frame_mask: Mask | None = None,
     ) -> Float[Tensor, "images tokens width"]:
-        return self.finish(tokens, self.attention(self.ln_1(tokens)))
+        attended = self.ln_1(tokens)
+        if self.token_shift:
+            attended = shift_tokens(attended, num_frames, frame_mask)
+        return self.finish(tokens, self.attention(attended))
 
     def finish(
         self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
         """Add both residual branches, given the output of attention."""
-        tokens = tokens + self._drop(self.scale_1 * attended)
+        return self.add_mlp(self.add_attention(tokens, attended))
+
+    def add_attention(
+        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        """Add the branch of attention, given its output."""
+        return tokens + self._drop(self.scale_1 * attended)
+
+    def add_mlp(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Add the branch of the feed-forward network."""
         result: Tensor = tokens + self._drop(self.scale_2 * self.mlp(self.ln_2(tokens)))
         return result
 
@@ -259,7 +299,7 @@ class CompactVision(TowerParts):
     ) -> Float[Tensor, "images tokens dim"]:
         """Return the frame alone, or with ``patches`` the frame and then its patches, row by row.
 
-        Frames are encoded independently of their video.
+        Only token shift uses ``num_frames`` and ``frame_mask``, the mask of real frames.
         """
         tokens = self.embed(pixels)
         if self.training and self.patch_dropout and not self.config.pool_after:
@@ -268,7 +308,11 @@ class CompactVision(TowerParts):
             if index == self.config.pool_after and index:
                 tokens = pool_patches(tokens, self.config.grid)
             tokens = run_block(
-                block, tokens, is_checkpointed=self.training and index < self.gradient_checkpointing
+                block,
+                tokens,
+                is_checkpointed=self.training and index < self.gradient_checkpointing,
+                num_frames=num_frames,
+                frame_mask=frame_mask,
             )
         tokens = self.norm(tokens)
         whole, patches_only = tokens[:, :1], tokens[:, 1:]
@@ -295,6 +339,19 @@ class CompactVision(TowerParts):
         together = torch.cat([first, (weights[:, None] @ each)], dim=-1)
         frames = torch.cat([first.expand_as(each), each], dim=-1)
         return self.projection(together)[:, 0], self.projection(frames)
+
+    def read_merged(
+        self, first: FirstTokens, patches: MergedPatches, sizes: PatchSizes
+    ) -> Float[Tensor, "clips firsts dim"]:
+        """Return W [class; mean of the clip's patches, weighted by their sizes] for each frame.
+
+        The mean over a clip is W [mean of classes; mean of patches], as without merging.
+        """
+        weights = (sizes / sizes.sum(dim=1, keepdim=True)).to(patches.dtype)
+        mean = weights[:, None] @ self.norm(patches)
+        first = self.norm(first)
+        result: Tensor = self.projection(torch.cat([first, mean.expand_as(first)], dim=-1))
+        return result
 
     def normalise(
         self, pixels: Float[Tensor, "images 3 rows columns"]
@@ -364,7 +421,7 @@ class CompactEncoder(TowerEncoder):
     """
 
     family = "compact"
-    abilities = Abilities(words=True, patches=True)
+    abilities = Abilities(words=True, patches=True, token_shift=True)
     resize = "stretch"
     config: CompactConfig
     vision: CompactVision
@@ -379,8 +436,8 @@ class CompactEncoder(TowerEncoder):
     def encode_frames(
         self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """Encode frames; a CPU skips padded ones, which become zeros."""
-        if mask is None or mask.is_cuda or bool(mask.all()):
+        """Encode frames; a CPU skips padded ones, which become zeros, unless tokens shift."""
+        if mask is None or mask.is_cuda or self._sees_time or bool(mask.all()):
             return super().encode_frames(frames, mask, patches=patches)
         real = super().encode_frames(frames[mask][:, None], patches=patches)[:, 0]
         result = real.new_zeros(*mask.shape, *real.shape[1:])

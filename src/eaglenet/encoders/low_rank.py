@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.encoders.blocks import ResidualBlock
-from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.blocks import Attention
 
 Targets = Literal["attention", "all"]
 """Matrices to change: those of attention, or all linear maps of both towers."""
@@ -46,15 +46,15 @@ class LowRankLinear(nn.Linear):
         return super().forward(input) + F.linear(F.linear(input, self.down), self.up)
 
 
-def add_low_rank(encoder: ClipEncoder, rank: int) -> None:
+def add_low_rank(encoder: TowerEncoder, rank: int) -> None:
     """A low-rank change of the fused projection of every block of both towers."""
     for tower in (encoder.vision, encoder.text):
-        for block in tower.blocks:
-            if isinstance(block, ResidualBlock):
-                block.attention.qkv = LowRankLinear(block.attention.qkv, rank)
+        for module in tower.modules():
+            if isinstance(module, Attention):
+                module.qkv = LowRankLinear(module.qkv, rank)
 
 
-def freeze_tower(encoder: ClipEncoder) -> None:
+def freeze_tower(encoder: TowerEncoder) -> None:
     """Freeze all parameters of the encoder; those added later are trained."""
     for parameter in encoder.parameters():
         parameter.requires_grad_(False)

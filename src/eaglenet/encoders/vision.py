@@ -29,6 +29,9 @@ Mask = Bool[Tensor, "videos frames"]
 FirstTokens = Float[Tensor, "videos firsts width"]
 """Tokens that see the whole video: the class token, proxies, or none."""
 Patches = Float[Tensor, "videos frames patches width"]
+MergedPatches = Float[Tensor, "clips merged width"]
+PatchSizes = Float[Tensor, "clips merged"]
+"""Number of patches that each merged patch stands for."""
 
 # CLIP4Clip's stem over three frames: each patch is combined with those before and after it.
 
@@ -69,8 +72,8 @@ def _zero_copy(linear: nn.Linear) -> nn.Linear:
 class TowerParts(nn.Module):
     """An image tower whose frames can be read together (:mod:`eaglenet.encoders.video_tower`).
 
-    Its blocks have ``ln_1``, ``attention`` and ``finish``. A video has one first token, the class
-    token, or none if the tower has none.
+    Its blocks have ``ln_1``, ``attention`` and ``finish``, which is ``add_attention`` and then
+    ``add_mlp``. A video has one first token, the class token, or none if the tower has none.
 
     counts_frames: the class token is weighted like one token per frame, so that a repeated image
         is encoded like the image. In CLIP's tower it counts as one token, as in the papers.
@@ -123,6 +126,18 @@ class TowerParts(nn.Module):
     ) -> Float[Tensor, "videos frames new_patches width"]:
         """Convert the patches that block ``index`` reads."""
         return patches
+
+    def set_token_shift(self, blocks: tuple[int, ...]) -> None:
+        """Shift tokens in time in these blocks (from 0) and in no other."""
+        wrong = [index for index in blocks if not 0 <= index < len(self.blocks)]
+        if wrong:
+            raise ConfigError(
+                f"token shift in blocks {wrong}: this tower has blocks 0 to {len(self.blocks) - 1}"
+            )
+        if blocks:
+            shift_stride(self.config.num_tokens)
+        for index, block in enumerate(self.blocks):
+            block.token_shift = index in blocks  # type: ignore[assignment]
 
     @abstractmethod
     def read_video(
@@ -295,6 +310,12 @@ class VisionTower(TowerParts):
         """The class token is the video, a frame the mean of its projected patches."""
         return self.project(first[:, 0]), self.project(patches).mean(dim=2)
 
+    def read_merged(
+        self, first: FirstTokens, patches: MergedPatches, sizes: PatchSizes
+    ) -> Float[Tensor, "clips firsts dim"]:
+        """Return the vector of each frame: its class token, whatever patches were merged."""
+        return self.project(first)
+
     def forward(
         self,
         pixels: Pixels,
@@ -330,18 +351,6 @@ class VisionTower(TowerParts):
     def add_temporal_stem(self) -> None:
         """Add a :class:`TemporalStem`; nothing changes until it is trained."""
         self.temporal_stem = TemporalStem(self.patch_embedding.projection)
-
-    def set_token_shift(self, blocks: tuple[int, ...]) -> None:
-        """Shift tokens in time in these blocks (from 0) and in no other."""
-        wrong = [index for index in blocks if not 0 <= index < len(self.blocks)]
-        if wrong:
-            raise ConfigError(
-                f"token shift in blocks {wrong}: this tower has blocks 0 to {len(self.blocks) - 1}"
-            )
-        if blocks:
-            shift_stride(self.config.num_tokens)
-        for index, block in enumerate(self.blocks):
-            block.token_shift = index in blocks  # type: ignore[assignment]
 
     def initialise(self, generator: torch.Generator) -> None:
         deviation = self.config.width**-0.5

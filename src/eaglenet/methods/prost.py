@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError, too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
-from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.late_interaction import masked_max, token_similarities
 from eaglenet.layers.masking import Padding, check_heads, frame_weights, masked_softmax, visible
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks
+from eaglenet.methods.tower_base import PatchEncoder, TowerMethod, shift_last_blocks
 
 
 class SparsePrototypes(nn.Module):
@@ -211,6 +210,7 @@ class ProST(TowerMethod):
 
     name = "prost"
     needs_words = True
+    needs_clip = False
     needs_patches = True
     config: ProSTConfig
 
@@ -233,7 +233,7 @@ class ProST(TowerMethod):
         self.loss = SoftmaxLoss()
 
     @classmethod
-    def prepare(cls, config: ProSTConfig, encoder: ClipEncoder) -> None:
+    def prepare(cls, config: ProSTConfig, encoder: PatchEncoder) -> None:
         shift_last_blocks(encoder, config.num_shifted_blocks)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:

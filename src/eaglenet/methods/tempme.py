@@ -15,7 +15,7 @@ from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Encoder, VideoFeatures
 from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import Attention, ResidualBlock
-from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.compact import CompactVision, ScaledBlock
 from eaglenet.encoders.low_rank import add_low_rank, freeze_tower
 from eaglenet.encoders.video_tower import need_clips
 from eaglenet.encoders.vision import VisionTower, place_in_time
@@ -23,7 +23,7 @@ from eaglenet.layers.masking import Padding, frame_weights, real_first
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import CosineMethod
+from eaglenet.methods.tower_base import CosineMethod, PatchEncoder
 
 
 def frame_groups(num_frames: int, max_groups: int) -> tuple[int, ...]:
@@ -104,6 +104,9 @@ def attend(
     return attention.out(mixed.transpose(1, 2).flatten(2)), key.mean(dim=1)
 
 
+PatchTower = VisionTower | CompactVision
+
+
 class TokenMerging(nn.Module):
     """Token merging of TempMe in a vision tower: joins of clips, and their positions in time.
 
@@ -160,29 +163,30 @@ class TokenMerging(nn.Module):
             self.positions.append(nn.Parameter(torch.zeros(count, width)))
 
     def forward(
-        self, tower: VisionTower, frames: Tensor
+        self, tower: PatchTower, frames: Tensor
     ) -> tuple[Float[Tensor, "videos frames dim"], list[int]]:
-        """Projected class token of each frame, and the number of a video's tokens per block."""
+        """Vector of each frame, and the number of a video's tokens per block."""
         num_videos, num_frames = frames.shape[:2]
         counts, num_class = [], 1
         for state, num_class in self.blocks(tower, frames):  # noqa: B007
             counts.append(state.tokens.shape[0] * state.tokens.shape[1] // num_videos)
-        classes = state.tokens[:, :num_class].reshape(num_videos, num_frames, -1)
-        return tower.project(classes), counts
+        vectors = tower.read_merged(
+            state.tokens[:, :num_class], state.tokens[:, num_class:], state.sizes[:, num_class:]
+        )
+        return vectors.reshape(num_videos, num_frames, -1), counts
 
-    def blocks(self, tower: VisionTower, frames: Tensor) -> Iterator[tuple[MergedTokens, int]]:
+    def blocks(self, tower: PatchTower, frames: Tensor) -> Iterator[tuple[MergedTokens, int]]:
         """Tokens of all clips and the number of class tokens, after each block."""
         num_frames = frames.shape[1]
         tokens = tower.embed(frames.flatten(0, 1))
-        if tower.frame_embedding is not None:
+        if isinstance(tower, VisionTower) and tower.frame_embedding is not None:
             tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
         # Half precision could not count as many patches as one token may come to stand for.
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         sizes = torch.ones(tokens.shape[:2], dtype=dtype, device=tokens.device)
         state, num_class = MergedTokens(tokens, sizes), 1
         for index, block in enumerate(tower.blocks):
-            if not isinstance(block, ResidualBlock):
-                raise ConfigError("token merging needs the blocks of a CLIP tower")
+            assert isinstance(block, ResidualBlock | ScaledBlock)
             if index in self.groups:
                 state = self._join(state, index, num_class)
                 num_class *= self.groups[index]
@@ -208,14 +212,19 @@ class TokenMerging(nn.Module):
         return merge(joined, join(state.tokens), num_merged, num_class * group)
 
     def _block(
-        self, block: ResidualBlock, state: MergedTokens, num_class: int, *, is_joined: bool
+        self,
+        block: ResidualBlock | ScaledBlock,
+        state: MergedTokens,
+        num_class: int,
+        *,
+        is_joined: bool,
     ) -> MergedTokens:
         """A block of the tower with a merge between its attention and its feed-forward."""
         mixed, keys = attend(block.attention, state, block.ln_1(state.tokens))
-        state = MergedTokens(state.tokens + mixed, state.sizes)
+        state = MergedTokens(block.add_attention(state.tokens, mixed), state.sizes)
         count = int(self.within * state.tokens.shape[1]) if is_joined else self.num_merged
         state = merge(state, keys, count, num_class)
-        return MergedTokens(state.tokens + block.mlp(block.ln_2(state.tokens)), state.sizes)
+        return MergedTokens(block.add_mlp(state.tokens), state.sizes)
 
 
 def spread_frames(
@@ -267,18 +276,21 @@ class TempMeConfig(MethodConfig):
 
 @register(TempMeConfig, paper="TempMe (Shen et al., ICLR 2025)", checked="golden")
 class TempMe(CosineMethod):
-    """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of the frames' class tokens.
+    """``s(t, v) = cos(t, v)`` with ``v`` the mean of the unit class tokens of the frames.
 
     A video is one set of tokens at the end: class tokens never merge, patches do, first inside a
     frame, then between neighbouring ones (:class:`TokenMerging`). ``VideoFeatures.video`` is
-    that vector. The authors' RandAugment is ``training.augment=rand_augment``, which the
-    protocol ``original`` sets.
+    that vector. A compact tower reads a frame from its class token and the mean of the video's
+    patches (:meth:`CompactVision.read_merged`). The authors' RandAugment is
+    ``training.augment=rand_augment``, which the protocol ``original`` sets.
     """
 
     name = "tempme"
+    needs_clip = False
+    encoder: PatchEncoder  # type: ignore[assignment]
     config: TempMeConfig
 
-    def __init__(self, encoder: ClipEncoder, config: TempMeConfig) -> None:
+    def __init__(self, encoder: PatchEncoder, config: TempMeConfig) -> None:
         super().__init__(encoder, config)
         vision = encoder.vision.config
         groups = config.groups
@@ -301,8 +313,15 @@ class TempMe(CosineMethod):
         self.loss = SoftmaxLoss()
 
     @classmethod
-    def prepare(cls, config: TempMeConfig, encoder: ClipEncoder) -> None:
+    def prepare(cls, config: TempMeConfig, encoder: PatchEncoder) -> None:
         """Add low-rank changes to both towers; with ``frozen`` nothing else of them trains."""
+        pool_after = getattr(encoder.vision.config, "pool_after", 0)
+        if pool_after:
+            raise ConfigError(
+                f"tempme merges patches from the first block on, but this tower pools its grid of "
+                f"patches after block {pool_after}, which merged patches no longer have; give it a "
+                "compact model with pool_after=0 or a CLIP model"
+            )
         if config.frozen:
             freeze_tower(encoder)
         add_low_rank(encoder, config.rank)

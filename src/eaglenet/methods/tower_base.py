@@ -14,30 +14,36 @@ from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Video
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder, VideoSource
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.compact import CompactEncoder
 from eaglenet.encoders.video_tower import SpaceTime
 from eaglenet.encoders.vision import TowerParts, VisionTower
 from eaglenet.layers.masking import visible
 from eaglenet.losses import SoftmaxLoss, fixed_softmax_loss
 from eaglenet.methods.base import Method
 
+PatchEncoder = ClipEncoder | CompactEncoder
+"""Encoders whose image tower has a class token and gives patches."""
 OnTowers = TypeVar("OnTowers", bound="TowerMethod")
 OverFrames = TypeVar("OverFrames", bound="SpaceTimeMethod")
 
 
 class TowerMethod(Method):
-    """Method inside CLIP's towers, trained with one softmax loss over its scores."""
+    """Method inside the towers, trained with one softmax loss over its scores."""
 
+    needs_clip: ClassVar[bool] = True
+    """The towers are CLIP's; otherwise they may be those of a compact model too."""
     encoder: ClipEncoder
     loss: SoftmaxLoss
 
     @classmethod
     def build(cls: type[OnTowers], config: Any, encoder: Encoder) -> OnTowers:
         """Create the method; the towers are changed by :meth:`prepare` first."""
-        cls.prepare(config, need_clip(encoder, cls.name))
+        need_towers = need_clip if cls.needs_clip else need_patches
+        cls.prepare(config, need_towers(encoder, cls.name))
         return super().build(config, encoder)
 
     @classmethod
-    def prepare(cls, config: Any, encoder: ClipEncoder) -> None:
+    def prepare(cls, config: Any, encoder: Any) -> None:
         """Freeze, shift or extend the towers."""
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
@@ -131,6 +137,17 @@ def need_clip(encoder: Encoder, name: str) -> ClipEncoder:
     return encoder
 
 
+def need_patches(encoder: Encoder, name: str) -> PatchEncoder:
+    """Return the encoder; raise an error for one whose frames have no class token and patches."""
+    if not isinstance(encoder, ClipEncoder | CompactEncoder):
+        raise ConfigError(
+            f"{name} works inside an image tower that gives patches and cannot run on "
+            f"{ENCODERS[encoder.family].title}; give it a CLIP or compact model, or choose "
+            "clip4clip, xpool, tmass, video_colbert, drl, glscl or eaglenet"
+        )
+    return encoder
+
+
 def unit_videos(features: VideoFeatures) -> Float[Tensor, "videos dim"]:
     """Return the vectors of whole videos, scaled to unit length."""
     if features.video is None:
@@ -140,9 +157,9 @@ def unit_videos(features: VideoFeatures) -> Float[Tensor, "videos dim"]:
     return F.normalize(features.video, dim=-1)
 
 
-def shift_last_blocks(encoder: ClipEncoder, count: int) -> None:
+def shift_last_blocks(encoder: PatchEncoder, count: int) -> None:
     """Enable token shift in the last ``count`` blocks of the vision tower, as in TS2-Net."""
-    num_blocks = len(encoder.vision.blocks)
+    num_blocks = encoder.num_blocks
     if count > num_blocks:
         raise ConfigError(
             f"num_shifted_blocks is {count}, but the vision tower has {num_blocks} blocks; "

@@ -13,14 +13,13 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
-from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import Padding, masked_softmax
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks
+from eaglenet.methods.tower_base import PatchEncoder, TowerMethod, shift_last_blocks
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,7 @@ class TS2Net(TowerMethod):
     """
 
     name = "ts2net"
+    needs_clip = False
     needs_patches = True
     config: TS2NetConfig
     score_tile = (512, 64)
@@ -84,7 +84,7 @@ class TS2Net(TowerMethod):
         self.loss = SoftmaxLoss()
 
     @classmethod
-    def prepare(cls, config: TS2NetConfig, encoder: ClipEncoder) -> None:
+    def prepare(cls, config: TS2NetConfig, encoder: PatchEncoder) -> None:
         num_patches = encoder.vision.config.num_tokens - 1
         if not 1 <= config.num_tokens <= num_patches:
             raise ConfigError(

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
-from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.masking import Padding, masked_softmax, mean_pooling, visible
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import TowerMethod, shift_last_blocks
+from eaglenet.methods.tower_base import PatchEncoder, TowerMethod, shift_last_blocks
 
 
 class InteractiveAggregation(nn.Module):
@@ -100,6 +99,7 @@ class UCoFiA(TowerMethod):
 
     name = "ucofia"
     needs_words = True
+    needs_clip = False
     needs_patches = True
     config: UCoFiAConfig
 
@@ -128,7 +128,7 @@ class UCoFiA(TowerMethod):
         self.loss = SoftmaxLoss()
 
     @classmethod
-    def prepare(cls, config: UCoFiAConfig, encoder: ClipEncoder) -> None:
+    def prepare(cls, config: UCoFiAConfig, encoder: PatchEncoder) -> None:
         shift_last_blocks(encoder, config.num_shifted_blocks)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:

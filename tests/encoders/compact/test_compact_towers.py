@@ -9,6 +9,7 @@ import torch
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Tokens
+from eaglenet.encoders.blocks import shift_tokens
 from eaglenet.encoders.compact import (
     CompactConfig,
     CompactEncoder,
@@ -132,3 +133,36 @@ def test_it_starts_as_dinov2_and_bert(tmp_path: Path) -> None:
         torch.testing.assert_close(
             encoder.text.states(ids, real)[real], states[real], rtol=1e-4, atol=1e-5
         )
+
+
+@torch.no_grad()
+def test_only_the_attention_of_shifted_blocks_sees_neighbouring_frames() -> None:
+    """And nothing moves out of a padded frame, which a CPU must then encode as well."""
+    encoder = make_encoder(pool_after=0)
+    frames = torch.randint(0, 256, (2, 3, 3, 28, 28), dtype=torch.uint8)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    plain = encoder.encode_frames(frames, mask)
+    encoder.set_token_shift((1,))
+    tower = encoder.vision
+    first, second, third = tower.blocks
+    tokens = first(tower.embed(frames.flatten(0, 1)))
+    shifted = second.attention(shift_tokens(second.ln_1(tokens), 3, mask))
+    tokens = tower.norm(third(second.finish(tokens, shifted)))
+    both = torch.cat([tokens[:, 0], tokens[:, 1:].mean(dim=1)], dim=-1)
+    expected = tower.projection(both).unflatten(0, (2, 3))
+    torch.testing.assert_close(encoder.encode_frames(frames, mask)[:, :, 0][mask], expected[mask])
+    assert not torch.allclose(encoder.encode_frames(frames, mask), plain)
+    with pytest.raises(ConfigError, match="at least 7 tokens per frame, got 5"):
+        make_encoder(pool_after=1).set_token_shift((2,))
+
+
+@torch.no_grad()
+def test_frames_of_merged_patches_have_the_mean_of_whole_frames() -> None:
+    tower = make_encoder(pool_after=0).vision
+    classes, patches = torch.randn(2, 3, WIDTH), torch.randn(2, 4, WIDTH)
+    sizes = torch.tensor([[1.0, 2.0, 1.0, 4.0], [3.0, 1.0, 2.0, 2.0]])
+    merged = tower.read_merged(classes, patches, sizes)
+    for clip in range(2):
+        every = patches[clip].repeat_interleave(sizes[clip].long(), dim=0)
+        means = [tower.norm(classes[clip]).mean(dim=0), tower.norm(every).mean(dim=0)]
+        torch.testing.assert_close(merged[clip].mean(dim=0), tower.projection(torch.cat(means)))

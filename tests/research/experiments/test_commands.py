@@ -273,7 +273,7 @@ def test_a_campaign_can_be_checked_without_training(
     assert "estimate: 10 steps" in printed
     assert "nothing was trained" in printed
     if command[0] == "compare":
-        assert "ts2net: ts2net works inside CLIP's towers" in printed
+        assert "ts2net: ts2net works inside an image tower" in printed
     assert not (tmp_path / "out").exists()
 
 
@@ -313,7 +313,7 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features: Path, tmp_pa
         )
     )  # fmt: skip
     assert [row["label"] for row in found["rows"]] == ["clip4clip", "xpool", "ts2net"]
-    assert "works inside CLIP's towers" in found["rows"][2]["cannot_run"]
+    assert "works inside an image tower" in found["rows"][2]["cannot_run"]
     row = found["rows"][1]
     assert row["seeds"] == [0, 1]
     assert row["parameters"]["head"] > 0

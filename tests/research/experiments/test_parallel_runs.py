@@ -11,6 +11,7 @@ import pytest
 from eaglenet.core.errors import UsageError
 from eaglenet.methods import METHODS
 from eaglenet.research.evaluation.report import read_ranks, write_report
+from eaglenet.research.experiments import trials as trials_module
 from eaglenet.research.experiments.campaign import (
     CannotRun,
     Search,
@@ -55,7 +56,9 @@ def test_every_method_searches_its_own_value_and_keeps_the_best_run(
         assert first["metrics"]["t2v"]["R@1"] == table[row.label][best]
 
 
-def test_rows_have_ranks_differences_and_seconds(features: Path, tmp_path: Path) -> None:
+def test_rows_have_ranks_differences_and_seconds(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trials = [trial(features), trial(features, "still", lr_encoder=0.0)]
     rows = run_campaign(trials, [0], tmp_path, split="val", device="cpu")
     assert len(read_ranks(tmp_path / "tiny" / "seed-0" / "ranks-val.npz")["t2v"]) == 30
@@ -63,6 +66,23 @@ def test_rows_have_ranks_differences_and_seconds(features: Path, tmp_path: Path)
     assert "70 x 70 s" in campaign_table(timed)[0]
     assert isinstance(timed[0], TrialRow)
     assert timed[0].pair_seconds["70"] > 0
+    # Finished runs are read, without a process for each.
+    monkeypatch.setattr(trials_module, "start_child", None)
+    assert run_campaign(trials, [0], tmp_path, split="val", device="cpu", jobs=2) == rows
+    changed = [trial(features, epochs=2)]
+    with pytest.raises(TypeError, match="not callable"):
+        run_campaign(changed, [0], tmp_path, split="val", device="cpu", jobs=2)
+    # The folder of another experiment gives no result, nor that of a run with fewer epochs.
+    monkeypatch.setattr(trials_module, "_run_in_processes", lambda jobs, *_: list(jobs))
+    for settings, reason in (
+        ({"lr_encoder": 0.5}, "lr_encoder"),
+        ({"epochs": 2}, "without a message"),
+    ):
+        failed = [trial(features, **settings), trials[1]]
+        row, finished = run_campaign(failed, [0], tmp_path, split="val", device="cpu", jobs=2)
+        assert isinstance(row, CannotRun)
+        assert reason in row.cannot_run
+        assert finished == rows[1]
     written = write_report([tmp_path], tmp_path / "report")
     text = written.markdown.read_text()
     assert "Differences on the validation split" in text

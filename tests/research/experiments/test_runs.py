@@ -63,12 +63,17 @@ def test_a_run_folder_holds_everything(finished: Run) -> None:
     assert len(list((finished.folder / "checkpoints").iterdir())) == 2
 
 
-def test_training_lowers_the_loss_and_beats_chance(features: Path, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_beats_chance(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_module, "RECENT_SECONDS", 3600.0)
     experiment = tiny_experiment(features, epochs=20, checkpoint_every=0, eval_every=20)
     run = train(experiment, tmp_path, device="cpu")
     losses = logged_losses(tmp_path)
     assert losses[-1]["total"] < losses[0]["total"]
     assert run.result["metrics"]["t2v"]["R@1"] > 30  # 10 videos: chance is 10
+    # Epochs that are short and not evaluated write no checkpoint.
+    assert len(list_checkpoints(tmp_path / "checkpoints")) == 1
 
 
 def test_coarse_epochs_come_first_train_the_towers_alone_and_are_not_evaluated(

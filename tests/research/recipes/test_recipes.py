@@ -29,7 +29,7 @@ from eaglenet.research.experiments.build import build_method, default_split
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.recipes import DATA, TABLES, VARIANTS, Recipe
 from eaglenet.research.recipes.authors import MASKS_FRAMES, ORIGINALS
-from eaglenet.research.recipes.recipe import INSIDE_CLIP, INSIDE_TOWERS
+from eaglenet.research.recipes.recipe import INSIDE_CLIP, INSIDE_PATCHES, INSIDE_TOWERS
 from eaglenet.research.recipes.setups import METHOD_TRAINING
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
@@ -372,11 +372,14 @@ def test_every_method_that_reads_experts_has_one_budget_on_experts() -> None:
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        *((Recipe(method, "features"), "works inside") for method in INSIDE_CLIP | INSIDE_TOWERS),
+        *(
+            (Recipe(method, "features"), "works inside")
+            for method in INSIDE_CLIP | INSIDE_PATCHES | INSIDE_TOWERS
+        ),
         (Recipe("hgr", "features"), "choose --data experts"),
         (Recipe("hgr", "demo"), "choose --data experts"),
         (Recipe("supportset", "features"), "token ids"),
-        (Recipe("ts2net", "msrvtt", "siglip2-b16"), "works inside CLIP's towers"),
+        (Recipe("ts2net", "msrvtt", "siglip2-b16"), "inside an image tower that gives patches"),
         (Recipe("xpool", "demo", "clip-b16"), "--tower clip-b16 cannot be .* choose one of random"),
         (Recipe("xpool", "msrvtt", "pe-b16", "released"), "choose one of paper"),
         (Recipe("xpool", "didemo", "clip-b16", "original"), "published: --data msrvtt"),

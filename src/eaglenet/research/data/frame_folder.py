@@ -269,7 +269,7 @@ def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, li
         )
     captioned_items = [item for item in items if _captions(item, kind)]
     reason = f"no caption of {kind}"
-    left_out = [VideoProblem(item.id, reason) for item in items if item not in captioned_items]
+    left_out = [VideoProblem(item.id, reason) for item in items if not _captions(item, kind)]
     protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}")
     videos = [VideoRecord(item.id, _captions(item, kind)) for item in captioned_items]
     return make_split(FRAMES, split, protocol, videos, left_out), captioned_items

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from eaglenet.core.types import TextGraph
@@ -134,9 +135,10 @@ def role_graph(words: Sequence[str], length: int) -> TextGraph:
     Node 0 is the whole caption, 1 to 4 are verbs, 5 to 10 noun phrases. Edges go from the caption
     to its verbs, and both ways between a verb and its arguments.
     """
-    spans = torch.zeros(1, NUM_NODES, length, dtype=torch.bool)
-    roles = torch.zeros(1, NUM_NODES, dtype=torch.int64)
-    edges = torch.zeros(1, NUM_NODES, NUM_NODES, dtype=torch.bool)
+    # In numpy, which sets single entries much faster than torch.
+    spans = np.zeros((1, NUM_NODES, length), np.bool_)
+    roles = np.zeros((1, NUM_NODES), np.int64)
+    edges = np.zeros((1, NUM_NODES, NUM_NODES), np.bool_)
     caption = list(words[:length])
     spans[0, 0, : len(caption)] = True
     result = parse(caption)
@@ -151,7 +153,7 @@ def role_graph(words: Sequence[str], length: int) -> TextGraph:
         if verb_number < MAX_VERBS and noun_number < MAX_NOUNS:
             verb_node, noun_node = 1 + verb_number, 1 + MAX_VERBS + noun_number
             edges[0, verb_node, noun_node] = edges[0, noun_node, verb_node] = True
-    return TextGraph(spans, roles, edges)
+    return TextGraph(*map(torch.from_numpy, (spans, roles, edges)))
 
 
 def role_graphs(captions: Sequence[Sequence[str]], length: int) -> TextGraph:
@@ -167,11 +169,12 @@ def over_tokens(
     first: position of the first token of the first word.
     """
     spans = torch.zeros(len(graphs), graphs.spans.shape[1], length, dtype=torch.bool)
+    word_spans, token_spans = graphs.spans.numpy(), spans.numpy()[:, :, first:]
     for text, counts in enumerate(token_counts):
-        position = first
-        for word, count in enumerate(counts[: graphs.spans.shape[2]]):
-            spans[text, :, position : position + count] |= graphs.spans[text, :, word : word + 1]
-            position += count
+        limit = min(len(counts), word_spans.shape[2])
+        tokens = word_spans[text, :, :limit].repeat(counts[:limit], axis=1)
+        tokens = tokens[:, : token_spans.shape[2]]
+        token_spans[text, :, : tokens.shape[1]] = tokens
     return TextGraph(spans, graphs.roles, graphs.edges)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.core.files import read_json, write_json
 from eaglenet.core.platform import num_cores
 from eaglenet.core.process import ChildProcess, start_child
@@ -24,7 +25,7 @@ from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.evaluation.report import RANKS
 from eaglenet.research.experiments.evaluation import evaluate_run
 from eaglenet.research.experiments.experiment import Experiment
-from eaglenet.research.experiments.runs import train
+from eaglenet.research.experiments.runs import find_result, train
 
 logger = logging.getLogger(__name__)
 WORKER_LOG = ".worker.log"
@@ -95,6 +96,14 @@ def run_job(job: Job, progress: Progress | None = None) -> SeedRun:
     return SeedRun(job.experiment.training.seed, evaluation, run.result)
 
 
+def is_finished(job: Job) -> bool:
+    """Return whether a run is trained and evaluated, so that no process need be started for it."""
+    try:
+        return job.evaluation.exists() and find_result(job.experiment, job.output) is not None
+    except ConfigError:
+        return False  # The folder holds another experiment; the run says which.
+
+
 def run_jobs(
     jobs: Sequence[Job],
     processes: int,
@@ -107,12 +116,13 @@ def run_jobs(
     """
     if processes == 1 or not jobs:
         return {job.output: run_job(job, announce(job.title)) for job in jobs}
+    unfinished_jobs = [job for job in jobs if not is_finished(job)]
     # The first run decodes the frames, without a lock; then the others read them.
     spec = SOURCES[jobs[0].experiment.data.dataset]
-    first = jobs[:1] if spec.keeps_frames and not spec.gives_features else []
+    first = unfinished_jobs[:1] if spec.keeps_frames and not spec.gives_features else []
     progress = announce("")
     failed_jobs = _run_in_processes(first, 1, progress) if first else []
-    failed_jobs += _run_in_processes(jobs[len(first) :], processes, progress)
+    failed_jobs += _run_in_processes(unfinished_jobs[len(first) :], processes, progress)
     if failed_jobs:
         logger.warning("%d runs failed; trying again, one at a time", len(failed_jobs))
         _run_in_processes(failed_jobs, 1, progress)
@@ -168,10 +178,12 @@ def _run_child(connection: Connection, job: Job, processes: int, modules: Sequen
 
 def _outcome(job: Job) -> SeedRun | Failure:
     """Return the result of a finished run, or a failure with the last line of its log."""
-    result = job.output / "result.json"
-    if result.exists() and job.evaluation.exists():
-        seed = job.experiment.training.seed
-        return SeedRun(seed, read_json(job.evaluation), read_json(result))
+    try:
+        result = find_result(job.experiment, job.output)
+    except ConfigError as error:
+        return Failure(job.title, str(error))
+    if result is not None and job.evaluation.exists():
+        return SeedRun(job.experiment.training.seed, read_json(job.evaluation), result)
     logs = (job.output / WORKER_LOG, job.output.parent / f".{job.output.name}.log")
     log = next((path for path in logs if path.exists()), None)
     lines = log.read_text(errors="replace").strip().splitlines() if log is not None else []

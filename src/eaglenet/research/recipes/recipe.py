@@ -68,7 +68,7 @@ VARIANTS: Mapping[str, Mapping[str, Mapping[str, Settings]]] = {
         **TABLES,
         # As printed, edge weights are read before the LeakyReLU: the frame part cancels, and
         # frame-to-frame edges have no effect. R@1 of literal and activated, three seeds: demo world
-        # 33.0 and 29.8, real frames 24.8 and 24.8, within the spread (docs/reference/paper_map.md).
+        # 33.0 and 29.8, real frames 27.0 and 26.8, within the spread (docs/reference/paper_map.md).
         "reading": {
             "literal": {"edge_weights": "raw"},
             "activated": {"edge_weights": "activated"},
@@ -209,10 +209,10 @@ DATA: Mapping[str, DataAxis] = {
     **{name: _videos(name) for name in ("youcook2", "qvhighlights", "charades-sta", "tgif")},
 }
 
-INSIDE_CLIP = frozenset(
-    {"clipvip", "prost", "rap", "shenet", "tempme", "tfvl", "ts2net", "tvproxynet", "ucofia"}
-)
+INSIDE_CLIP = frozenset({"clipvip", "rap", "shenet", "tfvl", "tvproxynet"})
 """Methods that use more of CLIP's towers than features of frames and texts."""
+INSIDE_PATCHES = frozenset({"prost", "tempme", "ts2net", "ucofia"})
+"""Methods that work inside an image tower that gives patches: CLIP's and that of `small`."""
 INSIDE_TOWERS = frozenset({"bridgeformer", "frozen"})
 """Methods that work inside an image tower of any family."""
 
@@ -327,6 +327,12 @@ def find_problem(recipe: Recipe) -> str:
         return (
             f"{method} works inside CLIP's towers and cannot run on data {data} with tower "
             f"{tower}; choose --data demo, or videos with --tower {' or '.join(CLIP_TOWERS)}"
+        )
+    if method in INSIDE_PATCHES and tower not in (*CLIP_TOWERS, "random", "small"):
+        return (
+            f"{method} works inside an image tower that gives patches and cannot run on data "
+            f"{data} with tower {tower}; choose --data demo, folder or frames with --tower small, "
+            f"or videos with --tower {' or '.join(CLIP_TOWERS)}"
         )
     if method in INSIDE_TOWERS and is_stored:
         return (

@@ -393,6 +393,7 @@ def frames_setup(method: str, dataset: str, tower: str) -> Setup:
     if tower == "small":
         encoder = EncoderChoice("pretrained", "small")
         training = replace(FRAMES_TRAINING, lr_encoder=1e-6, lr_head=1e-4, batch_size=64)
+        training = replace(training, **METHOD_TRAINING.get(method, {}))
     elif METHODS[method].reads_experts:
         widths = ExpertConfig({"frames": SMALL_DIM}, "frames", SMALL_DIM, SMALL_DIM, dim=SMALL_DIM)
         encoder, training = EncoderChoice("experts", config=widths), FRAMES_TRAINING

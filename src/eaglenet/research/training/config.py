@@ -95,7 +95,8 @@ class TrainingConfig:
         one; slower. A CPU always does.
     select: split that chooses the epoch; ``test``, as in many published results, is reported.
     patience: stop after this many evaluations without improvement; 0 never stops.
-    checkpoint_every: steps between checkpoints within an epoch; 0 for none.
+    checkpoint_every: steps between checkpoints within an epoch; 0 for none. Evaluations are
+        followed by a checkpoint, other epochs by at most one every ten seconds.
     """
 
     epochs: int = 5

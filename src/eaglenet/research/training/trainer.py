@@ -143,6 +143,9 @@ class StopRequest:
 logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 480.0
 """Longest time between checkpoints, whatever the number of steps."""
+RECENT_SECONDS = 10.0
+"""Age up to which a checkpoint is enough after an epoch without an evaluation: heads on stored
+features have epochs of half a second and checkpoints of 100 MB."""
 SEED_STRIDE = 1_000_003
 """A prime, so that (seed, step) pairs of usual runs do not collide."""
 
@@ -242,6 +245,7 @@ class Trainer:
             if start == 0 and self.position.evaluated < self.position.step:
                 self._finish_epoch(epoch)
                 if self._on_any_rank(self.stop.signal is not None):
+                    self._checkpoint()
                     self._stop()
             max_evaluations = self.config.patience or math.inf
             is_stalled = self.position.evaluations_since_best >= max_evaluations
@@ -347,7 +351,9 @@ class Trainer:
         if is_due and epoch > self.config.coarse_epochs:
             self._evaluate(epoch)
         self.position.evaluated = self.position.step
-        self._checkpoint()
+        is_old = time.perf_counter() - self._save_time > RECENT_SECONDS
+        if is_due or self._on_any_rank(is_old):
+            self._checkpoint()
 
     def _evaluate(self, epoch: int) -> None:
         model, precision = self.method, "fp32"
