@@ -139,7 +139,13 @@ def test_a_worker_sees_no_secret(target: Target) -> None:
     }  # fmt: skip
     # Standard streams are /dev/null; then its connection and its file.
     kinds = [line.split()[1] for line in outcome.result if "=" not in line]
-    assert sorted(kinds) == ["-", "c", "c", "c", "s"]
+    assert sorted(kinds) == [*"-" * (1 + num_open_libraries()), "c", "c", "c", "s"]
+
+
+def num_open_libraries() -> int:
+    """Count the libraries that keep their own file open, as libffi 3.5 of Debian does."""
+    links = (Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    return sum(".so" in os.readlink(link) for link in links if link.is_symlink())
 
 
 def test_every_file_gets_a_process_of_its_own(tmp_path: Path) -> None:

@@ -268,7 +268,8 @@ def test_deep_annotations_are_a_clear_error(tmp_path: Path) -> None:
 
     path = tmp_path / "deep.json"
     path.write_text("[" * 10_000)
-    with pytest.raises(DatasetError, match="nested"):
+    # Python 3.14 reads on to the end of the file.
+    with pytest.raises(DatasetError, match="nested|broken JSON"):
         read_json(path)
 
 

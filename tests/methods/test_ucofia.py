@@ -111,7 +111,7 @@ def test_an_evaluation_ranks_with_sinkhorn_offsets_of_each_level() -> None:
     text, bank_text = small_texts(5, seed=1), small_texts(7, seed=2)
     clips, bank_clips = small_clips(5, FRAMES, SIZE, seed=3), small_clips(6, FRAMES, SIZE, seed=4)
     owners = torch.arange(5)
-    result = evaluate(method, text, clips, owners, "toy", bank=([bank_text], [bank_clips]))
+    result = evaluate(method, text, clips, owners, "toy", sinkhorn_bank=([bank_text], [bank_clips]))
     encoded_text, encoded_bank = method.encode_text(text), method.encode_text(bank_text)
     video, bank_video = method.encode_video(clips), method.encode_video(bank_clips)
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_methods_without_levels_have_no_sinkhorn_offsets_of_levels() -> None:
     method = spec.build(spec.config_class(num_frames=FRAMES), small_clip(image_size=SIZE))
     text, clips = small_texts(2, seed=1), small_clips(2, FRAMES, SIZE)
     with pytest.raises(UsageError, match="clip4clip has no levels of similarity"):
-        evaluate(method, text, clips, torch.arange(2), "toy", bank=([text], [clips]))
+        evaluate(method, text, clips, torch.arange(2), "toy", sinkhorn_bank=([text], [clips]))
 
 
 def small_texts(count: int, seed: int) -> Tokens:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -151,8 +152,9 @@ def test_command_prints_a_table_or_json(odd_store: Path, monkeypatch: pytest.Mon
     result = run(app, ["highlights", "/videos/0", "--store", str(odd_store), "--json"])
     hits = json.loads(result.stdout)["hits"]
     assert {hit["path"].split("/")[2] for hit in hits} == {"0"}
+    is_file = os.path.isfile
     with monkeypatch.context() as patch:
-        patch.setattr("os.path.isfile", lambda path: path == hits[0]["path"])
+        patch.setattr("os.path.isfile", lambda path: path == hits[0]["path"] or is_file(path))
         result = run(app, ["highlights", hits[0]["path"], "--store", str(odd_store), "--json"])
     assert {hit["path"] for hit in json.loads(result.stdout)["hits"]} == {hits[0]["path"]}
     result = run(app, ["highlights", "/nowhere", "--store", str(odd_store)])

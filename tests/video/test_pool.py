@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 from collections.abc import Iterator
@@ -138,7 +139,7 @@ def test_unusable_workers_do_not_hang(
 ) -> None:
     results = list(map_ahead(end_at_once, [DecodeRequest("a", film)], workers=1))
     assert isinstance(results[0], Failure)
-    with pytest.raises((EagleNetError, AttributeError, TypeError)):
+    with pytest.raises((EagleNetError, AttributeError, TypeError, pickle.PicklingError)):
         list(map_ahead(lambda request: None, [DecodeRequest("a", film)], workers=1))
 
 
