@@ -269,7 +269,7 @@ def test_deep_annotations_are_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"
     path.write_text("[" * 10_000)
     # Python 3.14 reads on to the end of the file.
-    with pytest.raises(DatasetError, match="nested|broken JSON"):
+    with pytest.raises(DatasetError, match=r"nested|broken JSON"):
         read_json(path)
 
 
