@@ -148,7 +148,7 @@ def test_it_is_evaluated_and_its_features_are_written(
     model: str, films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From frames that are kept here, not in the folder of whoever runs the tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
     lines = ["video,caption,split", "wide film.mp4,a red picture,test"]
     lines.append("tall.mp4,a green picture,test")
     (films / "captions.csv").write_text("\n".join(lines))

@@ -93,7 +93,7 @@ def test_evaluate_takes_frames_words_and_precision_from_a_converted_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The road to the published numbers: nothing but the two commands."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
     render_world(tmp_path / "videos", "test", 3, size=64)
     torch.save(weights_of(RGAT), tmp_path / "released.bin")
     assert command(str(tmp_path / "released.bin"), str(tmp_path / "model")).exit_code == 0

@@ -27,7 +27,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

@@ -168,7 +168,7 @@ def test_training_uses_the_frames_that_data_cache_made(
 def test_any_model_is_evaluated_on_any_dataset(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
     run = train(experiment_on(videos), tmp_path / "run", device="cpu")
     result = evaluate_model(str(run.folder), "folder", str(videos), split="val", device="cpu")
     assert (result.num_videos, result.num_texts) == (6, 24)
@@ -212,7 +212,7 @@ def test_a_run_of_fp16_weights_is_evaluated_as_it_was_trained(videos: Path, tmp_
 def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
     captions = tmp_path / "captions.csv"
     names = [path.stem for path in sorted(videos.rglob("val*.mp4"))]
     captions.write_text("video,caption\n" + "".join(f"{name},a red circle\n" for name in names))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 
 from eaglenet.core.errors import DatasetError, missing_extra
 from eaglenet.core.files import atomic_folder
+from eaglenet.core.platform import cache_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.encoders.hub import guard_downloads, is_hub_id, split_revision
 from eaglenet.research.data.records import clean_captions
@@ -121,11 +121,10 @@ def download(
 def _unpack(
     name: str, split: str, files: Sequence[Path], identity: str, progress: Progress | None
 ) -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     title = name.strip("/").replace("/", "--").replace("\\", "--")[-100:]
     if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", identity):
         raise DatasetError(f"{name}: invalid commit {identity!r:.80} from the hub")
-    target = base / "eaglenet" / "datasets" / f"{identity}-{split}" / title
+    target = cache_folder() / "datasets" / f"{identity}-{split}" / title
     if not (target / CAPTIONS).is_file():
         tables = read_tables(files)
         target.parent.mkdir(parents=True, exist_ok=True)

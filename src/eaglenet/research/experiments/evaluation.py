@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.platform import cache_folder
 from eaglenet.core.progress import Progress
 from eaglenet.core.settings import differences, override, split_assignment, to_plain
 from eaglenet.core.types import Expert, FrameSpec
@@ -171,9 +171,8 @@ def dataset_source(
     if spec.open_all is not None:
         return spec.open_all(data.folder(), method)
     split = split or spec.default_split(data)
-    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     key = f"{Path(data.root).resolve()} {data.frames}".encode()
-    cache = base / "eaglenet" / "frames" / hashlib.sha256(key).hexdigest()[:16]
+    cache = cache_folder() / "frames" / hashlib.sha256(key).hexdigest()[:16]
     return load_source(data, split, method, cache=cache, device=world.device, progress=progress)
 
 
