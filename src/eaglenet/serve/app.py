@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import platform
@@ -183,7 +184,18 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         service = getattr(getattr(self.config.app, "state", None), "service", None)
         if isinstance(service, State):
             await service.stop_decoding()
-        await super().shutdown(sockets)
+        aborter = asyncio.ensure_future(self._abort_if_forced())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            aborter.cancel()
+
+    async def _abort_if_forced(self) -> None:
+        """Cut off open connections after a second interrupt; Python 3.13 waits until they close."""
+        while not self.force_exit:
+            await asyncio.sleep(0.1)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         num_open = len(self.server_state.tasks)
