@@ -284,7 +284,8 @@ def watch(
         if not path.expanduser().is_dir():
             raise UsageError(f"{path}: no such folder; `eaglenet watch` takes folders")
     alerts = _make_alerts(store, alert or [], min_confidence, command, webhook)
-    print_line(f"watching for {store}; stop with Ctrl-C", is_error=True)
+    folders = ", ".join(map(str, paths))
+    print_line(f"watching {folders} for the store {store}; stop with Ctrl-C", is_error=True)
     try:
         from eaglenet.indexing.index import check_request
         from eaglenet.indexing.watch import watch as watch_folders
