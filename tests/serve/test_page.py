@@ -40,7 +40,7 @@ def test_a_moment_is_found_previewed_and_played(
     assert cards.count() == SCENES
     wait_until(
         page,
-        "[...document.querySelectorAll('.frame img')].every(i => i.complete && i.naturalWidth)",
+        "[...document.querySelectorAll('.frame img')].every(i => !i.offsetParent || i.naturalWidth)",
     )
     keep(page, "page_results.png", tmp_path)
     assert "q=a+red+ball" in page.url
