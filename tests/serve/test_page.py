@@ -40,7 +40,9 @@ def test_a_moment_is_found_previewed_and_played(
     assert cards.count() == SCENES
     wait_until(
         page,
-        "[...document.querySelectorAll('.frame img')].every(i => !i.offsetParent || i.naturalWidth)",
+        # Lazy images of the hidden file grid are never loaded.
+        "[...document.querySelectorAll('.frame img')]"
+        ".every(i => !i.offsetParent || i.naturalWidth)",
     )
     keep(page, "page_results.png", tmp_path)
     assert "q=a+red+ball" in page.url
