@@ -81,14 +81,14 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
         "lines": _line_chunks(snapshot),
         "hubness": _bank_chunks(bank),
     }
-    with _removed_on_failure(folder):
+    with _empty_on_failure(folder):
         rows = {name: write_table(folder, name, kind, chunks[name]) for name in TABLES}
         _describe(folder, kind, rows, store.manifest, bank)
     return rows
 
 
 @contextmanager
-def _removed_on_failure(folder: Path) -> Iterator[None]:
+def _empty_on_failure(folder: Path) -> Iterator[None]:
     """Empty a folder if the block fails or is interrupted, so that it can be written again."""
     try:
         yield

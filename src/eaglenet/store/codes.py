@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 WORD_BITS = 64
 SCAN_BLOCK = 131_072
 """Codes scanned at a time: one word of each (1 MiB) fits the cache of a core, and a call of numpy
-costs little beside it. Of ten million codes, blocks of 32,768 take 1.4 times as long."""
+costs little beside it. Of ten million codes, blocks of 32,768 take 1.4 times as long
+(``benchmarks/shortlists.py``)."""
 SAMPLE_STEP = 64
 """Interval of the sample of distances that estimates how far the nearest codes are."""
 RANKED_FACTOR = 4
