@@ -51,6 +51,13 @@ def test_damaged_inputs_are_read_or_refused(name: str) -> None:
         assert time.monotonic() - began < MAX_SECONDS
 
 
+def test_a_size_beyond_64_bits_beside_an_empty_one_is_refused() -> None:
+    """Found by Atheris: no bytes are claimed, and numpy cannot hold the other number."""
+    header = str({"descr": "<f4", "fortran_order": False, "shape": (6**40, 0)}).encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    TARGETS["array_file"](b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+
+
 def test_every_target_can_be_built() -> None:
     """The script builds all targets by their names, and seeds only known ones."""
     script = (FUZZ / "build.sh").read_text()

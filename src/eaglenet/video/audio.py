@@ -89,7 +89,7 @@ def _decode_chunks(
     container: Any, stream: Any, format: AudioFormat, damage: tuple[type[Exception], ...]
 ) -> Iterator[tuple[float, Samples]]:
     """Yield resampled chunks with their start times, up to an error of the type ``damage``."""
-    resampler: Any = None
+    resampler: Resampler | None = None
     clock: float | None = None
     with contextlib.suppress(*damage):
         for frame in _decode_frames(container, stream):
@@ -98,14 +98,46 @@ def _decode_chunks(
             )
             if is_off or resampler is None:
                 clock = float(frame.time or 0.0)
-                resampler = pyav().AudioResampler("fltp", format.layout, format.rate)
+                resampler = Resampler(format)
             # The resampler keeps its own count; times come from the clock.
             frame.pts = None
-            for resampled in resampler.resample(frame):
+            for resampled in resampler.convert(frame):
                 values = resampled.to_ndarray()
                 begin = clock or 0.0
                 clock = begin + values.shape[1] / format.rate
                 yield begin, values
+
+
+class Resampler:
+    """Converts frames to planar floats of one rate and layout.
+
+    The frames may change their own format: a broadcast goes from stereo to 5.1 and back. PyAV's
+    resampler refuses such a change, or passes samples of the wrong rate on.
+    """
+
+    def __init__(self, format: AudioFormat) -> None:
+        self.format = format
+        self._input: tuple[str, str, int] | None = None
+        self._resampler: Any = None
+
+    def convert(self, frame: Any | None) -> list[Any]:
+        """Return the converted frames that are ready, with None for the input those that remain.
+
+        A frame that FFmpeg cannot convert, because it is damaged, is left out.
+        """
+        if frame is None:
+            return self._resampler.resample(None) if self._resampler is not None else []
+        remaining: list[Any] = []
+        input_format = (frame.format.name, frame.layout.name, frame.sample_rate)
+        if input_format != self._input:
+            remaining = self.convert(None)
+            self._input = input_format
+            self._resampler = pyav().AudioResampler("fltp", self.format.layout, self.format.rate)
+        try:
+            return [*remaining, *self._resampler.resample(frame)]
+        except pyav().FFmpegError:
+            self._input = self._resampler = None
+            return remaining
 
 
 def _decode_frames(container: Any, stream: Any) -> Iterator[Any]:

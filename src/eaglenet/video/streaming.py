@@ -33,6 +33,7 @@ from eaglenet.core.platform import (
     limit_process,
     lower_priority,
 )
+from eaglenet.video.audio import AudioFormat, Resampler
 from eaglenet.video.containers import load_pyav, open_input, pyav, video_stream
 from eaglenet.video.limits import MAX_PIXELS
 
@@ -185,7 +186,7 @@ class AudioConverter:
         self.source, self.target, self.begin = source, target, begin
         self.stream = target.add_stream("aac", rate=AUDIO_RATE)
         self.stream.layout = "stereo"
-        self.resampler = pyav().AudioResampler(format="fltp", layout="stereo", rate=AUDIO_RATE)
+        self.resampler = Resampler(AudioFormat(AUDIO_RATE, "stereo"))
         self.next: int | None = None
 
     def take(self, packet: Any | None) -> None:
@@ -195,7 +196,7 @@ class AudioConverter:
                 continue
             if self.next is None:
                 self.next = round((seconds - self.begin) * AUDIO_RATE)
-            self._encode(self.resampler.resample(frame))
+            self._encode(self.resampler.convert(frame))
 
     def _encode(self, resampled: list[Any]) -> None:
         for chunk in resampled:
@@ -206,7 +207,7 @@ class AudioConverter:
     def finish(self) -> None:
         self.take(None)
         if self.next is not None:
-            self._encode(self.resampler.resample(None))
+            self._encode(self.resampler.convert(None))
             self.target.mux(self.stream.encode(None))
 
 

@@ -1,0 +1,91 @@
+"""Audio whose format changes in the middle of a stream, as in recordings of broadcasts."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from eaglenet.video.audio import AudioFormat, Resampler, decode_audio
+
+PARTS = {
+    "stereo": (48_000, "stereo", 440.0),
+    "mono": (48_000, "mono", 1320.0),
+    "low": (24_000, "mono", 1320.0),
+}
+"""Rate, layout and frequency of a tone."""
+SECONDS = 1.0
+
+
+def tone(rate: int, layout: str, frequency: float, format: str = "fltp") -> Any:
+    """Make a frame of one second."""
+    wave = np.sin(2 * np.pi * frequency * np.arange(int(rate * SECONDS)) / rate) * 0.5
+    values = np.repeat(wave[None].astype(np.float32), 1 if layout == "mono" else 2, axis=0)
+    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(values), format=format, layout=layout)
+    frame.sample_rate = rate
+    frame.time_base = Fraction(1, rate)
+    frame.pts = 0
+    return frame
+
+
+def frequency_of(samples: NDArray[np.float32], rate: int) -> float:
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    return float(np.argmax(spectrum)) * rate / len(samples)
+
+
+def write_adts(path: Path, rate: int, layout: str, frequency: float) -> None:
+    with av.open(str(path), "w", format="adts") as target:
+        stream = target.add_stream("aac", rate=rate)
+        stream.layout = layout
+        target.mux(stream.encode(tone(rate, layout, frequency)))
+        target.mux(stream.encode(None))
+
+
+@pytest.mark.parametrize("order", [("stereo", "mono"), ("mono", "stereo")], ids="-".join)
+@pytest.mark.parametrize(
+    "format", [AudioFormat(16_000, "mono"), AudioFormat(48_000, "stereo")], ids=lambda f: f.layout
+)
+def test_both_parts_are_heard(order: tuple[str, str], format: AudioFormat, tmp_path: Path) -> None:
+    # One stream, because each frame of AAC names its own layout.
+    content = b""
+    for name in order:
+        write_adts(tmp_path / f"{name}.aac", *PARTS[name])
+        content += (tmp_path / f"{name}.aac").read_bytes()
+    path = tmp_path / "both.aac"
+    path.write_bytes(content)
+    samples = decode_audio(path, 0.0, 3.0, format)
+    assert samples is not None
+    assert samples.shape[0] == format.channels
+    assert 1.9 < samples.shape[1] / format.rate < 2.3
+    heard = [
+        frequency_of(
+            samples[0, int(begin * format.rate) : int((begin + 0.6) * format.rate)], format.rate
+        )
+        for begin in (0.2, 1.3)
+    ]
+    assert heard == pytest.approx([PARTS[name][2] for name in order], abs=5)
+
+
+def test_what_remains_of_the_old_format_comes_first() -> None:
+    """A change of rate loses no samples; one that the target format has passes through."""
+    resampler = Resampler(AudioFormat(48_000, "stereo"))
+    converted = [
+        chunk
+        for name in ("stereo", "low", "stereo")
+        for chunk in resampler.convert(tone(*PARTS[name]))
+    ] + resampler.convert(None)
+    assert {(chunk.sample_rate, chunk.layout.name) for chunk in converted} == {(48_000, "stereo")}
+    assert sum(chunk.samples for chunk in converted) == pytest.approx(3 * 48_000, abs=64)
+
+
+def test_a_frame_that_cannot_be_converted_is_left_out() -> None:
+    resampler = Resampler(AudioFormat(16_000, "mono"))
+    damaged = tone(*PARTS["mono"])
+    damaged.sample_rate = 0
+    assert resampler.convert(damaged) == []
+    assert sum(chunk.samples for chunk in resampler.convert(tone(*PARTS["stereo"]))) > 15_000
