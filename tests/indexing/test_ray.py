@@ -258,7 +258,7 @@ def test_web_server_is_not_a_cluster(nodes: TwoNodes) -> None:
     server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     thread = threading.Thread(target=server.handle_request)
     thread.start()
-    with pytest.raises(ConnectionError, match="is not Ray's head"):
+    with pytest.raises(ConnectionError, match="not the port of a Ray head"):
         ray_executor._require_answer(f"127.0.0.1:{server.server_address[1]}")
     thread.join()
     server.server_close()

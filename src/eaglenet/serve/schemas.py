@@ -26,11 +26,14 @@ from eaglenet.serve.settings import (
 )
 
 # At least one character that is neither a control character nor a space. They are listed because
-# dialects of regular expressions differ in what else is a space.
+# dialects of regular expressions differ in what else is a space, and the pattern is anchored
+# because some tools anchor any pattern that is not.
 QueryText = Annotated[
     str,
     StringConstraints(
-        min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=r"[^\x00-\x20\x7f-\xa0]"
+        min_length=1,
+        max_length=MAX_QUERY_CHARACTERS,
+        pattern=r"^[\s\S]*[^\x00-\x20\x7f-\xa0][\s\S]*$",
     ),
 ]
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
