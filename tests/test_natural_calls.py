@@ -163,6 +163,30 @@ def test_a_folder_is_indexed_and_searched_and_hits_are_plain(
     ]
 
 
+def test_index_shows_progress_in_a_terminal_unless_told_not_to(
+    folder: Path,
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = tmp_path / "store"
+    eaglenet.index(files[0], store, "demo", workers=0)
+    assert capsys.readouterr() == ("", ""), "a log gets no progress"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    eaglenet.index(files[1], store, workers=0, progress=False)
+    assert capsys.readouterr() == ("", "")
+    eaglenet.index(folder, store, workers=0)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "looking for videos" in output.err
+    assert "/6 files" in output.err
+    with pytest.raises(UsageError, match="progress should be True or False"):
+        eaglenet.index(files[0], store, progress="no")  # type: ignore[arg-type]
+
+
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no option 'works'; it has .*workers"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)

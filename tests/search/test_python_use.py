@@ -149,13 +149,17 @@ def test_a_notebook_is_executed(
         "clip = engine.snapshot.clips([0])[0]\n"
         "HitList([eaglenet.Hit(1, clip.id, '/v/a.mp4', .5, .4, eaglenet.Moment(0, 1, 0), 9.0)], "
         "engine.thumbnail)",
+        f"eaglenet.index({str(tmp_path)!r}, {str(store_folder)!r})",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     # The home folder may be read-only.
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     nbclient.NotebookClient(notebook, timeout=120).execute()
-    assert "<img" in notebook.cells[-1].outputs[0]["data"]["text/html"]
+    assert "<img" in notebook.cells[2].outputs[0]["data"]["text/html"]
+    progress, report = notebook.cells[3].outputs
+    assert progress["data"]["text/html"] == "", "the bar is removed at the end"
+    assert "18 clips in the store" in report["data"]["text/html"]
 
 
 def test_filters_take_dates_and_times(engine: Engine) -> None:

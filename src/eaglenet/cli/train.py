@@ -23,11 +23,12 @@ from eaglenet.cli.options import (
     argument,
     root_setting,
 )
-from eaglenet.cli.terminal import escape_line, pluralize, show_progress
 from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.progress import show_progress
 from eaglenet.core.registry import imported_modules
 from eaglenet.core.run_folder import WHOLE_MODEL
 from eaglenet.core.settings import option
+from eaglenet.core.text import escape_line, pluralize
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck

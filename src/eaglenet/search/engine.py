@@ -28,7 +28,13 @@ from eaglenet.search.hits import (
     rank_captions,
 )
 from eaglenet.search.language import language_hint
-from eaglenet.search.model import NumpyModel, SearchModel, require_identity, runs_through_numpy
+from eaglenet.search.model import (
+    NumpyModel,
+    SearchModel,
+    require_identity,
+    require_model_name,
+    runs_through_numpy,
+)
 from eaglenet.search.options import SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
@@ -422,6 +428,8 @@ def open_model(store: Store, model: str | Path | Method | None, device: Any) -> 
         light = LightModel.open(source)
         require_identity(store, str(source), light.identity)
         return NumpyModel(light)
+    if isinstance(model, str):
+        require_model_name(model)
     require_torch(f"the model {store.manifest.model!r}")
     from eaglenet.search.torch_model import TorchModel, load_for_search
 
