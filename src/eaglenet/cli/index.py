@@ -150,9 +150,6 @@ def print_report(report: IndexReport, store: str) -> None:
         print_line(line, is_error=True)
 
 
-ALERTS = "Alerts"
-
-
 def watch(
     store: StoreName,
     paths: list[Path] = argument("Folders to watch."),
@@ -164,7 +161,7 @@ def watch(
     min_confidence: float = option(
         SURE,
         "With --alert: report only moments that match with at least this probability.",
-        group=ALERTS,
+        group="Alerts",
         metavar="PROBABILITY",
         min=0,
         max=1,
@@ -172,11 +169,10 @@ def watch(
     command: str | None = option(
         None,
         "With --alert: run this for each moment, with JSON on standard input.",
-        group=ALERTS,
         metavar="COMMAND",
     ),
     webhook: str | None = option(
-        None, "With --alert: post each moment as JSON to this URL.", group=ALERTS, metavar="URL"
+        None, "With --alert: post each moment as JSON to this URL.", metavar="URL"
     ),
     rounds: Annotated[
         int | None, typer.Option(min=1, hidden=True, help="Stop after this many reports.")

@@ -102,7 +102,8 @@ def train(
                 position = trainer.fit()
             result = summarise(experiment, position, method)
             split = experiment.training.select
-            result["selection"] = selection_note(split, sources[split].num_videos)
+            num_videos, num_evaluations = sources[split].num_videos, len(position.history)
+            result["selection"] = selection_note(split, num_videos, num_evaluations)
             if world.is_main:
                 if method.tokenizer is None and experiment.data.dataset in DATASETS:
                     # Raises for methods with adapters, which need stored features.
