@@ -164,7 +164,7 @@ def visible_text(text: str, limit: int = MAX_TEXT) -> str:
     return line if len(line) <= limit else f"{line[:limit]}..."
 
 
-class ToolServer(MCPServer[Any]):
+class ToolServer(MCPServer[Any]):  # type: ignore[misc]
     """Server that explains wrong arguments in its own words, without those of a library."""
 
     async def call_tool(
