@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,6 +191,31 @@ def test_index_shows_progress_in_a_terminal_unless_told_not_to(
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no option 'works'; it has .*workers"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": "two"}, "workers: expected none or a whole number, got 'two'|workers: exp"),
+        ({"workers": -1}, "workers must be 0 or more, not -1"),
+        ({"exclude": "*.mp4"}, r"exclude: expected a list of texts, got '\*.mp4'"),
+        ({"splitting": 5}, "splitting: expected Splitting, got 5"),
+        ({"listen": True}, "listen: expected"),
+        ({"quick": "no"}, "quick: expected true or false, got 'no'"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        eaglenet.index(tmp_path, tmp_path / "store", **options)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="name or the folder of a model, not None"):
+        eaglenet.load(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--device gpu is unknown"):
+        eaglenet.load("demo", device="gpu")
 
 
 def test_what_is_no_path_is_refused(tmp_path: Path) -> None:

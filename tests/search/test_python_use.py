@@ -197,6 +197,17 @@ def test_a_notebook_is_executed(
     assert "18 clips in the store" in report["data"]["text/html"]
 
 
+def test_wrong_arguments_of_a_search_are_named(engine: Engine) -> None:
+    with pytest.raises(UsageError, match="options must be SearchOptions, not dict"):
+        engine.search("red", options={"shortlist": 3})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="address of a chat server, not 3"):
+        engine.search("red", judge=3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no clip None in this store"):
+        engine.thumbnail(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"tests: not a regular file$"):
+        engine.search(Query(image=Path(__file__).parents[1]))
+
+
 def test_filters_take_dates_and_times(engine: Engine) -> None:
     noon = datetime(2024, 5, 31, 12, tzinfo=UTC)
     assert Filters(after=noon).after == noon.timestamp()  # type: ignore[arg-type]

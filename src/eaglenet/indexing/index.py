@@ -17,6 +17,7 @@ from eaglenet.core.errors import UsageError, require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress, ProgressUpdate, is_watched, show_progress
+from eaglenet.core.settings import from_plain
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.executor import (
@@ -111,6 +112,9 @@ def index(
         if name not in names:
             raise UsageError(f"index has no option {name!r}; it has {', '.join(names)}")
     model = None if model is None else str(model)
+    typed_options = from_plain(
+        IndexOptions, {name: _plain(value) for name, value in options.items()}
+    )
     with show_progress(quiet=not progress or not is_watched()) as announce:
         display = announce("")
         if display is not None:  # Finding files and loading the model take seconds.
@@ -119,10 +123,15 @@ def index(
             paths,
             store or default_store(),
             model,
-            options=IndexOptions(**options),
+            options=typed_options,
             on_progress=show_on(display),
             on_transcripts=display,
         )
+
+
+def _plain(value: Any) -> Any:
+    """Return paths and torch devices as text."""
+    return str(value) if isinstance(value, Path) or type(value).__module__ == "torch" else value
 
 
 def index_videos(

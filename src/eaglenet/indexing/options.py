@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from eaglenet.core.errors import UsageError
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.settings import option
 from eaglenet.video.limits import Limits
@@ -123,3 +124,7 @@ class IndexOptions:
     )
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     transcripts_from: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"workers must be 0 or more, not {self.workers}")

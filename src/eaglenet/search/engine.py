@@ -284,6 +284,8 @@ class Engine:
         **changes: Unpack[SearchChanges],
     ) -> list[HitList]:
         """Search for several queries at once, which is faster; see :meth:`search`."""
+        if not isinstance(options, SearchOptions | None):
+            raise UsageError(f"options must be SearchOptions, not {type(options).__name__}")
         options = (options or SearchOptions()).replace(changes)
         k = check_count(k)
         if isinstance(queries, str | bytes | AnyQuery) or not isinstance(queries, Iterable):
@@ -302,6 +304,8 @@ class Engine:
             from eaglenet.search.judge import Judge
 
             judge = Judge(judge)
+        elif judge is not None and not hasattr(judge, "rank"):
+            raise UsageError(f"judge must be the address of a chat server, not {judge!r:.60}")
         count = k if judge is None else max(k, judge.count)
 
         lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
