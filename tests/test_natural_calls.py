@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +189,50 @@ def test_index_shows_progress_in_a_terminal_unless_told_not_to(
     assert "/6 files" in output.err
     with pytest.raises(UsageError, match="progress should be True or False"):
         eaglenet.index(files[0], store, progress="no")  # type: ignore[arg-type]
+
+
+def test_a_plain_script_indexes_without_a_main_guard(files: list[Path], tmp_path: Path) -> None:
+    """Decoding processes do not run the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import eaglenet, sys\n"
+        "print('begun')\n"
+        "print(eaglenet.index(sys.argv[1], sys.argv[2], 'demo', workers=1).indexed)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, script, files[0], tmp_path / "store"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.stdout.split(), ended.stderr) == (["begun", "1"], "")
+
+
+@pytest.mark.slow
+def test_type_checkers_know_the_options(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    code = tmp_path / "code.py"
+    code.write_text(
+        "import eaglenet\n"
+        "eaglenet.index('videos', workers=2, progress=False)\n"
+        "eaglenet.index('videos', wrkers=2)\n"
+        "with eaglenet.open() as engine:\n"
+        "    hits = engine.search('a dog', k=5, path='holiday', shortlist=50)\n"
+        "    first: eaglenet.Hit = hits[0]\n"
+        "    engine.search('a dog', pth='holiday')\n"
+        "    engine.search('a dog', shortlist='many')\n"
+    )
+    root = Path(__file__).parents[1]
+    ended = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", root / "pyproject.toml", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+        env={**os.environ, "MYPYPATH": str(root / "src")},
+    )
+    lines = [line.split(": ")[0] for line in ended.stdout.splitlines() if ": error: " in line]
+    assert lines == [f"{code}:{number}" for number in (3, 7, 8)], ended.stdout
 
 
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
