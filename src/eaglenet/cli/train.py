@@ -64,6 +64,7 @@ def train(
     epoch that is best on the validation split. To train a finished run longer, repeat the command
     with a larger --set training.epochs=N.
     """
+    from eaglenet.research.experiments.runs import find_result
     from eaglenet.research.experiments.runs import train as run_training
     from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
     from eaglenet.research.training.checkpoint import parse_boards
@@ -83,6 +84,8 @@ def train(
     _, experiment = find_experiment(name, data, tower, protocol, variants)
     experiment = experiment.override([*root_settings, *(settings or [])])
     if dry_run:
+        if find_result(experiment, output.expanduser()) is not None and not as_json:
+            print(f"{output} is already finished: this command would train nothing")
         dry_run_experiment(experiment, device, as_json)
         return
     is_main = os.environ.get("RANK", "0") == "0"

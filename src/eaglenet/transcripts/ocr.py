@@ -199,7 +199,8 @@ class OcrModel:
             return [_readable([text.result() for text in texts]) for texts in results]
         except BaseException:
             # Otherwise they would delay Ctrl-C.
-            for future in (*located, *readings):
+            futures: list[Future[Any]] = [*located, *readings]
+            for future in futures:
                 future.cancel()
             self._previous = []
             raise

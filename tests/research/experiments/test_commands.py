@@ -292,6 +292,10 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(
     command += settings([f"data.root={features}"], SMALL)
     with pytest.raises(EagleNetError, match=message):
         invoke(*command, *arguments)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "holiday.mp4").touch()
+    with pytest.raises(EagleNetError, match="is not empty and not a run"):
+        invoke(*command)
 
 
 def test_an_experiment_file_can_be_trained(features: Path, tmp_path: Path) -> None:
