@@ -200,9 +200,12 @@ def few_videos(num_videos: int) -> tuple[str, ...]:
     return (f"{num_videos} videos are too few for recalls to mean much",)
 
 
-def selection_note(split: str, num_videos: int, num_evaluations: int) -> str:
-    """Describe the split that chose the epoch, with a warning if it is too small."""
-    if num_evaluations == 1:
+def selection_note(split: str, *, is_choice: bool, num_videos: int = FEW_TO_CHOOSE) -> str:
+    """Describe the split that chose the epoch, with a warning if it is too small.
+
+    is_choice: several epochs were evaluated.
+    """
+    if not is_choice:
         return ONLY_EPOCH_NOTES[split]
     note = SELECTION_NOTES[split]
     if num_videos >= FEW_TO_CHOOSE:
