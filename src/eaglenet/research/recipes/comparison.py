@@ -84,11 +84,12 @@ def compare(
     if time_pairs:
         rows = time_scoring(rows, folder, time_pairs, split=split, device=device)
     training = trials[0].experiment.training
-    notes = selection_note(training.select, is_choice=training.chooses_epoch)
+    notes = [selection_note(training.select, is_choice=True)] if training.chooses_epoch else []
     if search:
-        notes += f"; {search} searched on validation for each"
+        notes.append(f"{search} searched on validation for each")
     setup = replace(parse_row(trials[0].label, base), variants=()).name.partition("/")[2]
-    title = f"{setup}, {split} split, {seeds} seed{'s' * (seeds != 1)}; {notes}"
+    conditions = f"{setup}, {split} split, {seeds} seed{'s' * (seeds != 1)}"
+    title = "; ".join([conditions, *notes])
     write_report(folder, "compare", title, rows, split=split)
     return Comparison(title, rows)
 
