@@ -545,7 +545,7 @@ def test_a_split_that_the_run_knows_is_said_beside_its_score(
 ) -> None:
     invoke(
         "train", "xpool", "--data", "features", "--output", tmp_path / "run", "--device", "cpu",
-        *settings([f"data.root={features}"], SMALL, ["training.eval_every=1"]),
+        *settings([f"data.root={features}"], SMALL, ["training.epochs=2", "training.eval_every=1"]),
     )  # fmt: skip
     command = ["evaluate", tmp_path / "run", "--device", "cpu"]
     assert "the run was trained on this split" in invoke(*command, "--split", "train")
