@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,9 +167,102 @@ def test_a_folder_is_indexed_and_searched_and_hits_are_plain(
     ]
 
 
+def test_index_shows_progress_in_a_terminal_unless_told_not_to(
+    folder: Path,
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = tmp_path / "store"
+    eaglenet.index(files[0], store, "demo", workers=0)
+    assert capsys.readouterr() == ("", ""), "a log gets no progress"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    eaglenet.index(files[1], store, workers=0, progress=False)
+    assert capsys.readouterr() == ("", "")
+    eaglenet.index(folder, store, workers=0)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "looking for videos" in output.err
+    assert "/6 files" in output.err
+    with pytest.raises(UsageError, match="progress should be True or False"):
+        eaglenet.index(files[0], store, progress="no")  # type: ignore[arg-type]
+
+
+def test_a_plain_script_indexes_without_a_main_guard(files: list[Path], tmp_path: Path) -> None:
+    """Decoding processes do not run the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import eaglenet, sys\n"
+        "print('begun')\n"
+        "print(eaglenet.index(sys.argv[1], sys.argv[2], 'demo', workers=1).indexed)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, script, files[0], tmp_path / "store"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.stdout.split(), ended.stderr) == (["begun", "1"], "")
+
+
+@pytest.mark.slow
+def test_type_checkers_know_the_options(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    code = tmp_path / "code.py"
+    code.write_text(
+        "import eaglenet\n"
+        "eaglenet.index('videos', workers=2, progress=False)\n"
+        "eaglenet.index('videos', wrkers=2)\n"
+        "with eaglenet.open() as engine:\n"
+        "    hits = engine.search('a dog', k=5, path='holiday', shortlist=50)\n"
+        "    first: eaglenet.Hit = hits[0]\n"
+        "    engine.search('a dog', pth='holiday')\n"
+        "    engine.search('a dog', shortlist='many')\n"
+    )
+    root = Path(__file__).parents[1]
+    ended = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", root / "pyproject.toml", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+        env={**os.environ, "MYPYPATH": str(root / "src")},
+    )
+    lines = [line.split(": ")[0] for line in ended.stdout.splitlines() if ": error: " in line]
+    assert lines == [f"{code}:{number}" for number in (3, 7, 8)], ended.stdout
+
+
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no option 'works'; it has .*workers"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": "two"}, "workers: expected none or a whole number, got 'two'|workers: exp"),
+        ({"workers": -1}, "workers must be 0 or more, not -1"),
+        ({"exclude": "*.mp4"}, r"exclude: expected a list of texts, got '\*.mp4'"),
+        ({"splitting": 5}, "splitting: expected Splitting, got 5"),
+        ({"listen": True}, "listen: expected"),
+        ({"quick": "no"}, "quick: expected true or false, got 'no'"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        eaglenet.index(tmp_path, tmp_path / "store", **options)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="name or the folder of a model, not None"):
+        eaglenet.load(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--device gpu is unknown"):
+        eaglenet.load("demo", device="gpu")
 
 
 def test_what_is_no_path_is_refused(tmp_path: Path) -> None:

@@ -45,9 +45,17 @@ def test_lists_every_command_by_section() -> None:
     assert names == set(typer.main.get_command(app).commands)
 
 
-def test_search_shows_a_dozen_options_and_all_of_them_in_groups() -> None:
+@pytest.mark.parametrize("command", ["search", "index", "watch"])
+def test_help_shows_at_most_a_dozen_options(command: str) -> None:
+    assert len(re.findall(r"^  -", help_of([command]), re.MULTILINE)) <= 12
+
+
+def test_watch_shows_the_actions_of_alerts() -> None:
+    assert all(name in help_of(["watch"]) for name in ("--alert", "--command", "--webhook"))
+
+
+def test_search_shows_all_options_in_groups() -> None:
     text = help_of(["search"])
-    assert len(re.findall(r"^  -", text, re.MULTILINE)) == 12
     assert "--shortlist" not in text
     everything = help_of(["search"], "--help-all")
     for title in ("Queries", "Filters", "Ranking", "Output", "Model"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from time import sleep
+from types import SimpleNamespace
 
 import pytest
 
-from eaglenet.cli import terminal as display
-from eaglenet.cli.terminal import show_progress
-from eaglenet.core.progress import ProgressUpdate
+from eaglenet.core import progress as display
+from eaglenet.core.progress import ProgressUpdate, show_progress
 
 
 @pytest.fixture
@@ -101,3 +102,33 @@ def test_bar_shows_title_count_and_detail(
 def test_shows_nothing_if_quiet() -> None:
     with show_progress(quiet=True) as announce:
         assert announce("run") is None
+
+
+def test_a_notebook_shows_bars_without_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs: list[dict[str, str]] = []
+
+    def show(data: dict[str, str], **options: object) -> SimpleNamespace:
+        assert options == {"raw": True, "display_id": True}
+        outputs.append(data)
+        return SimpleNamespace(update=lambda data, raw: outputs.append(data))
+
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=show))
+    monkeypatch.setattr(display, "NOTEBOOK_SECONDS", 0.0)
+    assert display.is_watched()
+    with show_progress(quiet=False) as announce:
+        progress = announce("run")
+        assert progress is not None
+        assert outputs == [], "nothing before the first update"
+        progress(ProgressUpdate("step", 3, 6, "<b>"))
+        assert outputs[-1]["text/plain"] == "run: step, <b> 3/6"
+        assert (
+            '<progress value="3" max="6"></progress> run: step, &lt;b&gt;'
+            in (outputs[-1]["text/html"])
+        )
+        progress(ProgressUpdate("step", 6, 6))
+        assert outputs[-1]["text/html"] == "", "a finished bar is removed"
+    assert outputs[-1] == {"text/plain": "", "text/html": ""}
+    shell.kernel = None  # IPython in a terminal
+    assert not display.is_watched()

@@ -15,8 +15,8 @@ import pytest
 import torch
 from campaign import limits
 
-from eaglenet.cli.terminal import escape_line
 from eaglenet.core.errors import CheckpointError, ConfigError, UsageError
+from eaglenet.core.text import escape_line
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, VisionConfig
 from eaglenet.encoders.openai_archive import read_openai_weights

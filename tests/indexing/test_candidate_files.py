@@ -58,6 +58,11 @@ def test_reports_a_broken_link(videos: Path, bag: BagMethod) -> None:
     (videos / "link.mp4").symlink_to(videos / "gone.mp4")
     reasons = {Path(problem.path).name: problem.reason for problem in run(videos, bag).problems}
     assert "broken link to" in reasons["link.mp4"]
+    # It is named again, but a run with nothing to encode loads no model.
+    again = index_videos(
+        [videos], videos.parent / "store", options=IndexOptions(splitting=SPLITTING)
+    )
+    assert "link.mp4" in {Path(problem.path).name for problem in again.problems}
 
 
 def test_reports_a_name_that_is_not_utf8(videos: Path, bag: BagMethod) -> None:
@@ -121,6 +126,7 @@ def test_links_out_of_the_indexed_folder_are_reported_and_not_read(
     report = run(videos, bag)
     reasons = {Path(problem.path).name: problem.reason for problem in report.problems}
     assert "--follow-links" in reasons["leak.mkv"]
+    assert "a link to a folder outside" in reasons["all"]
     assert "--follow-links" in reasons["first.srt"]
     assert "no_suffix" not in reasons
     assert stored_names(videos) == {
@@ -169,6 +175,8 @@ def test_linked_folders_are_entered_once_and_loops_end(videos: Path, tmp_path: P
         )
         deep = [file.path for file in files if file.path.endswith("deep.mp4")]
         assert deep == [str(videos / "sub" / "deep.mp4")]
+    both = find_videos([videos, videos / "sub"], lambda path: False, skip_folder=tmp_path / "s")
+    assert [file.path for file in both if file.problem] == [], "links among the indexed folders"
 
 
 def test_tags_come_from_a_table_and_can_change(videos: Path, bag: BagMethod) -> None:

@@ -5,6 +5,7 @@ The models are stand-ins here; `tests/transcripts` has the real ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,10 @@ class ColourReader:
     def version(cls) -> str:
         return cls.name
 
-    def read(self, frame: DistinctFrame) -> list[RecognizedText]:
+    def read(self, frames: Sequence[DistinctFrame]) -> list[list[RecognizedText]]:
+        return [self._read(frame) for frame in frames]
+
+    def _read(self, frame: DistinctFrame) -> list[RecognizedText]:
         if type(self).left == 0:
             raise KeyboardInterrupt
         type(self).left -= 1
@@ -132,12 +136,12 @@ def test_interrupted_run_continues_with_unread_text(
     folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not over is read again from its beginning; no line is there twice."""
-    plain = ColourReader.read
+    plain = ColourReader._read
 
     def without_news(self: ColourReader, frame: DistinctFrame) -> list[RecognizedText]:
         return plain(self, frame)[:1]
 
-    monkeypatch.setattr(ColourReader, "read", without_news)
+    monkeypatch.setattr(ColourReader, "_read", without_news)
     monkeypatch.setattr(ColourReader, "left", 4)
     with pytest.raises(KeyboardInterrupt):
         index(folder, bag, read_text=True)

@@ -116,7 +116,7 @@ def test_command_names_new_files_and_ends_with_code_0_on_interrupt(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("eaglenet.indexing.index.check_request", lambda *arguments: None)
-    monkeypatch.setattr("eaglenet.cli.terminal.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("eaglenet.core.progress.LINE_SECONDS", 0.0)
     monkeypatch.setattr(watch, "watch", reports)
     command = ["watch", str(tmp_path), "--store", str(tmp_path / "store")]
     result = CliRunner().invoke(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import copy
 import io
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,11 +18,12 @@ from PIL import Image
 
 import eaglenet
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit, Moment
+from eaglenet.core.hits import Hit, Moment, TranscriptMatch
 from eaglenet.search.engine import Engine
 from eaglenet.search.hits import COLUMNS, HitList
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
+from small_videos import colour_video
 from synthetic_store import BagMethod
 
 HOSTILE = Hit(1, "0123456789abcdef-0", '/v/<script>"a".mp4', 0.5, 0.4, Moment(61, 65.5, 63), 90.0)
@@ -138,6 +142,37 @@ def test_a_notebook_shows_thumbnails_times_and_paths(engine: Engine) -> None:
     assert "No moments" in HitList()._repr_html_()
 
 
+def test_a_notebook_plays_one_hit(tmp_path: Path) -> None:
+    (gone,) = HitList([HOSTILE], lambda _: b"jpeg")
+    page = gone._repr_html_()
+    assert page is not None
+    assert "<script>" not in page
+    assert "data:image/jpeg;base64,anBlZw==" in page, "the thumbnail of a file that is gone"
+    assert replace(HOSTILE)._repr_html_() is None, "no engine, plain text"
+    colour_video(tmp_path / "red.mp4", ["red"] * 2)
+    line = TranscriptMatch("<b>hello", 0.0, 1.0, "speech")
+    played = replace(
+        HOSTILE, path=str(tmp_path / "red.mp4"), moment=Moment(0, 1, 0.5), transcript=(line,)
+    )
+    page = HitList([played], lambda _: b"jpeg")[0]._repr_html_()
+    assert page is not None
+    video = base64.b64decode(page.split("base64,")[1].split('"')[0])
+    assert video[4:8] == b"ftyp"
+    assert "&ldquo;&lt;b&gt;hello&rdquo;" in page
+
+
+def test_hits_are_sliced_copied_and_pickled_without_the_engine(engine: Engine) -> None:
+    hits = engine.search("red", k=3)
+    assert "<img" in hits[:2]._repr_html_()
+    assert "1. " in repr(hits[:2])
+    for copies in (pickle.loads(pickle.dumps(hits)), copy.deepcopy(hits)):
+        assert isinstance(copies, HitList)
+        assert copies == hits
+        assert copies[0]._repr_html_() is None
+    assert pickle.loads(pickle.dumps(hits[0])) == hits[0]
+    assert "\x1b" not in repr(HitList([replace(HOSTILE, path="/v/\x1b[2J.mp4")]))
+
+
 def test_a_notebook_is_executed(
     store_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,13 +184,28 @@ def test_a_notebook_is_executed(
         "clip = engine.snapshot.clips([0])[0]\n"
         "HitList([eaglenet.Hit(1, clip.id, '/v/a.mp4', .5, .4, eaglenet.Moment(0, 1, 0), 9.0)], "
         "engine.thumbnail)",
+        f"eaglenet.index({str(tmp_path)!r}, {str(store_folder)!r})",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     # The home folder may be read-only.
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     nbclient.NotebookClient(notebook, timeout=120).execute()
-    assert "<img" in notebook.cells[-1].outputs[0]["data"]["text/html"]
+    assert "<img" in notebook.cells[2].outputs[0]["data"]["text/html"]
+    progress, report = notebook.cells[3].outputs
+    assert progress["data"]["text/html"] == "", "the bar is removed at the end"
+    assert "18 clips in the store" in report["data"]["text/html"]
+
+
+def test_wrong_arguments_of_a_search_are_named(engine: Engine) -> None:
+    with pytest.raises(UsageError, match="options must be SearchOptions, not dict"):
+        engine.search("red", options={"shortlist": 3})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="address of a chat server, not 3"):
+        engine.search("red", judge=3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no clip None in this store"):
+        engine.thumbnail(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"tests: not a regular file$"):
+        engine.search(Query(image=Path(__file__).parents[1]))
 
 
 def test_filters_take_dates_and_times(engine: Engine) -> None:

@@ -249,7 +249,7 @@ def test_saves_results_although_some_files_are_missing(world: Path, tmp_path: Pa
 def test_a_log_gets_a_line_of_progress_now_and_then(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, lines: int
 ) -> None:
-    monkeypatch.setattr("eaglenet.cli.terminal.LINE_SECONDS", seconds)
+    monkeypatch.setattr("eaglenet.core.progress.LINE_SECONDS", seconds)
     monkeypatch.setattr("eaglenet.indexing.run.COMMIT_CLIPS", 1)
     monkeypatch.setattr("eaglenet.indexing.encoding.BATCH_FRAMES", 1)
     colour_video(tmp_path / "long.mp4", ["red", "green", "blue"])
@@ -479,6 +479,16 @@ def test_a_model_that_is_not_the_stores_is_refused_before_it_is_downloaded(
     result = runner.invoke(app, [*command, "--model", "fast"])
     assert isinstance(result.exception, EagleNetError)
     assert "was made with model 'demo' (now 'fast'): they cannot be mixed" in str(result.exception)
+    # A misspelt name is another mistake, and needs no torch.
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for arguments in (command, ["search", "red", *command[2:]]):
+        result = runner.invoke(app, [*arguments, "--model", "smal"])
+        assert isinstance(result.exception, EagleNetError)
+        assert "there is no model 'smal'" in str(result.exception)
+        assert "did you mean 'small'?" in str(result.exception)
+    result = runner.invoke(app, [*command, "--model", "./nothing"])
+    assert "there is no model './nothing'" in str(result.exception)
+    assert "did you mean" not in str(result.exception)
 
 
 def test_judge_orders_results_and_a_notice_says_if_it_cannot(world: Path) -> None:

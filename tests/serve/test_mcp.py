@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ pytest.importorskip("mcp")
 import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver.exceptions import ToolError
 
 TOKEN = "a-token-of-some-length"
 TOOLS = {"search_moments", "similar", "look", "read_transcript", "list_files", "store_status"}
@@ -217,6 +219,7 @@ async def try_hostile_arguments(client: Client, saved: Path) -> None:
         text = await refusal(client, tool, **filled)
         assert "Traceback" not in text, (tool, arguments, text)
         assert "/site-packages/" not in text, (tool, arguments, text)
+        assert "pydantic" not in text, (tool, arguments, text)
     assert sorted(os.listdir(saved)) == before
     assert (await call(client, "store_status"))["files"] == 11
 
@@ -233,6 +236,26 @@ def test_searches_and_hostile_arguments_over_stdio(demo: DemoStore, tmp_path: Pa
         await try_hostile_arguments(client, tmp_path)
 
     over_stdio(stdio(demo, "--save-folder", str(tmp_path)), work)
+
+
+def test_wrong_arguments_are_explained(engine: Engine) -> None:
+    from eaglenet.serve.mcp import Agents
+    from eaglenet.serve.state import State
+
+    server = Agents(State.make(engine, Settings())).server
+    for tool, arguments, text in (
+        ("search_moments", {}, "search_moments: query is missing"),
+        ("search_moments", {"query": "a", "k": 0}, "k should be greater than or equal to 1"),
+        ("search_moments", {"query": "a", "k": "many"}, "k should be a valid integer"),
+        ("search_moments", {"query": "a", "search_in": ["x"]}, "search_in.0 should be 'visual'"),
+        ("search_moments", {"query": "a", "limit": 3}, "has no argument 'limit'; it has query, k"),
+        ("similar", {"clip_id": "../x"}, "clip_id should be a clip id, as search results have it"),
+        ("search", {}, "there is no tool 'search'; there are search_moments, similar"),
+    ):
+        with pytest.raises(ToolError) as caught:
+            run_apart(server.call_tool(tool, arguments))
+        assert text in str(caught.value)
+        assert "pydantic" not in str(caught.value)
 
 
 def test_tools_over_http(engine: Engine, tmp_path: Path) -> None:
@@ -366,8 +389,14 @@ def test_a_slow_tool_ends_with_an_error(
     assert not os.listdir(tmp_path)
 
 
-def test_standard_output_carries_nothing_but_the_protocol(demo: DemoStore) -> None:
-    """Every line is JSON-RPC, also after lines that are not; the end of input ends the server."""
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_standard_output_carries_nothing_but_the_protocol(
+    demo: DemoStore, is_interrupted: bool
+) -> None:
+    """Every line is JSON-RPC, also after lines that are not.
+
+    The end of input ends the server, and so does Ctrl-C while it waits for input.
+    """
     version = {"protocolVersion": "2025-06-18", "capabilities": {}}
     client = {"clientInfo": {"name": "test", "version": "1"}}
     messages = [
@@ -393,9 +422,14 @@ def test_standard_output_carries_nothing_but_the_protocol(demo: DemoStore) -> No
     while answers[-1].get("id") != 2:
         answers.append(json.loads(process.stdout.readline()))
     began = time.monotonic()
+    if is_interrupted:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().endswith("interrupted\n")
     rest, _ = process.communicate(timeout=30)
     assert rest == ""
-    assert process.returncode == 0
+    assert process.returncode == (130 if is_interrupted else 0)
     assert time.monotonic() - began < 10
     assert all(answer["jsonrpc"] == "2.0" for answer in answers)
     assert answers[-1]["result"]["structuredContent"]["files"] == 11

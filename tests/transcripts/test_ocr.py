@@ -84,8 +84,9 @@ def test_reads_text_in_frames(tmp_path: Path) -> None:
     write_pages(path, ["PLATFORM NINE", "Grand opening"], seconds=2, size=(640, 360))
     reader, tracker = OcrModel(), TextTracker()
     lines: list[TranscriptLine] = []
-    for frame in distinct_frames(path, 0.0, 60.0):
-        lines += tracker.feed(frame, reader.read(frame))
+    frames = distinct_frames(path, 0.0, 60.0)
+    for frame, texts in zip(frames, reader.read(frames), strict=True):
+        lines += tracker.feed(frame, texts)
     lines += tracker.finish()
     assert [(line.text, line.start) for line in lines] == [
         ("PLATFORM NINE", 0.0),
@@ -114,8 +115,9 @@ def count_readings(*frames: DistinctFrame) -> tuple[int, list[list[str]]]:
         return recognize(crop)
 
     model._recognize = record  # type: ignore[method-assign]
-    texts = [[found.text for found in model.read(frame)] for frame in frames]
-    return len(crops), texts
+    # The second call continues after the first.
+    readings = [*model.read(frames[:1]), *model.read(frames[1:])]
+    return len(crops), [[reading.text for reading in texts] for texts in readings]
 
 
 @pytest.mark.slow

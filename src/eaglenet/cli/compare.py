@@ -22,9 +22,11 @@ from eaglenet.cli.options import (
     print_table,
     root_setting,
 )
-from eaglenet.cli.terminal import pluralize, print_line, print_record, show_progress
+from eaglenet.cli.terminal import print_line, print_record
 from eaglenet.core.errors import EagleNetError, UnknownNameError
+from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import option
+from eaglenet.core.text import pluralize
 
 if TYPE_CHECKING:
     from eaglenet.research.evaluation.figures import QualitativeExample

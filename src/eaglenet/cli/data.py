@@ -11,9 +11,11 @@ import typer
 
 from eaglenet.cli.demo import demo_world
 from eaglenet.cli.options import AsJson, Device, argument, print_table
-from eaglenet.cli.terminal import escape_lines, print_record, show_progress
+from eaglenet.cli.terminal import print_record
 from eaglenet.core.errors import UsageError
+from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
+from eaglenet.core.text import escape_lines
 
 if TYPE_CHECKING:
     from eaglenet.research.data.checks import CheckReport

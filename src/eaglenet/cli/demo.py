@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from eaglenet.cli.options import AsJson
-from eaglenet.cli.terminal import show_progress
 from eaglenet.core.errors import UsageError, program_command, shell_quote
-from eaglenet.core.progress import Progress, report_progress
+from eaglenet.core.progress import Progress, report_progress, show_progress
 from eaglenet.core.settings import option
 
 if TYPE_CHECKING:

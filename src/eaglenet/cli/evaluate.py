@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from eaglenet.cli.data import EXAMPLE, VideoFolders
 from eaglenet.cli.data import Settings as DatasetSettings
 from eaglenet.cli.options import AsJson, Device, argument
-from eaglenet.cli.terminal import print_line, show_progress
+from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
+from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import option, read_assignments
 
 if TYPE_CHECKING:

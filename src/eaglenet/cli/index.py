@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,31 +11,20 @@ import typer
 
 from eaglenet.cli.options import StoreName, argument
 from eaglenet.cli.results import format_time
-from eaglenet.cli.terminal import (
-    Heartbeat,
-    Lines,
-    pluralize,
-    print_json,
-    print_line,
-    show_progress,
-)
+from eaglenet.cli.terminal import print_json, print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import SURE
 from eaglenet.core.platform import keep_freed_memory
-from eaglenet.core.progress import Progress, ProgressUpdate
+from eaglenet.core.progress import Heartbeat, Lines, show_progress
 from eaglenet.core.settings import option
 from eaglenet.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
     from eaglenet.indexing.alerts import Alerts
-    from eaglenet.indexing.report import FileProblem, IndexProgress, IndexReport, OnProgress
+    from eaglenet.indexing.report import IndexReport
 
 INCOMPLETE = 3
 """Exit code: finished, but some of the files that were tried could not be indexed."""
-MAX_KINDS = 6
-"""Extensions listed for files that are neither videos nor images."""
-MAX_KNOWN = 3
-"""Names listed for files that an earlier run could not index."""
 NEW_STORE = (
     "new store with the model {model}, which is part of the package; larger models are more "
     "accurate: --model balanced or --model best (see `eaglenet models`)"
@@ -85,6 +74,7 @@ def index(
     from eaglenet.indexing.fetching import read_list
     from eaglenet.indexing.files import read_tags
     from eaglenet.indexing.index import check_request, index_videos
+    from eaglenet.indexing.report import show_on
 
     if swap and like is None:
         raise UsageError("--swap needs the other store: --like STORE")
@@ -110,7 +100,7 @@ def index(
             model,
             options=options,
             tags=all_tags,
-            on_progress=_progress_callback(display),
+            on_progress=show_on(display),
             files=listed_files,
             on_transcripts=display,
         )
@@ -144,105 +134,20 @@ def _announce(store: str, model: str | None) -> None:
     print_line("looking for videos", is_error=True)
 
 
-def _progress_callback(display: Progress | None) -> OnProgress:
-    """Return a callback that shows the progress of an index run, as bytes done of all bytes."""
-
-    def update(progress: IndexProgress) -> None:
-        if display is not None:
-            total, detail = progress.bytes_total or 1, format_progress(progress)
-            name = "completing" if progress.is_completing else "indexing"
-            display(ProgressUpdate(name, progress.bytes_done, total, detail, is_counted=False))
-
-    return update
-
-
-def format_progress(progress: IndexProgress) -> str:
-    """Format files, clips, hours, speed, remaining time and skipped files as one line."""
-    seconds_left = progress.seconds_left
-    pass_name = "second pass, exact frames: " if progress.is_completing else ""
-    counts = [
-        f"{pass_name}{progress.done + progress.skipped}/{progress.total} files",
-        pluralize(progress.clips, "clip"),
-    ]
-    if progress.hours:
-        counts += [f"{progress.hours:.2f} h of video", f"{progress.speed:.1f}x real time"]
-    counts.append("time left unknown" if seconds_left is None else f"{_clock(seconds_left)} left")
-    if progress.skipped:
-        counts.append(f"{progress.skipped} skipped")
-    return ", ".join(counts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
-
-
 def print_report(report: IndexReport, store: str) -> None:
     """Print counts to standard output and problems to standard error."""
-    videos = report.indexed - report.images
-    counts = [pluralize(videos, "video")] if videos or not report.images else []
-    counts += [pluralize(report.images, "image")] if report.images else []
-    print_line(
-        f"{' and '.join(counts)} indexed ({report.hours:.2f} h in {_clock(report.elapsed)}), "
-        f"{report.unchanged} unchanged, {pluralize(report.aliases, 'copy', 'copies')} of others"
-    )
-    if report.completed:
-        print_line(f"{pluralize(report.completed, 'file')} of earlier runs completed")
-    if report.indexed and report.searchable_after < report.elapsed - 1:
-        print_line(f"all could be searched after {_clock(report.searchable_after)}")
-    if report.indexed or report.completed:
-        print_line(f"encoded on {report.device} in {report.precision}")
-    if report.transcript_lines:
-        print_line(f"{pluralize(report.transcript_lines, 'transcript line')} read")
-    if report.dropped:
-        print_line(f"{pluralize(report.dropped, 'deleted or excluded file')} dropped")
-    if report.missing:
-        files = pluralize(report.missing, "indexed file is", "indexed files are")
-        print_line(f"{files} deleted or excluded; drop them with --drop-missing")
-    print_line(f"{pluralize(report.clips, 'clip')} in {store}")
-    if report.keyframe_clips:
-        print_line(
-            f"{pluralize(report.keyframe_clips, 'clip')} from keyframes only; the same command "
-            "without --quick completes them"
-        )
-    if report.other_files:
-        print_line(_other_files(report.other_files), is_error=True)
-    if report.hidden:
-        count = pluralize(report.hidden, "hidden file or folder is", "hidden files and folders are")
-        print_line(f"{count} left out: names that begin with a dot", is_error=True)
-    _print_files("not indexed", report.problems)
+    from eaglenet.indexing.report import problem_lines
+
+    for line in report.summary_lines(store):
+        print_line(line)
+    remarks = [*report.remark_lines(), *problem_lines("not indexed", report.problems)]
     if report.problems:
-        print_line("they are tried again when they change, or with --retry", is_error=True)
-    _print_files("indexed with unreadable parts", report.damaged)
+        remarks.append("they are tried again when they change, or with --retry")
+    remarks += problem_lines("indexed with unreadable parts", report.damaged)
     if any(problem.is_known for problem in (*report.problems, *report.damaged)):
-        print_line("`eaglenet store files` lists the reasons", is_error=True)
-
-
-def _other_files(counts: Mapping[str, int]) -> str:
-    """Count files that are neither videos nor images by extension, in one line."""
-    kinds = [f"{number:,} {suffix or 'without extension'}" for suffix, number in counts.items()]
-    if len(kinds) > MAX_KINDS:
-        kinds[MAX_KINDS:] = [f"{sum(list(counts.values())[MAX_KINDS:]):,} of other kinds"]
-    files = pluralize(sum(counts.values()), "file is", "files are")
-    return f"{files} neither video nor image: {', '.join(kinds)} (`eaglenet -v index` names them)"
-
-
-def _print_files(title: str, files: Sequence[FileProblem]) -> None:
-    """Print the new problems with their reasons, and the first names of known ones."""
-    new_files = [file for file in files if not file.is_known]
-    known_names = [file.path for file in files if file.is_known]
-    if new_files:
-        print_line(f"{pluralize(len(new_files), 'file')} {title}:", is_error=True)
-    for file in new_files:
-        print_line(f"  {file.path}: {file.reason}", is_error=True)
-    if known_names:
-        count, names = pluralize(len(known_names), "file"), ", ".join(known_names[:MAX_KNOWN])
-        more = ", ..." if len(known_names) > MAX_KNOWN else ""
-        print_line(f"{count} {title}, known before this run: {names}{more}", is_error=True)
-
-
-ALERTS = "Alerts"
+        remarks.append("`eaglenet store files` lists the reasons")
+    for line in remarks:
+        print_line(line, is_error=True)
 
 
 def watch(
@@ -256,7 +161,7 @@ def watch(
     min_confidence: float = option(
         SURE,
         "With --alert: report only moments that match with at least this probability.",
-        group=ALERTS,
+        group="Alerts",
         metavar="PROBABILITY",
         min=0,
         max=1,
@@ -264,11 +169,10 @@ def watch(
     command: str | None = option(
         None,
         "With --alert: run this for each moment, with JSON on standard input.",
-        group=ALERTS,
         metavar="COMMAND",
     ),
     webhook: str | None = option(
-        None, "With --alert: post each moment as JSON to this URL.", group=ALERTS, metavar="URL"
+        None, "With --alert: post each moment as JSON to this URL.", metavar="URL"
     ),
     rounds: Annotated[
         int | None, typer.Option(min=1, hidden=True, help="Stop after this many reports.")
@@ -288,6 +192,7 @@ def watch(
     print_line(f"watching {folders} for the store {store}; stop with Ctrl-C", is_error=True)
     try:
         from eaglenet.indexing.index import check_request
+        from eaglenet.indexing.report import show_on
         from eaglenet.indexing.watch import watch as watch_folders
 
         check_request(paths, store, options)
@@ -299,7 +204,7 @@ def watch(
                 options=options,
                 interval=interval,
                 # The heartbeat is not started: no lines while nothing changes.
-                on_progress=_progress_callback(Lines("", Heartbeat())),
+                on_progress=show_on(Lines("", Heartbeat())),
             )
             for number, report in enumerate(reports, 1):
                 for name in report.new_files:

@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import AsJson
-from eaglenet.cli.terminal import format_bytes
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
+from eaglenet.core.text import format_bytes
 
 if TYPE_CHECKING:
     from eaglenet.core.types import PlainConfig

@@ -19,9 +19,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglenet.cli.terminal import escape_line, print_line
+from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.hits import file_url
+from eaglenet.core.text import escape_line
 from eaglenet.search.confidence import fits_nothing, match_text
 from eaglenet.video.containers import is_image
 

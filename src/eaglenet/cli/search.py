@@ -23,14 +23,7 @@ from eaglenet.cli.results import (
     print_result,
     save_hits,
 )
-from eaglenet.cli.terminal import (
-    begin_short_command,
-    escape_line,
-    import_torch,
-    pluralize,
-    print_json,
-    print_line,
-)
+from eaglenet.cli.terminal import begin_short_command, import_torch, print_json, print_line
 from eaglenet.core.errors import (
     EagleNetError,
     UsageError,
@@ -43,6 +36,7 @@ from eaglenet.core.errors import (
 from eaglenet.core.hits import round_times
 from eaglenet.core.platform import data_folder
 from eaglenet.core.settings import option
+from eaglenet.core.text import escape_line, pluralize
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query

@@ -18,6 +18,8 @@ Model = Annotated[
     str | None, typer.Option(help="Load the model from this folder, if it has moved.")
 ]
 Device = Annotated[str, typer.Option(help="Run the model on auto, cpu, cuda or mps.")]
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 MIN_TOKEN, MAX_TOKEN = 16, 4096
 """Characters of a token."""
 
@@ -134,11 +136,19 @@ def mcp(
 ) -> None:
     """Serve assistants: an MCP server on standard input and output."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import anyio
+    import asyncio
 
     from eaglenet.search.engine import Engine
     from eaglenet.serve.mcp import serve_stdio
 
-    anyio.run(serve_stdio, Engine.open(store, model, device), save_folder)
+    async def run(engine: Engine) -> None:
+        try:
+            await serve_stdio(engine, save_folder)
+        except asyncio.CancelledError:
+            # A thread that waits for standard input would keep the process.
+            print_line("interrupted", is_error=True)
+            end_short_command(INTERRUPTED)
+
+    asyncio.run(run(Engine.open(store, model, device)))
     # Clients wait for the end of the process, and kill it after a few seconds.
     end_short_command(0)

@@ -12,9 +12,10 @@ import typer
 
 from eaglenet.cli.options import AsJson, StoreName, argument
 from eaglenet.cli.results import format_time
-from eaglenet.cli.terminal import format_bytes, pluralize, print_json, print_line, print_record
+from eaglenet.cli.terminal import print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
 from eaglenet.core.settings import option
+from eaglenet.core.text import format_bytes, pluralize
 
 if TYPE_CHECKING:
     from eaglenet.store.base import Store

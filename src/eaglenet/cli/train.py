@@ -23,11 +23,12 @@ from eaglenet.cli.options import (
     argument,
     root_setting,
 )
-from eaglenet.cli.terminal import escape_line, pluralize, show_progress
 from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.progress import show_progress
 from eaglenet.core.registry import imported_modules
 from eaglenet.core.run_folder import WHOLE_MODEL
 from eaglenet.core.settings import option
+from eaglenet.core.text import escape_line, pluralize
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck
@@ -63,6 +64,7 @@ def train(
     epoch that is best on the validation split. To train a finished run longer, repeat the command
     with a larger --set training.epochs=N.
     """
+    from eaglenet.research.experiments.runs import find_result
     from eaglenet.research.experiments.runs import train as run_training
     from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
     from eaglenet.research.training.checkpoint import parse_boards
@@ -82,6 +84,8 @@ def train(
     _, experiment = find_experiment(name, data, tower, protocol, variants)
     experiment = experiment.override([*root_settings, *(settings or [])])
     if dry_run:
+        if find_result(experiment, output.expanduser()) is not None and not as_json:
+            print(f"{output} is already finished: this command would train nothing")
         dry_run_experiment(experiment, device, as_json)
         return
     is_main = os.environ.get("RANK", "0") == "0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +71,19 @@ class Hit:
     matched_in: tuple[Modality, ...] = ("visual",)
     transcript: tuple[TranscriptMatch, ...] = ()
     confidence: float | None = None
+
+    def set_display(self, display: Callable[[Hit], str]) -> None:
+        """Render this hit with ``display`` in a notebook; its fields stay as they are."""
+        object.__setattr__(self, "_display", display)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the display, which holds an open engine."""
+        return {name: value for name, value in vars(self).items() if name != "_display"}
+
+    def _repr_html_(self) -> str | None:
+        """Show the moment in a notebook; plain text if it is not a result of an engine."""
+        display: Callable[[Hit], str] | None = vars(self).get("_display")
+        return None if display is None else display(self)
 
     @property
     def match(self) -> Label:

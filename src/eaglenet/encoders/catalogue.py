@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from dataclasses import dataclass
 from typing import Literal
 
-from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.errors import ModelNotFoundError, UsageError, shell_quote
 
 Languages = Literal["English", "many"]
 ACCEPTED = "EAGLENET_ACCEPT_LICENCE"
@@ -160,6 +161,19 @@ HUB_IDS = {
     **ALIASES,
 }
 """Short names: OpenAI's own, and the aliases."""
+
+
+def no_such_model(name: str, cause: str) -> ModelNotFoundError:
+    """Return the error for a name that no model has, with the most similar name."""
+    known_names = ["small", *HUB_IDS, *CARDS]
+    close_names = difflib.get_close_matches(name, known_names, n=1)
+    advice = (
+        f"did you mean {close_names[0]!r}? `eaglenet models` lists the names"
+        if close_names
+        else "give small (--model small), which comes with the package, another of "
+        "`eaglenet models`, or a model folder"
+    )
+    return ModelNotFoundError(f"there is no model {name!r} ({cause})", advice)
 
 
 FORBIDS_COMMERCE = re.compile(r"\bnc\b|non-?commercial|research|amlr", re.IGNORECASE)

@@ -31,7 +31,7 @@ from eaglenet.core.errors import (
     UsageError,
     shell_quote,
 )
-from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX, require_licence
+from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX, no_such_model, require_licence
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -480,11 +480,7 @@ def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) ->
 def _not_found(name: str, cause: str) -> ModelNotFoundError:
     identifier, revision = split_revision(HUB_IDS.get(name, name))
     if not is_hub_id(identifier):
-        return ModelNotFoundError(
-            f"there is no model {name!r} ({cause})",
-            "give small (--model small), which comes with the package, another of "
-            "`eaglenet models`, or a model folder",
-        )
+        return no_such_model(name, cause)
     fetch = f"hf download {shell_quote(identifier)}"
     if revision is not None:
         fetch += f" --revision {shell_quote(revision)}"

@@ -20,6 +20,10 @@ from eaglenet.video.input_file import file_status, open_input_file
 
 CHANGED = "changed while it was being indexed; index it again"
 LEADS_OUT = "a link that leads out of the indexed folders; follow it with --follow-links"
+LINKED_FOLDER = (
+    "a link to a folder outside of the indexed ones; follow it with --follow-links, or index the "
+    "folder itself"
+)
 NOT_UTF8 = "the file name is not valid UTF-8; rename it"
 FileVersion = tuple[int, int, int, int]
 
@@ -71,8 +75,9 @@ def find_videos(
             raise UsageError(f"{root}: no such file or folder")
         is_named = root.is_file()
         unreadable: list[OSError] = []
+        links: list[str] = []
         exclusions = Exclusions(root, exclude)
-        tree = _walk(root, skip_folder, unreadable, exclusions, follow_links, on_hidden)
+        tree = _walk(root, skip_folder, unreadable, links, exclusions, follow_links, on_hidden)
         for path in [root] if is_named else tree:
             name = os.path.abspath(path)
             if name in names_seen:
@@ -109,6 +114,11 @@ def find_videos(
         for failure in unreadable:
             reason = f"cannot read the folder ({failure.strerror}); its files are not indexed"
             yield CandidateFile(os.path.abspath(failure.filename), 0, 0, reason)
+        for name in map(os.path.abspath, links):
+            is_root = os.path.realpath(name) in folders
+            if name not in names_seen and not is_root and leads_out(name, folders):
+                names_seen.add(name)
+                yield CandidateFile(name, 0, 0, LINKED_FOLDER)
         for name, reason in exclusions.problems.items():
             yield CandidateFile(name, 0, 0, reason)
 
@@ -117,11 +127,15 @@ def _walk(
     root: Path,
     skip_folder: Path,
     unreadable: list[OSError],
+    links: list[str],
     exclusions: Exclusions,
     follow_links: bool,
     on_hidden: Callable[[str], None],
 ) -> Iterator[Path]:
-    """Yield the files of a tree in order, without hidden and excluded ones."""
+    """Yield the files of a tree in order, without hidden and excluded ones.
+
+    Appends to ``links`` the links to folders that are not followed.
+    """
     skipped_path = os.path.realpath(skip_folder)
     visited_paths = {os.path.realpath(root)}
     for folder, folders, names in os.walk(
@@ -143,9 +157,12 @@ def _walk(
                 real = os.path.realpath(path)
             except OSError:
                 continue  # A link that was removed after it was listed.
-            if real in visited_paths or (os.path.islink(path) and not follow_links):
+            if real in visited_paths or real == skipped_path:
                 continue
-            if real != skipped_path and not exclusions.skips(path, is_folder=True):
+            if not exclusions.skips(path, is_folder=True):
+                if os.path.islink(path) and not follow_links:
+                    links.append(path)
+                    continue
                 visited_paths.add(real)
                 folders.append(os.path.basename(path))
         folders.sort()

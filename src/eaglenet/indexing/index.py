@@ -16,7 +16,8 @@ from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError, require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
-from eaglenet.core.progress import Progress
+from eaglenet.core.progress import Progress, ProgressUpdate, is_watched, show_progress
+from eaglenet.core.settings import from_plain
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.executor import (
@@ -39,7 +40,7 @@ from eaglenet.indexing.recognition import (
     Recognizer,
     SpeechRecognizer,
 )
-from eaglenet.indexing.report import IndexReport, OnProgress
+from eaglenet.indexing.report import IndexReport, OnProgress, show_on
 from eaglenet.indexing.run import Commit, IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
 from eaglenet.models.light_model import LightModel
@@ -71,6 +72,7 @@ class IndexFunction(Protocol[Fields]):
         videos: str | Path | Sequence[str | Path],
         store: str | Path | None = None,
         model: str | Path | None = None,
+        progress: bool = True,
         *args: Fields.args,
         **options: Fields.kwargs,
     ) -> IndexReport: ...
@@ -88,25 +90,48 @@ def index(
     videos: str | Path | Sequence[str | Path],
     store: str | Path | None = None,
     model: str | Path | None = None,
+    progress: bool = True,
     **options: Any,
 ) -> IndexReport:
     """Bring a store up to date with a folder of videos, or with several folders and files.
 
     ``store`` defaults to ``EAGLENET_STORE``, or to the store in the user's data folder. ``model``
     defaults to the store's own, and to ``small`` for a new store. ``options`` are the fields of
-    :class:`IndexOptions`, such as ``device="cuda"`` or ``drop_missing=True``.
+    :class:`IndexOptions`, such as ``device="cuda"`` or ``drop_missing=True``. ``progress`` is
+    shown in terminals and notebooks only.
     """
     paths = [videos] if isinstance(videos, str | Path) else videos
     if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
         raise UsageError(f"expected a folder, or a list of folders and files, not {videos!r:.60}")
     if not isinstance(store, str | Path | None):
         raise UsageError(f"expected the location of a store, not {store!r:.60}")
+    if not isinstance(progress, bool):
+        raise UsageError(f"progress should be True or False, not {progress!r:.60}")
     names = [spec.name for spec in dataclasses.fields(IndexOptions)]
     for name in options:
         if name not in names:
             raise UsageError(f"index has no option {name!r}; it has {', '.join(names)}")
     model = None if model is None else str(model)
-    return index_videos(paths, store or default_store(), model, options=IndexOptions(**options))
+    typed_options = from_plain(
+        IndexOptions, {name: _plain(value) for name, value in options.items()}
+    )
+    with show_progress(quiet=not progress or not is_watched()) as announce:
+        display = announce("")
+        if display is not None:  # Finding files and loading the model take seconds.
+            display(ProgressUpdate("indexing", 0, 1, "looking for videos", is_counted=False))
+        return index_videos(
+            paths,
+            store or default_store(),
+            model,
+            options=typed_options,
+            on_progress=show_on(display),
+            on_transcripts=display,
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Return paths and torch devices as text."""
+    return str(value) if isinstance(value, Path) or type(value).__module__ == "torch" else value
 
 
 def index_videos(
@@ -281,10 +306,12 @@ class ModelSource:
     def method(self) -> Method | LightModel:
         """The model: without torch if that is possible and as fast."""
         from eaglenet.core.hardware import choose_precision
-        from eaglenet.search.model import refuse_other_model
+        from eaglenet.search.model import refuse_other_model, require_model_name
 
         method = self._method
         if method is None:
+            if self._model is not None:
+                require_model_name(self._model)
             refuse_other_model(self.store, self.name)
             if uses_light_model(self.name, self.options):
                 from eaglenet.search.model import load_light

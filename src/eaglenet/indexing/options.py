@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from eaglenet.core.errors import UsageError
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.settings import option
 from eaglenet.video.limits import Limits
@@ -65,9 +66,9 @@ class IndexOptions:
         metavar="PATTERN",
     )
     drop_missing: bool = option(
-        False, "Drop files that were deleted or are excluded now from the store."
+        False, "Drop files that were deleted or are excluded now from the store.", group="Files"
     )
-    retry: bool = option(False, "Try files again that failed before.")
+    retry: bool = option(False, "Try files again that failed before.", group="Files")
     read_text: bool = option(False, "Index on-screen text; needs eaglenet[ocr].")
     listen: str | None = option(
         None,
@@ -79,14 +80,15 @@ class IndexOptions:
         None,
         "Index sentences that a vision model on this OpenAI-compatible server writes "
         "about each clip.",
+        group="Transcripts",
         metavar="URL#MODEL",
     )
-    device: str = option("auto", "Encode on auto, cpu, cuda or mps.")
+    device: str = option("auto", "Encode on auto, cpu, cuda or mps.", group="Resources")
     follow_links: bool = option(
         False, "Follow links that lead out of the folders, and links to folders.", group="Files"
     )
     subtitles: bool = option(
-        True, "Index subtitles inside and beside the files (.srt, .vtt, .ass).", group="Files"
+        True, "Index subtitles inside and beside the files (.srt, .vtt, .ass).", group="Transcripts"
     )
     prepare: bool = option(
         False, "Make exact ranking of a new store faster, for six times the disk.", group="Ranking"
@@ -122,3 +124,7 @@ class IndexOptions:
     )
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     transcripts_from: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"workers must be 0 or more, not {self.workers}")

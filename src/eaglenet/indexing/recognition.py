@@ -108,8 +108,8 @@ class OnScreenTextRecognizer:
     def read(self, request: ChunkRequest, decoded: Sequence[DistinctFrame]) -> ChunkLines:
         assert self._model is not None
         lines: list[TranscriptLine] = []
-        for frame in decoded:
-            lines += self._tracker.feed(frame, self._model.read(frame))
+        for frame, texts in zip(decoded, self._model.read(decoded), strict=True):
+            lines += self._tracker.feed(frame, texts)
         if request.is_last:
             lines += self._tracker.finish()
         open_start = self._tracker.earliest_open

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import html
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from eaglenet.core.progress import Progress, ProgressUpdate
+from eaglenet.core.text import escape_line, format_duration, pluralize
+
+MAX_KINDS = 6
+"""Extensions listed for files that are neither videos nor images."""
+MAX_KNOWN = 3
+"""Names listed for files that an earlier run could not index."""
+MAX_SHOWN = 20
+"""Files with problems that the text of a report in Python names."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +50,38 @@ class IndexProgress:
             return None
         return self.elapsed * (self.bytes_total - self.bytes_done) / self.bytes_done
 
+    def __str__(self) -> str:
+        """Format files, clips, hours, speed, remaining time and skipped files as one line."""
+        pass_name = "second pass, exact frames: " if self.is_completing else ""
+        counts = [
+            f"{pass_name}{self.done + self.skipped}/{self.total} files",
+            pluralize(self.clips, "clip"),
+        ]
+        if self.hours:
+            counts += [f"{self.hours:.2f} h of video", f"{self.speed:.1f}x real time"]
+        seconds = self.seconds_left
+        counts.append(
+            "time left unknown" if seconds is None else f"{format_duration(seconds)} left"
+        )
+        if self.skipped:
+            counts.append(f"{self.skipped} skipped")
+        return ", ".join(counts)
+
 
 OnProgress = Callable[[IndexProgress], None]
+
+
+def show_on(display: Progress | None) -> OnProgress | None:
+    """Return a callback that shows the progress of an index run, as bytes done of all bytes."""
+    if display is None:
+        return None
+
+    def update(progress: IndexProgress) -> None:
+        name = "completing" if progress.is_completing else "indexing"
+        total = progress.bytes_total or 1
+        display(ProgressUpdate(name, progress.bytes_done, total, str(progress), is_counted=False))
+
+    return update
 
 
 @dataclass(frozen=True)
@@ -106,3 +147,108 @@ class IndexReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        problems = [
+            pluralize(len(files), f"file {title}", f"files {title}")
+            for title, files in self._problem_groups()
+            if files
+        ]
+        return f"<IndexReport: {'; '.join([self._counts(), *problems])}>"
+
+    def __str__(self) -> str:
+        """Summary and problems, as `eaglenet index` prints them."""
+        lines = [*self.summary_lines(), *self.remark_lines()]
+        for title, files in self._problem_groups():
+            lines += problem_lines(title, files[:MAX_SHOWN])
+            if len(files) > MAX_SHOWN:
+                lines.append(f"  and {len(files) - MAX_SHOWN:,} more")
+        return "\n".join(map(escape_line, lines))
+
+    def _repr_html_(self) -> str:
+        """Show the summary in a notebook, with the problems in tables."""
+        lines = (
+            html.escape(escape_line(line)) for line in (*self.summary_lines(), *self.remark_lines())
+        )
+        tables = "".join(
+            _problem_table(title, files) for title, files in self._problem_groups() if files
+        )
+        return f"<div>{'<br>'.join(map(html.escape, lines))}</div>{tables}"
+
+    def _problem_groups(self) -> tuple[tuple[str, Sequence[FileProblem]], ...]:
+        return ("not indexed", self.problems), ("indexed with unreadable parts", self.damaged)
+
+    def _counts(self) -> str:
+        videos = self.indexed - self.images
+        counts = [pluralize(videos, "video")] if videos or not self.images else []
+        counts += [pluralize(self.images, "image")] if self.images else []
+        return (
+            f"{' and '.join(counts)} indexed ({self.hours:.2f} h in "
+            f"{format_duration(self.elapsed)}), {self.unchanged} unchanged, "
+            f"{pluralize(self.aliases, 'copy', 'copies')} of others"
+        )
+
+    def summary_lines(self, store: str = "the store") -> Iterator[str]:
+        """Counts of the run and of the store."""
+        yield self._counts()
+        if self.completed:
+            yield f"{pluralize(self.completed, 'file')} of earlier runs completed"
+        if self.indexed and self.searchable_after < self.elapsed - 1:
+            yield f"all could be searched after {format_duration(self.searchable_after)}"
+        if self.indexed or self.completed:
+            yield f"encoded on {self.device} in {self.precision}"
+        if self.transcript_lines:
+            yield f"{pluralize(self.transcript_lines, 'transcript line')} read"
+        if self.dropped:
+            yield f"{pluralize(self.dropped, 'deleted or excluded file')} dropped"
+        if self.missing:
+            files = pluralize(self.missing, "indexed file is", "indexed files are")
+            yield f"{files} deleted or excluded; drop them with --drop-missing"
+        yield f"{pluralize(self.clips, 'clip')} in {store}"
+        if self.keyframe_clips:
+            yield (
+                f"{pluralize(self.keyframe_clips, 'clip')} from keyframes only; the same command "
+                "without --quick completes them"
+            )
+
+    def remark_lines(self) -> Iterator[str]:
+        """Remarks on files that were left out without a problem."""
+        if self.other_files:
+            yield _other_files(self.other_files)
+        if self.hidden:
+            count = pluralize(
+                self.hidden, "hidden file or folder is", "hidden files and folders are"
+            )
+            yield f"{count} left out: names that begin with a dot"
+
+
+def _other_files(counts: Mapping[str, int]) -> str:
+    """Count files that are neither videos nor images by extension, in one line."""
+    kinds = [f"{number:,} {suffix or 'without extension'}" for suffix, number in counts.items()]
+    if len(kinds) > MAX_KINDS:
+        kinds[MAX_KINDS:] = [f"{sum(list(counts.values())[MAX_KINDS:]):,} of other kinds"]
+    files = pluralize(sum(counts.values()), "file is", "files are")
+    return f"{files} neither video nor image: {', '.join(kinds)} (`eaglenet -v index` names them)"
+
+
+def problem_lines(title: str, files: Sequence[FileProblem]) -> Iterator[str]:
+    """List the new problems with their reasons, and the first names of known ones."""
+    new_files = [file for file in files if not file.is_known]
+    known_names = [file.path for file in files if file.is_known]
+    if new_files:
+        yield f"{pluralize(len(new_files), 'file')} {title}:"
+    for file in new_files:
+        yield f"  {file.path}: {file.reason}"
+    if known_names:
+        count, names = pluralize(len(known_names), "file"), ", ".join(known_names[:MAX_KNOWN])
+        more = ", ..." if len(known_names) > MAX_KNOWN else ""
+        yield f"{count} {title}, known before this run: {names}{more}"
+
+
+def _problem_table(title: str, files: Sequence[FileProblem]) -> str:
+    rows = "".join(
+        f"<tr><td>{html.escape(path)}</td><td>{html.escape(reason)}</td></tr>"
+        for path, reason in ((escape_line(file.path), escape_line(file.reason)) for file in files)
+    )
+    count = pluralize(len(files), "file")
+    return f"<details><summary>{count} {title}</summary><table>{rows}</table></details>"

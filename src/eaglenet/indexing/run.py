@@ -256,10 +256,13 @@ class IndexRun:
         todo = []
         for file in files:
             result = self.ledger.check_unchanged(file, retry=retry)
-            if result is None:
-                todo.append(file)
-            else:
+            if result is not None:
                 self._settle([result], is_known=True)
+            elif file.problem:
+                # It cannot be opened: no reason to load a model.
+                self._settle(self.ledger.begin(Inspection(file, problem=file.problem)))
+            else:
+                todo.append(file)
         self.tally.begin(todo)
         return todo
 

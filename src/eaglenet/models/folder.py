@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.core.files import write_json, write_tensors
-from eaglenet.core.hardware import AUTO, best_device
+from eaglenet.core.hardware import require_device
 from eaglenet.core.run_folder import EXPERIMENT, MODEL, WHOLE_MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
@@ -123,7 +123,11 @@ def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> M
             zero-shot model: the cosine of the text and the mean of the frames.
         device: device to compute on; ``auto`` uses a GPU if there is one.
     """
-    return _find(name_or_folder).to(best_device() if device == AUTO else device).eval()
+    if not isinstance(name_or_folder, str | Path):
+        raise UsageError(f"expected the name or the folder of a model, not {name_or_folder!r:.60}")
+    if isinstance(device, str):
+        device = require_device(device)
+    return _find(name_or_folder).to(device).eval()
 
 
 def load_for_texts(name_or_folder: str | Path) -> Method:

@@ -28,7 +28,13 @@ from eaglenet.search.hits import (
     rank_captions,
 )
 from eaglenet.search.language import language_hint
-from eaglenet.search.model import NumpyModel, SearchModel, require_identity, runs_through_numpy
+from eaglenet.search.model import (
+    NumpyModel,
+    SearchModel,
+    require_identity,
+    require_model_name,
+    runs_through_numpy,
+)
 from eaglenet.search.options import SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
@@ -278,6 +284,8 @@ class Engine:
         **changes: Unpack[SearchChanges],
     ) -> list[HitList]:
         """Search for several queries at once, which is faster; see :meth:`search`."""
+        if not isinstance(options, SearchOptions | None):
+            raise UsageError(f"options must be SearchOptions, not {type(options).__name__}")
         options = (options or SearchOptions()).replace(changes)
         k = check_count(k)
         if isinstance(queries, str | bytes | AnyQuery) or not isinstance(queries, Iterable):
@@ -296,6 +304,8 @@ class Engine:
             from eaglenet.search.judge import Judge
 
             judge = Judge(judge)
+        elif judge is not None and not hasattr(judge, "rank"):
+            raise UsageError(f"judge must be the address of a chat server, not {judge!r:.60}")
         count = k if judge is None else max(k, judge.count)
 
         lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
@@ -422,6 +432,8 @@ def open_model(store: Store, model: str | Path | Method | None, device: Any) -> 
         light = LightModel.open(source)
         require_identity(store, str(source), light.identity)
         return NumpyModel(light)
+    if isinstance(model, str):
+        require_model_name(model)
     require_torch(f"the model {store.manifest.model!r}")
     from eaglenet.search.torch_model import TorchModel, load_for_search
 

@@ -9,13 +9,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, missing_extra, shell_quote
 from eaglenet.core.hits import Hit, Moment, round_times
+from eaglenet.core.object_storage import is_object_url
+from eaglenet.core.text import escape_line
 from eaglenet.search.confidence import match_text
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel
@@ -282,17 +284,36 @@ class HitList(list[Hit]):
     ) -> None:
         super().__init__(hits)
         self._thumbnails = thumbnails
+        for hit in self if thumbnails is not None else ():
+            hit.set_display(self._show_hit)
         self.notice = notice
         """Remarks for the user: a date read from the text, a language that the model does not know,
         missing confidences, or hits that a judge did not rate."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the open engine."""
+        return HitList, (list(self), None, self.notice)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Hit: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> HitList: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Hit | HitList:
+        if isinstance(index, slice):
+            return HitList(super().__getitem__(index), self._thumbnails, self.notice)
+        return super().__getitem__(index)
+
     def __repr__(self) -> str:
         """Show one line per hit; the ``repr`` of a hit shows its fields."""
         lines = (
-            "  ".join(filter(None, (f"{hit.rank}.", _span(hit), match_text(hit), hit.path)))
+            "  ".join(
+                filter(None, (f"{hit.rank}.", _span(hit), match_text(hit), escape_line(hit.path)))
+            )
             for hit in self
         )
-        note = f"note: {self.notice}" if self.notice else ""
+        note = f"note: {escape_line(self.notice)}" if self.notice else ""
         return "\n".join(filter(None, ("\n".join(lines) or "no hits", note)))
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -348,25 +369,31 @@ class HitList(list[Hit]):
     def _repr_html_(self) -> str:
         """Show thumbnail, time and path of each moment in a notebook.
 
-        Without links, because browsers do not open local files from a notebook.
+        Without links, because browsers do not open local files from a notebook; one hit has a
+        player.
         """
         notice = f"<p>{html.escape(self.notice)}</p>" if self.notice else ""
         if not self:
             return f"{notice}<p>No moments found.</p>"
         cards = "".join(map(self._card, self))
         note = ""
-        if self._thumbnails is not None and "<img" not in cards:
-            note = "<p>No thumbnails: the engine is closed, or the clips were removed.</p>"
+        if self._thumbnails is not None:
+            note = "<small>A hit in a cell of its own, such as hits[0], can be played.</small>"
+            if "<img" not in cards:
+                note = "<p>No thumbnails: the engine is closed, or the clips were removed.</p>"
         return f'{notice}<div style="display:flex;flex-wrap:wrap;gap:12px">{cards}</div>{note}'
 
     def _card(self, hit: Hit) -> str:
-        path = Path(hit.path)
-        return (
-            f'<div style="width:180px;overflow-wrap:anywhere">{self._image(hit)}'
-            f"<div><b>{hit.rank}. {html.escape(path.name)}</b></div>"
-            f"<div>{' &middot; '.join(filter(None, (_span(hit), match_text(hit))))}</div>"
-            f"<small>{html.escape(str(path.parent))}</small></div>"
+        style = "width:180px;overflow-wrap:anywhere"
+        return f'<div style="{style}">{self._image(hit)}{_caption(hit)}</div>'
+
+    def _show_hit(self, hit: Hit) -> str:
+        """Show one hit with a player of its moment, or else its thumbnail."""
+        lines = "".join(
+            f"<div>&ldquo;{html.escape(escape_line(line.text))}&rdquo;</div>"
+            for line in hit.transcript
         )
+        return f"<div>{_player(hit) or self._image(hit)}{_caption(hit)}{lines}</div>"
 
     def _image(self, hit: Hit) -> str:
         if self._thumbnails is None:
@@ -376,6 +403,39 @@ class HitList(list[Hit]):
         except (EagleNetError, OSError):
             return ""  # The clip was removed meanwhile; show the others.
         return f'<img alt="" style="width:180px" src="data:image/jpeg;base64,{data}">'
+
+
+MAX_PLAYED_SECONDS = 60.0
+MAX_PLAYED_BYTES = 16 * 2**20
+"""Limits of a moment that is played in a notebook, which stores it."""
+
+
+def _player(hit: Hit) -> str:
+    """Return a player with the moment itself; empty if it cannot be decoded or is too large."""
+    if not hit.duration or is_object_url(hit.path):
+        return ""
+    from eaglenet.video.saving import MomentSaver, encode_for_browsers
+
+    start, end = hit.moment.start, min(hit.moment.end, hit.moment.start + MAX_PLAYED_SECONDS)
+    try:
+        with MomentSaver(encode_for_browsers) as saver:
+            content = saver.read(Path(hit.path), start, end)
+    except (EagleNetError, OSError):
+        return ""
+    if len(content) > MAX_PLAYED_BYTES:
+        return ""
+    data = base64.b64encode(content).decode()
+    style = "max-width:100%;max-height:360px"
+    return f'<video controls style="{style}" src="data:video/mp4;base64,{data}"></video>'
+
+
+def _caption(hit: Hit) -> str:
+    path = Path(hit.path)
+    return (
+        f"<div><b>{hit.rank}. {html.escape(escape_line(path.name))}</b></div>"
+        f"<div>{' &middot; '.join(filter(None, (_span(hit), match_text(hit))))}</div>"
+        f"<small>{html.escape(escape_line(str(path.parent)))}</small>"
+    )
 
 
 RECORDING = ("recorded", "latitude", "longitude", "camera")

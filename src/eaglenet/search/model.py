@@ -163,6 +163,20 @@ def model_for_store(location: str | Path) -> str:
     return store.manifest.model
 
 
+def require_model_name(name: str) -> None:
+    """Raise ``ModelNotFoundError`` unless a name is that of a model, a path, or of a hub's form.
+
+    Before a store is compared and torch is required: a misspelt name is neither's fault.
+    """
+    if is_packaged(name) or Path(name).expanduser().exists():
+        return
+    from eaglenet.encoders.catalogue import HUB_IDS, no_such_model
+    from eaglenet.encoders.hub import is_hub_id, split_revision
+
+    if name not in HUB_IDS and ":" not in name and not is_hub_id(split_revision(name)[0]):
+        raise no_such_model(name, "no such folder or file")
+
+
 def refuse_other_model(location: str | Path, name: str) -> None:
     """Refuse a model that cannot be that of the store, before it is downloaded and loaded.
 

@@ -8,6 +8,7 @@ only, and in sandboxed processes.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import re
@@ -23,8 +24,8 @@ from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field, StringConstraints
+from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -38,6 +39,7 @@ from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import find_clip, shown_path
 from eaglenet.serve.library import Order
+from eaglenet.serve.problems import explain_field
 from eaglenet.serve.schemas import CLIP_ID, QueryText, Seconds
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
@@ -59,6 +61,8 @@ MAX_SAVED = 200
 """Clips that one run may save, so that an assistant in a loop cannot fill the disk."""
 STDIO_TIMEOUT = 120.0
 """Time limit of a tool in seconds; over HTTP the limit of the service applies."""
+CANCEL_SECONDS = 1.0
+"""Time for running tools to remove unfinished files after an interrupt."""
 INSTRUCTIONS = (
     "Search the videos and images that this user has indexed. Start with search_moments; use look "
     "to see the frames of a moment and read_transcript for what is said. Times are seconds of a "
@@ -160,6 +164,31 @@ def visible_text(text: str, limit: int = MAX_TEXT) -> str:
     return line if len(line) <= limit else f"{line[:limit]}..."
 
 
+class ToolServer(MCPServer[Any]):  # type: ignore[misc]
+    """Server that explains wrong arguments in its own words, without those of a library."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Any = None
+    ) -> CallToolResult | InputRequiredResult:
+        tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
+        if name not in tools:
+            known = ", ".join(tools)
+            raise ToolError(f"there is no tool {visible_text(name, 80)!r}; there are {known}")
+        unknown = [argument for argument in arguments if argument not in tools[name]]
+        if unknown:
+            known = ", ".join(tools[name]) or "none"
+            raise ToolError(
+                f"{name} has no argument {visible_text(unknown[0], 80)!r}; it has {known}"
+            )
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            problems = map(explain_field, error.__cause__.errors(include_url=False)[:5])
+            raise ToolError(visible_text(f"{name}: {'; '.join(problems)}")) from None
+
+
 class Agents:
     """Tools of one service. Over HTTP, use them inside :meth:`running`."""
 
@@ -169,7 +198,7 @@ class Agents:
         self.save_folder = None if save_folder is None else _existing_folder(save_folder)
         self.num_saved = 0
         self._free_encoder = anyio.Semaphore(1)
-        self.server: MCPServer[Any] = MCPServer(
+        self.server = ToolServer(
             "eaglenet",
             instructions=INSTRUCTIONS,
             version=__version__,
@@ -544,13 +573,20 @@ def _new_file(folder: Path, stem: str) -> Iterator[tuple[Path, IO[bytes]]]:
 async def serve_stdio(engine: Engine, save_folder: Path | None = None) -> None:
     """Serve one client on standard input and output until it closes them.
 
-    Standard output carries only the protocol; other output goes to standard error.
+    Standard output carries only the protocol; other output goes to standard error. If cancelled,
+    it ends its tools, but leaves a thread that reads standard input: end the process then.
     """
     state = State.make(engine, Settings(timeout=STDIO_TIMEOUT, workers=1))
     agents = Agents(state, save_folder)
     state.start()
+    server = asyncio.ensure_future(agents.server.run_stdio_async())
     try:
-        await agents.server.run_stdio_async()
+        await asyncio.wait([server])
+        server.result()
+    except asyncio.CancelledError:
+        server.cancel()
+        await asyncio.wait([server], timeout=CANCEL_SECONDS)
+        raise
     finally:
         agents.close()
         await state.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -121,12 +122,27 @@ async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
     return error_response(error.status_code, message, headers=headers)
 
 
+def explain_field(problem: Mapping[str, Any]) -> str:
+    """Explain one problem of a pydantic ``ValidationError``, without the value.
+
+    >>> explain_field({"loc": ("body", "k"), "type": "int_type", "msg": "Input should be 1"})
+    'body.k should be 1'
+    """
+    field = ".".join(str(name) for name in problem["loc"])[:100]
+    if problem["type"] == "missing":
+        return f"{field} is missing"
+    if problem["type"] == "extra_forbidden":
+        return f"{field} is unknown"
+    if problem["type"] == "string_pattern_mismatch" and field.endswith("clip_id"):
+        return f"{field} should be a clip id, as search results have it"
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    explanation, count = re.subn(r"^(Input|String|List) should ", f"{field} should ", text)
+    return (explanation if count else f"{field}: {text}")[:300]
+
+
 async def _invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
     """List the invalid fields, without their values."""
-    messages = []
-    for problem in error.errors()[:5]:
-        field = ".".join(str(name) for name in problem["loc"])[:100]
-        messages.append(f"{field}: {problem['msg']}"[:300])
+    messages = [explain_field(problem) for problem in error.errors()[:5]]
     # Names of unknown fields may contain lone surrogates.
     message = "; ".join(messages).encode("utf-8", "replace").decode("utf-8")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -318,10 +318,10 @@ class Snapshot:
 
     def row(self, name: str) -> int:
         """Row of the clip with an id as :func:`clip_id` makes it."""
-        row = self._row(name)
+        row = self._row(name) if isinstance(name, str) else None
         if row is None:
             raise UsageError(
-                f"no clip {name[:60]!r} in this store; clip ids come from hits, like 3f9c-0"
+                f"no clip {name!r:.60} in this store; clip ids come from hits, like 3f9c-0"
             )
         return row
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
+import queue
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -132,17 +134,14 @@ class OcrModel:
     """Model that reads text in frames. Loading it takes about a second.
 
     Text is located in a small copy of the frame, and each text is read at full size. A text that
-    looks the same in the previous frame is not read again.
+    looks the same in the previous frame is not read again. Each core locates or reads one text at a
+    time: threads that share one spend half of their time waiting for each other.
     """
 
     def __init__(self) -> None:
-        rapidocr = self.require()
-        # One frame at a time, because parallel operators would wait for each other.
-        threads = {"intra_op_num_threads": num_cores(), "inter_op_num_threads": 1}
-        engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
-        # By default a small copy would be scaled up again.
-        size = {"Det.limit_type": "max", "Det.limit_side_len": MAX_SIDE}
-        self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine, **size})
+        self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._idle.put(self._load())  # The others are loaded when they are needed.
+        self._pool = ThreadPoolExecutor(num_cores(), thread_name_prefix="ocr")
         self._previous: list[_TextBox] = []
 
     @staticmethod
@@ -157,26 +156,54 @@ class OcrModel:
             import rapidocr
         return rapidocr
 
-    def read(self, frame: DistinctFrame) -> list[RecognizedText]:
-        """Return the texts of a frame, from top to bottom."""
+    def _load(self) -> Any:
+        threads = {"intra_op_num_threads": 1, "inter_op_num_threads": 1}
+        engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
+        # By default a small copy would be scaled up again.
+        size = {"Det.limit_type": "max", "Det.limit_side_len": MAX_SIDE}
+        params = {"Global.log_level": "error", **engine, **size}
+        return self.require().RapidOCR(params=params)
+
+    def _run(self, image: NDArray[np.uint8], **steps: bool) -> Any:
+        """Run steps of an idle RapidOCR, which is not thread-safe."""
+        try:
+            engine = self._idle.get_nowait()
+        except queue.Empty:
+            engine = self._load()
+        try:
+            return engine(image, use_cls=False, **steps)
+        finally:
+            self._idle.put(engine)
+
+    def read(self, frames: Sequence[DistinctFrame]) -> list[list[RecognizedText]]:
+        """Return the texts of each frame, from top to bottom; ``frames`` follow the last ones."""
         # [3, height, width] RGB to the [height, width, 3] BGR of OpenCV.
-        image = np.ascontiguousarray(frame.pixels[::-1].transpose(1, 2, 0))
-        text_boxes = []
-        for box in self._locate(image):
-            text_box = next(
-                (text_box for text_box in self._previous if text_box.is_same(box, image)), None
-            )
-            if text_box is None:
-                crop = _cut_out(image, box)
-                text_box = _TextBox(box, _crop_blocks(crop), self._recognize(crop))
-            text_boxes.append(text_box)
-        self._previous = text_boxes
-        return [
-            text_box.text
-            for text_box in text_boxes
-            if text_box.text.score >= MIN_SCORE
-            and sum(map(str.isalnum, text_box.text.text)) >= MIN_CHARACTERS
-        ]
+        images = [np.ascontiguousarray(frame.pixels[::-1].transpose(1, 2, 0)) for frame in frames]
+        located = [self._pool.submit(self._locate, image) for image in images]
+        readings: list[Future[RecognizedText]] = []
+        results = []
+        try:
+            for image, boxes in zip(images, located, strict=True):
+                text_boxes = []
+                for box in boxes.result():
+                    text_box = next(
+                        (each for each in self._previous if each.is_same(box, image)), None
+                    )
+                    if text_box is None:
+                        crop = _cut_out(image, box)
+                        readings.append(self._pool.submit(self._recognize, crop))
+                        text_box = _TextBox(box, _crop_blocks(crop), readings[-1])
+                    text_boxes.append(text_box)
+                self._previous = text_boxes
+                results.append([text_box.text for text_box in text_boxes])
+            return [_readable([text.result() for text in texts]) for texts in results]
+        except BaseException:
+            # Otherwise they would delay Ctrl-C.
+            futures: list[Future[Any]] = [*located, *readings]
+            for future in futures:
+                future.cancel()
+            self._previous = []
+            raise
 
     def _locate(self, image: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
         """Return the corners ``[4, 2]`` of each text, from top to bottom."""
@@ -190,7 +217,7 @@ class OcrModel:
         if scale < 1.0:
             size = max(1, round(width * scale)), max(1, round(height * scale))
             small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-        result = self._read(small, use_det=True, use_cls=False, use_rec=False)
+        result = self._run(small, use_det=True, use_rec=False)
         boxes = getattr(result, "boxes", None)
         if boxes is None:
             return []
@@ -200,11 +227,19 @@ class OcrModel:
 
     def _recognize(self, crop: NDArray[np.uint8]) -> RecognizedText:
         """Read one line; a batch would pad all lines to the longest."""
-        result = self._read(crop, use_det=False, use_cls=False, use_rec=True)
+        result = self._run(crop, use_det=False, use_rec=True)
         texts, scores = getattr(result, "txts", None), getattr(result, "scores", None)
         if not texts or not scores:
             return RecognizedText("", 0.0)
         return RecognizedText(str(texts[0]), float(scores[0]))
+
+
+def _readable(texts: Sequence[RecognizedText]) -> list[RecognizedText]:
+    return [
+        text
+        for text in texts
+        if text.score >= MIN_SCORE and sum(map(str.isalnum, text.text)) >= MIN_CHARACTERS
+    ]
 
 
 @dataclass(frozen=True)
@@ -213,7 +248,7 @@ class _TextBox:
 
     box: NDArray[np.float32]
     blocks: NDArray[np.float32]
-    text: RecognizedText
+    text: Future[RecognizedText]
 
     def is_same(self, box: NDArray[np.float32], image: NDArray[np.uint8]) -> bool:
         """Return whether a box of the next frame has this text: same position and same look."""

@@ -51,8 +51,19 @@ class MomentRequest(NamedTuple):
 
 def encode_moment(request: MomentRequest) -> Pixels:
     """Return the content of a file with a moment, as bytes in an array; runs in a worker."""
+    return _content(request, FORMATS[request.format][1])
+
+
+def encode_for_browsers(request: MomentRequest) -> Pixels:
+    """Return a moment as an MP4 that every browser plays; runs in a worker."""
+    return _content(
+        request, lambda _, output: write_clip(request.path, output, request.start, request.end)
+    )
+
+
+def _content(request: MomentRequest, encode: Callable[[MomentRequest, io.BytesIO], None]) -> Pixels:
     output = io.BytesIO()
-    FORMATS[request.format][1](request, output)
+    encode(request, output)
     if output.getbuffer().nbytes > MAX_BYTES:
         raise VideoDecodeError(request.path, "the moment takes more than 1 GB; save a shorter one")
     return np.frombuffer(output.getbuffer(), np.uint8)
@@ -161,14 +172,25 @@ def moment_name(source: Path, start: float, end: float, format: str = "video") -
 class MomentSaver:
     """Saves moments of files, which are decoded in a confined process."""
 
-    def __init__(self) -> None:
-        self._process = IsolatedProcess(encode_moment, Limits().memory, MAX_SECONDS, threads=True)
+    def __init__(self, encode: Callable[[MomentRequest], Pixels] = encode_moment) -> None:
+        self._process = IsolatedProcess(encode, Limits().memory, MAX_SECONDS, threads=True)
 
     def __enter__(self) -> MomentSaver:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._process.close()
+
+    def read(self, source: Path, start: float, end: float, format: str = "video") -> bytes:
+        """Return the content of a file with ``[start, end)`` seconds of a video."""
+        file = share_file(source)
+        try:
+            request = MomentRequest(str(source), start, end, format)
+            return bytes(self._process(request, file))
+        except UsageError as error:
+            raise VideoDecodeError(source, str(error)) from None
+        finally:
+            file.close()
 
     def save(
         self, source: Path, target: Path, start: float, end: float, format: str = "video"
@@ -177,13 +199,7 @@ class MomentSaver:
         if is_image(source):
             _copy_image(source, target)
             return
-        file = share_file(source)
-        try:
-            content = self._process(MomentRequest(str(source), start, end, format), file)
-        except UsageError as error:
-            raise VideoDecodeError(source, str(error)) from None
-        finally:
-            file.close()
+        content = self.read(source, start, end, format)
         try:
             with atomic_write(target) as partial:
                 partial.write_bytes(content)

@@ -108,6 +108,8 @@ def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
         return Reply(reason="needs more memory than the limit for a file")
     except Exception as error:
         # One request must not end the run over all others.
+        if isinstance(error, OSError) and error.strerror:
+            return Reply(reason=error.strerror)
         return Reply(reason=f"{type(error).__name__}: {error}")
 
 

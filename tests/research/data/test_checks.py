@@ -12,9 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.cli.terminal import show_progress
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.core.progress import ProgressUpdate
+from eaglenet.core.progress import ProgressUpdate, show_progress
 from eaglenet.core.settings import read_assignments
 from eaglenet.research.data.checks import check_dataset
 from eaglenet.video.decoding import write_video
@@ -206,7 +205,7 @@ def test_help_names_the_datasets_that_a_command_takes() -> None:
 def test_without_a_terminal_a_long_check_tells_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglenet.cli.terminal.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("eaglenet.core.progress.LINE_SECONDS", 0.0)
     with show_progress(quiet=False) as announce:
         announce("")(ProgressUpdate("opening videos", 3, 2000))
     assert capsys.readouterr().err == "opening videos 3 of 2,000\n"

@@ -39,6 +39,9 @@ def test_a_run_says_what_it_read_and_what_chose_its_epoch() -> None:
     assert released.selection == "TEST"
     assert run_conditions(Recipe("ce", "demo").build().to_plain()).pretraining == "none"
     assert run_conditions({}).features == "its tower, trained"
+    # One evaluation leaves nothing to choose.
+    single = {"training": {"select": "val", "epochs": 3, "eval_every": 3}}
+    assert run_conditions(single).selection == "the last epoch"
 
 
 def test_rows_that_differ_are_told_in_what() -> None:

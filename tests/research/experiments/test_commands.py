@@ -292,6 +292,10 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(
     command += settings([f"data.root={features}"], SMALL)
     with pytest.raises(EagleNetError, match=message):
         invoke(*command, *arguments)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "holiday.mp4").touch()
+    with pytest.raises(EagleNetError, match="is not empty and not a run"):
+        invoke(*command)
 
 
 def test_an_experiment_file_can_be_trained(features: Path, tmp_path: Path) -> None:
@@ -321,7 +325,7 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features: Path, tmp_pa
     assert {"R@1", "R@5"} <= set(row["mean"]["t2v"])
     report = (tmp_path / "compare.md").read_text()
     assert "Recall against test time" in report
-    assert "chosen on the validation split" in report
+    assert "; the only epoch that was evaluated, on the validation split." in report
     assert row["budget"] == {"pairs": 2 * 5 * 16, "batch": 16, "frames": 5, "words": 32}
     assert "All rows had the same budget." in report
 
@@ -541,7 +545,7 @@ def test_a_split_that_the_run_knows_is_said_beside_its_score(
 ) -> None:
     invoke(
         "train", "xpool", "--data", "features", "--output", tmp_path / "run", "--device", "cpu",
-        *settings([f"data.root={features}"], SMALL),
+        *settings([f"data.root={features}"], SMALL, ["training.epochs=2", "training.eval_every=1"]),
     )  # fmt: skip
     command = ["evaluate", tmp_path / "run", "--device", "cpu"]
     assert "the run was trained on this split" in invoke(*command, "--split", "train")

@@ -49,7 +49,7 @@ def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
     assert "| clip4clip | that of the stored features | stored frames and sentences |" in text
     rows = json.loads((tmp_path / "compare.json").read_text())["rows"]
     assert [row["label"] for row in rows] == [*old, "clip4clip"]
-    assert {row["conditions"]["selection"] for row in rows} == {"validation"}
+    assert {row["conditions"]["selection"] for row in rows} == {"the last epoch"}
     report = (tmp_path / "report" / "report.md").read_text()
     assert "| recipe | pre-training | features | split | epoch chosen on |" in report
 

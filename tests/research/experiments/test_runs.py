@@ -372,7 +372,11 @@ def test_selecting_on_test_is_possible_by_name_and_is_said(features: Path, tmp_p
         [f"data.options.test_root={other}"]
     )
     run = train(experiment, tmp_path / "run", device="cpu")
-    assert "TEST" in run.result["selection"]
+    only = "the only epoch that was evaluated, on the TEST split"
+    assert run.result["selection"] == only
+    assert only in evaluate_run(run.folder, features=other, device="cpu").notes
+    run = train(experiment.override(["training.epochs=2"]), tmp_path / "run", device="cpu")
+    assert "the epoch was chosen on the TEST split" in run.result["selection"]
     assert "TEST" in json.loads((run.folder / "manifest.json").read_text())["selection"]
     assert "7 videos" in run.result["metrics"]["protocol"]
 

@@ -78,7 +78,8 @@ def test_a_run_from_video_files_counts_what_it_left_out(videos: Path, tmp_path: 
 def test_a_split_of_a_few_videos_is_remarked_on(
     videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    experiment = experiment_on(videos).override(["training.epochs=2"])
+    run = train(experiment, tmp_path / "run", device="cpu")
     assert "val: 6 videos are too few" in caplog.text
     assert "train: 13 videos are" not in caplog.text
     assert "validation split: 6 videos are too few to choose by" in run.result["selection"]

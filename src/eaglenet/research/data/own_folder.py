@@ -144,7 +144,10 @@ def captions_of(sidecar: Path) -> tuple[str, ...]:
 def entry_of(row: dict[str, Any], where: str) -> Entry:
     video = next((row[key] for key in VIDEO_KEYS if row.get(key)), None)
     if video is None or video == "" or (isinstance(video, str) and not video.strip()):
-        raise DatasetError(f"{where}: no video; expected one of {', '.join(VIDEO_KEYS)}")
+        raise DatasetError(
+            f"{where}: no video; expected a column {' or '.join(VIDEO_KEYS)}, and there "
+            f"{'is' if len(row) == 1 else 'are'} {', '.join(map(repr, row))[:100]}"
+        )
     check_id(video, where)
     keys = [key for key in CAPTION_KEYS if row.get(key) is not None]
     if not keys:

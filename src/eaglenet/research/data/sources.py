@@ -34,6 +34,10 @@ SELECTION_NOTES = {
     "val": "the epoch was chosen on the validation split",
     "test": "the epoch was chosen on the TEST split, as published rows do: not an unbiased score",
 }
+ONLY_EPOCH_NOTES = {
+    "val": "the only epoch that was evaluated, on the validation split",
+    "test": "the only epoch that was evaluated, on the TEST split",
+}
 FEW_VIDEOS = 10
 """Videos below which recalls mean little."""
 FEW_TO_CHOOSE = 30
@@ -196,8 +200,13 @@ def few_videos(num_videos: int) -> tuple[str, ...]:
     return (f"{num_videos} videos are too few for recalls to mean much",)
 
 
-def selection_note(split: str, num_videos: int) -> str:
-    """Describe the split that chose the epoch, with a warning if it is too small."""
+def selection_note(split: str, *, is_choice: bool, num_videos: int = FEW_TO_CHOOSE) -> str:
+    """Describe the split that chose the epoch, with a warning if it is too small.
+
+    is_choice: several epochs were evaluated.
+    """
+    if not is_choice:
+        return ONLY_EPOCH_NOTES[split]
     note = SELECTION_NOTES[split]
     if num_videos >= FEW_TO_CHOOSE:
         return note

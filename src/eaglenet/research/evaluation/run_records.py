@@ -316,6 +316,9 @@ def run_conditions(settings: Mapping[str, Any], protocol: str = "") -> Condition
         features = features.replace("trained", "frozen")
     split = protocol or str(data.get("dataset", UNKNOWN))
     selection = {"val": "validation", "test": "TEST"}.get(str(training.get("select")), UNKNOWN)
+    epochs, eval_every = training.get("epochs"), training.get("eval_every")
+    if isinstance(epochs, int) and isinstance(eval_every, int) and epochs <= eval_every:
+        selection = "the last epoch"  # The only one that is evaluated.
     return Conditions(pretraining, features, split, selection)
 
 

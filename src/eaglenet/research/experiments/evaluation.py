@@ -20,7 +20,7 @@ from eaglenet.methods.early.teachtext import teaching_vectors
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.experts import save_teacher
-from eaglenet.research.data.sources import SELECTION_NOTES, DataChoice, Source
+from eaglenet.research.data.sources import DataChoice, Source, selection_note
 from eaglenet.research.evaluation.evaluate import EvaluationResult
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import check_data, default_split, load_source
@@ -54,7 +54,8 @@ def evaluate_run(
     is that of training.
     """
     experiment, method = load_run(folder)
-    notes = [SELECTION_NOTES[experiment.training.select]]
+    is_choice = experiment.training.chooses_epoch
+    notes = [selection_note(experiment.training.select, is_choice=is_choice)]
     spec, frame_notes = other_frames(experiment.data.frames, frames)
     data = dataclasses.replace(experiment.data, frames=spec)
     notes += frame_notes
@@ -77,7 +78,7 @@ def evaluate_run(
         else:
             if name == "train":
                 notes.append("the run was trained on this split: not a score on unseen videos")
-            elif name == experiment.training.select == "val":
+            elif name == experiment.training.select == "val" and is_choice:
                 notes.append("this split chose the epoch: somewhat high for unseen videos")
             cache = frames_folder(Path(folder).expanduser())
             source = load_source(

@@ -96,7 +96,7 @@ def _training_lines(experiment: Mapping[str, Any], result: Mapping[str, Any]) ->
             f"Low-rank changes of rank {training['lora_rank']} are merged into the towers."
         )
     if result.get("selection"):
-        lines.append(f"Epoch {result.get('selected_epoch')} was selected: {result['selection']}.")
+        lines.append(f"Epoch {result.get('selected_epoch')}: {result['selection']}.")
     if experiment.get("notes"):
         lines.append(str(experiment["notes"]))
     return lines

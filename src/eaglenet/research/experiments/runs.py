@@ -23,7 +23,7 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import DATASETS
-from eaglenet.research.data.sources import SELECTION_NOTES, Source, few_videos, selection_note
+from eaglenet.research.data.sources import Source, few_videos, selection_note
 from eaglenet.research.environment import describe_environment, reset_peak_memory
 from eaglenet.research.evaluation.run_records import read_log
 from eaglenet.research.experiments.build import (
@@ -102,7 +102,11 @@ def train(
                 position = trainer.fit()
             result = summarise(experiment, position, method)
             split = experiment.training.select
-            result["selection"] = selection_note(split, sources[split].num_videos)
+            result["selection"] = selection_note(
+                split,
+                is_choice=len(position.history) > 1,
+                num_videos=sources[split].num_videos,
+            )
             if world.is_main:
                 if method.tokenizer is None and experiment.data.dataset in DATASETS:
                     # Raises for methods with adapters, which need stored features.
@@ -276,7 +280,9 @@ def write_manifest(
             "processes": world.size,
             "device": str(world.device),
             "data": {name: source.describe() for name, source in sources.items()},
-            "selection": SELECTION_NOTES[experiment.training.select],
+            "selection": selection_note(
+                experiment.training.select, is_choice=experiment.training.chooses_epoch
+            ),
             "parameters": count_parameters(method),
             "earlier": earlier,
         },
@@ -292,7 +298,6 @@ def summarise(experiment: Experiment, position: Position, method: Method) -> dic
         "seed": experiment.training.seed,
         "selected_epoch": position.best_epoch,
         "selected_on": experiment.training.select,
-        "selection": SELECTION_NOTES[experiment.training.select],
         "metrics": best[0] if best else None,
         "history": position.history,
         "parameters": count_parameters(method),

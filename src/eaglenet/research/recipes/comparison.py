@@ -17,7 +17,7 @@ from eaglenet.core.files import read_json, write_json
 from eaglenet.core.progress import Progress
 from eaglenet.core.settings import split_assignment
 from eaglenet.methods.base import evaluating
-from eaglenet.research.data.sources import SELECTION_NOTES
+from eaglenet.research.data.sources import selection_note
 from eaglenet.research.experiments.build import default_split, load_source
 from eaglenet.research.experiments.campaign import (
     CampaignRow,
@@ -83,11 +83,13 @@ def compare(
     rows += failures
     if time_pairs:
         rows = time_scoring(rows, folder, time_pairs, split=split, device=device)
-    notes = SELECTION_NOTES[trials[0].experiment.training.select]
+    training = trials[0].experiment.training
+    notes = [selection_note(training.select, is_choice=True)] if training.chooses_epoch else []
     if search:
-        notes += f"; {search} searched on validation for each"
+        notes.append(f"{search} searched on validation for each")
     setup = replace(parse_row(trials[0].label, base), variants=()).name.partition("/")[2]
-    title = f"{setup}, {split} split, {seeds} seed{'s' * (seeds != 1)}; {notes}"
+    conditions = f"{setup}, {split} split, {seeds} seed{'s' * (seeds != 1)}"
+    title = "; ".join([conditions, *notes])
     write_report(folder, "compare", title, rows, split=split)
     return Comparison(title, rows)
 

@@ -161,6 +161,11 @@ class TrainingConfig:
                 f"{self.batch_size} pairs (training.batch_size)"
             )
 
+    @property
+    def chooses_epoch(self) -> bool:
+        """True if several epochs are evaluated, so that the best of them is selected."""
+        return self.epochs > self.eval_every
+
     def make_optimizer(self, method: torch.nn.Module) -> torch.optim.Optimizer:
         groups = parameter_groups(
             method,

@@ -81,7 +81,7 @@ def test_windows_of_one_file_never_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"caption": "x"}, "line 1: no video"),
+        ({"caption": "x"}, "line 1: no video; expected a column .* and there is .caption."),
         ({"video": 5, "caption": "x"}, "line 1: the video is int, expected text"),
         ({"video": "\ud800", "caption": "x"}, "line 1: the video .* has a lone surrogate"),
         ({"video": "a.mp4"}, "line 1: no caption"),

@@ -1,0 +1,50 @@
+"""Plain text for people: escaped lines, counts, sizes and durations."""
+
+from __future__ import annotations
+
+
+def escape_line(text: str) -> str:
+    """Escape line breaks, control characters (C0 and C1) and marks that change text direction.
+
+    >>> escape_line("two\\nlines, \\x1b[31mred, \\x9b31mred, \\u202egnp.exe")
+    'two\\\\nlines, \\\\x1b[31mred, \\\\x9b31mred, \\\\u202egnp.exe'
+    """
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def escape_lines(text: str) -> str:
+    """Apply :func:`escape_line` to each line."""
+    return "\n".join(map(escape_line, text.split("\n")))
+
+
+def pluralize(count: int, noun: str, plural: str = "") -> str:
+    """Format a count with its noun.
+
+    >>> pluralize(1, "clip"), pluralize(1200, "copy", "copies")
+    ('1 clip', '1,200 copies')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes with at least two digits.
+
+    >>> format_bytes(44_900_000), format_bytes(1_500_000_000), format_bytes(16_300_000_000)
+    ('45 MB', '1.5 GB', '16 GB')
+    """
+    unit = "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if count >= 1000:
+            count, unit = count / 1000, larger
+    return f"{count:.{int(count < 10 and unit != 'bytes')}f} {unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """Format seconds as hours, minutes and seconds.
+
+    >>> format_duration(3725.4)
+    '1:02:05'
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

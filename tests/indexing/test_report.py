@@ -1,0 +1,48 @@
+"""The report of an index run as Python and notebooks show it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eaglenet.indexing.report import MAX_SHOWN, FileProblem, IndexReport
+
+REPORT = IndexReport(
+    indexed=3,
+    unchanged=4,
+    aliases=1,
+    dropped=0,
+    missing=0,
+    clips=1200,
+    hours=0.5,
+    elapsed=65.0,
+    problems=(FileProblem("/v/<b>\x1b[2J.mp4", "the file is empty"),),
+    damaged=(),
+    images=1,
+    other_files={".txt": 2},
+    new_files=("/v/a.mp4", "/v/b.mp4", "/v/c.jpg"),
+)
+
+
+def test_a_report_is_short_and_readable() -> None:
+    assert repr(REPORT) == (
+        "<IndexReport: 2 videos and 1 image indexed (0.50 h in 0:01:05), 4 unchanged, "
+        "1 copy of others; 1 file not indexed>"
+    )
+    lines = str(REPORT).splitlines()
+    assert "1,200 clips in the store" in lines
+    assert lines[-2:] == ["1 file not indexed:", "  /v/<b>\\x1b[2J.mp4: the file is empty"]
+
+
+def test_many_problems_are_counted() -> None:
+    problem = FileProblem("/v/a.mp4", "torn")
+    lines = str(replace(REPORT, damaged=(problem,) * (MAX_SHOWN + 5))).splitlines()
+    assert lines[-1] == "  and 5 more"
+    assert len(lines) < MAX_SHOWN + 12
+
+
+def test_a_notebook_shows_a_report_with_its_problems() -> None:
+    page = REPORT._repr_html_()
+    assert "1,200 clips in the store<br>" in page
+    assert "<summary>1 file not indexed</summary>" in page
+    assert "<td>/v/&lt;b&gt;\\x1b[2J.mp4</td><td>the file is empty</td>" in page
+    assert "<details>" not in replace(REPORT, problems=())._repr_html_()
