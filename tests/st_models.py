@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from eaglenet.encoders.sentence_transformer import sentence_transformers
 
 SPECIAL = (
     "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
@@ -30,33 +31,9 @@ def require_sentence_transformers(*, videos: bool) -> Any:
     """The package; the test is skipped where it, or torchvision for videos, is not installed."""
     if importlib.util.find_spec("sentence_transformers") is None:
         pytest.skip("sentence-transformers is not installed")
-    if importlib.util.find_spec("torchvision") is not None:
-        _import_torchvision()
-    elif videos:
+    if videos and importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    return importlib.import_module("sentence_transformers")
-
-
-def _import_torchvision() -> None:
-    """Import torchvision, also one whose compiled operators are for another build of torch.
-
-    Its transforms of pictures, which processors of videos use, are Python. Importing it registers
-    gradients of two operators, which have to be declared for that.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.startswith("torchvision")]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float threshold) -> Tensor")
-        DECLARED.append(library)
-        importlib.import_module("torchvision")
-
-
-DECLARED: list[Any] = []
-"""Operators are forgotten with their library."""
+    return sentence_transformers()
 
 
 def _qwen(folder: Path) -> Any:

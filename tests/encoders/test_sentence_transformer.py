@@ -255,10 +255,10 @@ def test_methods_that_need_frames_say_so(make: Make) -> None:
         with pytest.raises(ConfigError, match=rf"{name} .*(needs|works inside)"):
             spec.build(spec.config_class(), encoder)
     spec = METHODS["clip4clip"]
-    with pytest.raises(ConfigError, match="clip4clip reads the features of single frames"):
+    with pytest.raises(ConfigError, match="clip4clip needs the features of single frames"):
         spec.build(spec.config_class(head="transformer"), encoder)
     spec = METHODS["wordframe"]
-    with pytest.raises(ConfigError, match="wordframe reads the features of single frames"):
+    with pytest.raises(ConfigError, match="wordframe needs the features of single frames"):
         spec.build(spec.config_class(), encoder)
 
 
