@@ -112,6 +112,77 @@ def make_multi_vector(folder: Path) -> Path:
     return folder / "model"
 
 
+def make_omni(folder: Path) -> Path:
+    """e5-omni: the last token of Qwen2.5-Omni's thinker, which also reads audio."""
+    package = require_sentence_transformers(videos=True)
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+    from tokenizers import pre_tokenizers
+    from transformers import (
+        Qwen2_5OmniProcessor,
+        Qwen2_5OmniThinkerConfig,
+        Qwen2_5OmniThinkerForConditionalGeneration,
+        Qwen2Tokenizer,
+        Qwen2VLImageProcessor,
+        Qwen2VLVideoProcessor,
+        WhisperFeatureExtractor,
+    )
+
+    letters = {letter: id for id, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    kinds = {"image": "IMAGE", "video": "VIDEO", "audio": "AUDIO"}
+    kinds |= {f"{sense}_{end}": f"{sense}_{end}" for sense in ("vision", "audio")
+              for end in ("bos", "eos")}  # fmt: skip
+    tokenizer = Qwen2Tokenizer(
+        vocab=letters,
+        merges=[],
+        pad_token="<|endoftext|>",
+        extra_special_tokens={f"{name}_token": f"<|{token}|>" for name, token in kinds.items()},
+    )
+    turns = {"additional_special_tokens": list(SPECIAL[:2])}
+    tokenizer.add_special_tokens(turns, replace_extra_special_tokens=False)
+    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{token}|>") for name, token in kinds.items()}
+    config = Qwen2_5OmniThinkerConfig(
+        audio_config={
+            "num_mel_bins": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 32, "d_model": 16, "n_window": 4, "max_source_positions": 16,
+            "output_dim": 32,
+        },
+        vision_config={
+            "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2,
+            "out_hidden_size": 32, "window_size": 56, "fullatt_block_indexes": [1],
+        },
+        text_config={
+            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "pad_token_id": tokenizer.pad_token_id,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2],
+            },
+        },
+        image_token_id=ids["image"], video_token_id=ids["video"], audio_token_id=ids["audio"],
+        vision_start_token_id=ids["vision_bos"], vision_end_token_id=ids["vision_eos"],
+        audio_start_token_id=ids["audio_bos"], audio_end_token_id=ids["audio_eos"],
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    torch.manual_seed(5)
+    Qwen2_5OmniThinkerForConditionalGeneration(config).save_pretrained(folder / "transformer")
+    template = TEMPLATE
+    for token, name in (("vision_start", "vision_bos"), ("vision_end", "vision_eos"),
+                        ("image_pad", "IMAGE"), ("video_pad", "VIDEO")):  # fmt: skip
+        template = template.replace(f"<|{token}|>", f"<|{name}|>")
+    budget = {"shortest_edge": 28 * 28, "longest_edge": 16 * 56 * 56}
+    Qwen2_5OmniProcessor(
+        Qwen2VLImageProcessor(size=budget),
+        Qwen2VLVideoProcessor(size=budget),
+        WhisperFeatureExtractor(feature_size=16),
+        tokenizer,
+        chat_template=template,
+    ).save_pretrained(folder / "transformer")
+    modules = [Transformer(str(folder / "transformer")), Pooling(32, "lasttoken"), Normalize()]
+    package.SentenceTransformer(modules=modules, device="cpu").save(str(folder / "model"))
+    return folder / "model"
+
+
 def make_videoprism(folder: Path) -> Path:
     """VideoPrism-LvT in transformers' own layout, which has no modules.json."""
     require_sentence_transformers(videos=True)
