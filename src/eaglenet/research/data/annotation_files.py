@@ -294,7 +294,8 @@ class MomentText:
     num_annotators: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("video", self.video_id), ("text", self.text)):
+        values: dict[str, object] = {"video": self.video_id, "text": self.text}
+        for name, value in values.items():
             if not isinstance(value, str):
                 kind = type(value).__name__
                 raise ValueError(f"the {name} is {kind}, expected text: {value!r:.60}")
