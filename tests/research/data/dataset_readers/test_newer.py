@@ -184,8 +184,8 @@ def test_a_video_is_preferred_to_a_gif_of_the_same_name(tmp_path: Path, files: A
         (
             "youcook2",
             "youcookii_annotations_trainval.json",
-            '{"database": {"\\ud800": {"subset": "validation", "annotations": [{"id": 0, "sentence":'
-            ' "x", "segment": [1, 4]}]}}}',
+            '{"database": {"\\ud800": {"subset": "validation", "annotations": [{"id": 0, '
+            '"sentence": "x", "segment": [1, 4]}]}}}',
             "has a lone surrogate",
         ),
         (
