@@ -183,8 +183,11 @@ def make_omni(folder: Path) -> Path:
     return folder / "model"
 
 
-def make_videoprism(folder: Path) -> Path:
-    """VideoPrism-LvT in transformers' own layout, which has no modules.json."""
+def make_videoprism(folder: Path, *, is_full: bool = False) -> Path:
+    """VideoPrism-LvT in transformers' own layout, which has no modules.json.
+
+    ``is_full``: the size of the published model B, except for the tokenizer.
+    """
     require_sentence_transformers(videos=True)
     from transformers import (
         LlavaOnevisionVideoProcessor,
@@ -198,16 +201,19 @@ def make_videoprism(folder: Path) -> Path:
     pieces += [(letter, -3.0) for letter in "abcdefghijklmnopqrstuvwxyz"]
     tokenizer = VideoPrismTokenizer(vocab=pieces, extra_ids=0)
     width = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
-    config = VideoPrismConfig(
+    small = VideoPrismConfig(
         text_config={**width, "vocab_size": len(tokenizer), "num_hidden_layers": 2},
         vision_config={
             **width, "image_size": 36, "num_frames": 4, "num_spatial_layers": 1,
             "num_temporal_layers": 1, "num_auxiliary_layers": 1,
         },
     )  # fmt: skip
+    config = VideoPrismConfig(text_config={}, vision_config={}) if is_full else small
     torch.manual_seed(3)
     VideoPrismClipModel(config).save_pretrained(folder)
-    processor = LlavaOnevisionVideoProcessor(size={"height": 36, "width": 36}, do_normalize=False)
+    side = config.vision_config.image_size
+    size = {"height": side, "width": side}
+    processor = LlavaOnevisionVideoProcessor(size=size, do_normalize=False)
     VideoPrismProcessor(processor, tokenizer).save_pretrained(folder)
     return folder
 
