@@ -48,6 +48,10 @@ if find_spec("beartype"):
     from checked_signatures import check_signatures
 
     check_signatures(CHECKED)
+if find_spec("torchvision"):
+    from eaglenet.encoders.torchvision_operators import declare_operators
+
+    declare_operators()  # Before a test imports transformers, as the product does.
 if find_spec("hypothesis"):
     from hypothesis import HealthCheck, settings
 

@@ -21,11 +21,18 @@ TOKEN = "hf_stand_in"
 
 
 @contextmanager
-def repository_hub(folder: Path, patch: pytest.MonkeyPatch, cache: Path) -> Iterator[str]:
-    """Serve ``folder/KIND/OWNER/NAME`` (KIND models or datasets) to this process's hub library."""
+def repository_hub(
+    folder: Path, patch: pytest.MonkeyPatch, cache: Path, *, refused: str = ""
+) -> Iterator[str]:
+    """Serve ``folder/KIND/OWNER/NAME`` (KIND models or datasets) to this process's hub library.
+
+    ``refused``: part of an address; the first request to such an address fails.
+    """
     from huggingface_hub import constants
 
-    handler = type("Handler", (RepositoryHandler,), {"folder": folder, "uploads": {}})
+    handler = type(
+        "Handler", (RepositoryHandler,), {"folder": folder, "uploads": {}, "refused": refused}
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -51,6 +58,8 @@ class RepositoryHandler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # head and body are two writes
     folder: Path
     uploads: dict[str, bytes]
+    refused = ""
+    """Part of the addresses that are refused, after the request was read."""
 
     def do_HEAD(self) -> None:
         self.serve_file()
@@ -74,11 +83,16 @@ class RepositoryHandler(BaseHTTPRequestHandler):
         self.answer(200, {"id": listing[2], "sha": COMMIT, "siblings": siblings})
 
     def do_PUT(self) -> None:
-        self.uploads[urlsplit(self.path).path.rpartition("/")[2]] = self.body()
+        body = self.body()
+        if self.is_refused():
+            return
+        self.uploads[urlsplit(self.path).path.rpartition("/")[2]] = body
         self.answer(200)
 
     def do_POST(self) -> None:
         path, body = urlsplit(self.path).path, self.body()
+        if self.is_refused():
+            return
         if self.headers.get("Authorization") != f"Bearer {TOKEN}" and "/lfs/" not in path:
             self.answer(401)
         elif path == "/api/repos/create":
@@ -112,6 +126,15 @@ class RepositoryHandler(BaseHTTPRequestHandler):
             self.answer(200, {"transfer": "basic", "objects": objects})
         else:
             self.commit(path, body)
+
+    def is_refused(self) -> bool:
+        """Answer with an error, once, and return True if the address is a refused one."""
+        cls = type(self)
+        if not cls.refused or cls.refused not in self.path:
+            return False
+        cls.refused = ""
+        self.answer(403, headers={"X-Error-Message": "storage is full"})
+        return True
 
     def commit(self, path: str, body: bytes) -> None:
         match = re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", path)

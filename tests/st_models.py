@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from eaglenet.encoders.sentence_transformer import sentence_transformers
 
 SPECIAL = (
     "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
@@ -30,33 +31,9 @@ def require_sentence_transformers(*, videos: bool) -> Any:
     """The package; the test is skipped where it, or torchvision for videos, is not installed."""
     if importlib.util.find_spec("sentence_transformers") is None:
         pytest.skip("sentence-transformers is not installed")
-    if importlib.util.find_spec("torchvision") is not None:
-        _import_torchvision()
-    elif videos:
+    if videos and importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    return importlib.import_module("sentence_transformers")
-
-
-def _import_torchvision() -> None:
-    """Import torchvision, also one whose compiled operators are for another build of torch.
-
-    Its transforms of pictures, which processors of videos use, are Python. Importing it registers
-    gradients of two operators, which have to be declared for that.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.startswith("torchvision")]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float threshold) -> Tensor")
-        DECLARED.append(library)
-        importlib.import_module("torchvision")
-
-
-DECLARED: list[Any] = []
-"""Operators are forgotten with their library."""
+    return sentence_transformers()
 
 
 def _qwen(folder: Path) -> Any:
@@ -135,8 +112,82 @@ def make_multi_vector(folder: Path) -> Path:
     return folder / "model"
 
 
-def make_videoprism(folder: Path) -> Path:
-    """VideoPrism-LvT in transformers' own layout, which has no modules.json."""
+def make_omni(folder: Path) -> Path:
+    """e5-omni: the last token of Qwen2.5-Omni's thinker, which also reads audio."""
+    package = require_sentence_transformers(videos=True)
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+    from tokenizers import pre_tokenizers
+    from transformers import (
+        Qwen2_5OmniProcessor,
+        Qwen2_5OmniThinkerConfig,
+        Qwen2_5OmniThinkerForConditionalGeneration,
+        Qwen2Tokenizer,
+        Qwen2VLImageProcessor,
+        Qwen2VLVideoProcessor,
+        WhisperFeatureExtractor,
+    )
+
+    letters = {letter: id for id, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    kinds = {"image": "IMAGE", "video": "VIDEO", "audio": "AUDIO"}
+    kinds |= {f"{sense}_{end}": f"{sense}_{end}" for sense in ("vision", "audio")
+              for end in ("bos", "eos")}  # fmt: skip
+    tokenizer = Qwen2Tokenizer(
+        vocab=letters,
+        merges=[],
+        pad_token="<|endoftext|>",
+        extra_special_tokens={f"{name}_token": f"<|{token}|>" for name, token in kinds.items()},
+    )
+    turns = {"additional_special_tokens": list(SPECIAL[:2])}
+    tokenizer.add_special_tokens(turns, replace_extra_special_tokens=False)
+    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{token}|>") for name, token in kinds.items()}
+    config = Qwen2_5OmniThinkerConfig(
+        audio_config={
+            "num_mel_bins": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 32, "d_model": 16, "n_window": 4, "max_source_positions": 16,
+            "output_dim": 32,
+        },
+        vision_config={
+            "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2,
+            "out_hidden_size": 32, "window_size": 56, "fullatt_block_indexes": [1],
+        },
+        text_config={
+            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "pad_token_id": tokenizer.pad_token_id,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2],
+            },
+        },
+        image_token_id=ids["image"], video_token_id=ids["video"], audio_token_id=ids["audio"],
+        vision_start_token_id=ids["vision_bos"], vision_end_token_id=ids["vision_eos"],
+        audio_start_token_id=ids["audio_bos"], audio_end_token_id=ids["audio_eos"],
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    torch.manual_seed(5)
+    Qwen2_5OmniThinkerForConditionalGeneration(config).save_pretrained(folder / "transformer")
+    template = TEMPLATE
+    for token, name in (("vision_start", "vision_bos"), ("vision_end", "vision_eos"),
+                        ("image_pad", "IMAGE"), ("video_pad", "VIDEO")):  # fmt: skip
+        template = template.replace(f"<|{token}|>", f"<|{name}|>")
+    budget = {"shortest_edge": 28 * 28, "longest_edge": 16 * 56 * 56}
+    Qwen2_5OmniProcessor(
+        Qwen2VLImageProcessor(size=budget),
+        Qwen2VLVideoProcessor(size=budget),
+        WhisperFeatureExtractor(feature_size=16),
+        tokenizer,
+        chat_template=template,
+    ).save_pretrained(folder / "transformer")
+    modules = [Transformer(str(folder / "transformer")), Pooling(32, "lasttoken"), Normalize()]
+    package.SentenceTransformer(modules=modules, device="cpu").save(str(folder / "model"))
+    return folder / "model"
+
+
+def make_videoprism(folder: Path, *, is_full: bool = False) -> Path:
+    """VideoPrism-LvT in transformers' own layout, which has no modules.json.
+
+    ``is_full``: the size of the published model B, except for the tokenizer.
+    """
     require_sentence_transformers(videos=True)
     from transformers import (
         LlavaOnevisionVideoProcessor,
@@ -150,16 +201,19 @@ def make_videoprism(folder: Path) -> Path:
     pieces += [(letter, -3.0) for letter in "abcdefghijklmnopqrstuvwxyz"]
     tokenizer = VideoPrismTokenizer(vocab=pieces, extra_ids=0)
     width = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
-    config = VideoPrismConfig(
+    small = VideoPrismConfig(
         text_config={**width, "vocab_size": len(tokenizer), "num_hidden_layers": 2},
         vision_config={
             **width, "image_size": 36, "num_frames": 4, "num_spatial_layers": 1,
             "num_temporal_layers": 1, "num_auxiliary_layers": 1,
         },
     )  # fmt: skip
+    config = VideoPrismConfig(text_config={}, vision_config={}) if is_full else small
     torch.manual_seed(3)
     VideoPrismClipModel(config).save_pretrained(folder)
-    processor = LlavaOnevisionVideoProcessor(size={"height": 36, "width": 36}, do_normalize=False)
+    side = config.vision_config.image_size
+    size = {"height": side, "width": side}
+    processor = LlavaOnevisionVideoProcessor(size=size, do_normalize=False)
     VideoPrismProcessor(processor, tokenizer).save_pretrained(folder)
     return folder
 

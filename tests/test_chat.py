@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+
 import pytest
 
-from eaglenet.core.chat import ChatServer, ReplyError
+from eaglenet.core.chat import ChatError, ChatServer, ReplyError
 from eaglenet.core.errors import UsageError
 from stand_in_chat import send, serve_chat
 
@@ -68,3 +72,28 @@ def test_key_must_fit_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLENET_CHAT_KEY", "a\r\nHost: other")
     with pytest.raises(UsageError, match="EAGLENET_CHAT_KEY"):
         ChatServer("http://127.0.0.1:1")
+
+
+def test_slow_handshake_ends_at_the_deadline() -> None:
+    """A byte of the first TLS record every 50 ms, which restarts the timeout of a socket."""
+    is_over = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        with listener.accept()[0] as client:
+            client.sendall(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc")
+            while not is_over.wait(0.05):
+                try:
+                    client.sendall(b"\x03")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,), daemon=True)
+        thread.start()
+        server = ChatServer(f"https://127.0.0.1:{listener.getsockname()[1]}#model")
+        begin = time.monotonic()
+        with pytest.raises(ChatError, match=r"did not answer within 0\.3 s"):
+            server.ask("", "", b"jpeg", SCHEMA, timeout=0.3)
+        assert time.monotonic() - begin < 5
+        is_over.set()
+        thread.join(5)

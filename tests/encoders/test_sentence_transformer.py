@@ -71,7 +71,7 @@ def as_video(frames: torch.Tensor) -> dict[str, Any]:
     return {"video": {"array": frames, "video_metadata": metadata}}
 
 
-@pytest.mark.parametrize("name", ["qwen", "videoprism"])
+@pytest.mark.parametrize("name", ["qwen", "omni", "videoprism"])
 def test_vectors_of_whole_clips_are_those_of_the_library(name: str, make: Make) -> None:
     package = st_models.require_sentence_transformers(videos=True)
     folder = make(name)
@@ -179,7 +179,14 @@ def videos(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen", "videoprism", "multi_vector", pytest.param("clip", marks=pytest.mark.slow)]
+    "name",
+    [
+        "qwen",
+        "videoprism",
+        "multi_vector",
+        pytest.param("omni", marks=pytest.mark.slow),
+        pytest.param("clip", marks=pytest.mark.slow),
+    ],
 )
 def test_videos_are_indexed_searched_and_served(
     name: str, make: Make, videos: Path, tmp_path: Path
@@ -255,10 +262,10 @@ def test_methods_that_need_frames_say_so(make: Make) -> None:
         with pytest.raises(ConfigError, match=rf"{name} .*(needs|works inside)"):
             spec.build(spec.config_class(), encoder)
     spec = METHODS["clip4clip"]
-    with pytest.raises(ConfigError, match="clip4clip reads the features of single frames"):
+    with pytest.raises(ConfigError, match="clip4clip needs the features of single frames"):
         spec.build(spec.config_class(head="transformer"), encoder)
     spec = METHODS["wordframe"]
-    with pytest.raises(ConfigError, match="wordframe reads the features of single frames"):
+    with pytest.raises(ConfigError, match="wordframe needs the features of single frames"):
         spec.build(spec.config_class(), encoder)
 
 

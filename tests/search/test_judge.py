@@ -264,13 +264,15 @@ def test_text_in_a_frame_changes_its_own_number_at_most(engine: Engine, chat: St
         assert ids(obey(order)) == ids(plain)
 
 
-@pytest.mark.parametrize("way", ["silence", "headers", "body"])
+@pytest.mark.parametrize("way", ["silence", "headers", "body", "last body"])
 def test_slow_server_costs_one_timeout(engine: Engine, chat: StandInChat, way: str) -> None:
     def drip(question: dict[str, Any], handler: Handler) -> None:
         if way == "headers":
             handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-        if way == "body":
-            handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        if way.endswith("body"):
+            end = "Connection: close\r\n" if way == "last body" else ""
+            head = f"HTTP/1.1 200 OK\r\n{end}Content-Length: 100000\r\n\r\n"
+            handler.wfile.write(head.encode())
         while not chat.gone.wait(0.05):
             if way != "silence":
                 handler.wfile.write(b" ")

@@ -16,6 +16,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -133,31 +134,42 @@ class ChatServer:
             raise ReplyError(f"{self.url}: the reply has other keys than {[*schema['properties']]}")
         return answer
 
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self._scheme == "https":
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout)
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+
     def _exchange(self, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
         deadline = time.monotonic() + timeout
-        kind = (
-            http.client.HTTPSConnection if self._scheme == "https" else http.client.HTTPConnection
-        )
-        connection = kind(self._host, self._port, timeout=timeout)
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         is_late = threading.Event()
-
-        def hang_up() -> None:
-            is_late.set()
-            with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
-
         watchdog: threading.Timer | None = None
+        connection = self._connection(timeout)
         try:
-            connection.connect()
+            channel = socket.create_connection((connection.host, connection.port), timeout)
+            channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._scheme == "https":
+                channel = ssl.create_default_context().wrap_socket(
+                    channel, server_hostname=connection.host, do_handshake_on_connect=False
+                )
+            connection.sock = channel
+
+            def hang_up() -> None:
+                is_late.set()
+                with contextlib.suppress(OSError):
+                    # Not of the connection, which forgets its socket if the server will close it.
+                    socket.socket.shutdown(channel, socket.SHUT_RDWR)
+
             # A timeout of a socket begins again with every byte.
             watchdog = threading.Timer(max(deadline - time.monotonic(), 0.0), hang_up)
             watchdog.daemon = True
             watchdog.start()
+            if isinstance(channel, ssl.SSLSocket):
+                channel.do_handshake()
             connection.request(method, self._path + path, body, headers)
             response = connection.getresponse()
             content = response.read(MAX_REPLY + 1)

@@ -18,6 +18,7 @@ from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.hub import require_licence_on_hub
+from eaglenet.encoders.torchvision_operators import declare_operators
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class OpenClipConfig:
 
 def open_clip() -> Any:
     """Import the package on first use; the only import of it."""
+    declare_operators()
     try:
         import open_clip as package
     except ImportError as error:

@@ -43,6 +43,7 @@ from eaglenet.encoders.base import BaseEncoder, TextSource, VideoSource
 from eaglenet.encoders.catalogue import ST_PREFIX
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
 from eaglenet.encoders.hub import find_snapshot, split_st_name
+from eaglenet.encoders.torchvision_operators import declare_operators
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class StConfig:
 
 def sentence_transformers() -> Any:
     """Import the package on first use; nothing else imports it."""
+    declare_operators()
     try:
         import sentence_transformers as package
     except ModuleNotFoundError as error:

@@ -46,6 +46,9 @@ def test_one_command_evaluates_a_model_on_a_dataset_of_the_hub(
 
 def test_a_folder_in_the_same_layout_is_unpacked_once(tmp_path: Path, videos: list[Path]) -> None:
     source = write_pairs(tmp_path / "MSR-VTT", videos, CAPTIONS)
+    for number in (2, 3):
+        name = f"test-0000{number}-of-00004.parquet"
+        write_table(source / "data" / name, {"video": [], "caption": []})
     folder = unpack_hub_dataset(str(source))
     rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
     assert [row["captions"] for row in rows] == [[caption] for caption in CAPTIONS]
@@ -55,6 +58,12 @@ def test_a_folder_in_the_same_layout_is_unpacked_once(tmp_path: Path, videos: li
     before = (folder / "captions.jsonl").stat().st_mtime_ns
     assert unpack_hub_dataset(str(source)) == folder
     assert (folder / "captions.jsonl").stat().st_mtime_ns == before
+    # A change of any file unpacks again.
+    write_table(
+        source / "data" / "test-00000-of-00002.parquet", {"video": videos[:1], "caption": ["red"]}
+    )
+    changed = unpack_hub_dataset(str(source)) / "captions.jsonl"
+    assert json.loads(changed.read_text().splitlines()[0])["captions"] == ["red"]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path, videos: list[Path]) -> None:
@@ -75,6 +84,14 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, videos: list[Path]) -> Non
     fails("words", "expected a table with the columns video and caption.*it has data: caption, id")
     write_table(tmp_path / "empty" / "test-0.parquet", {"video": videos[:1], "caption": [" "]})
     fails("empty", "row 0 has no caption")
+    write_table(tmp_path / "nothing" / "test-0.parquet", {"video": [], "caption": []})
+    fails("nothing", "the split 'test' has no videos")
+    damaged = write_pairs(tmp_path / "damaged", videos, CAPTIONS)
+    page = damaged / "data" / "test-00001-of-00002.parquet"
+    content = bytearray(page.read_bytes())
+    content[4:400] = bytes(396)  # The head of the first page; the footer is whole.
+    page.write_bytes(content)
+    fails("damaged", r"test-00001-of-00002\.parquet: not a readable Parquet table")
     three = write_three(tmp_path / "three", videos, CAPTIONS)
     write_table(
         three / "qrels" / "test-00000-of-00001.parquet",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,41 @@ def test_what_cannot_be_pushed_is_refused(
 def test_a_dry_run_prints_the_card(run: Path) -> None:
     result = CliRunner().invoke(app, ["push", str(run), "somebody/tiny-head", "--dry-run"])
     assert result.stdout.strip() == model_card(run, "somebody/tiny-head").strip()
+
+
+@pytest.mark.parametrize("refused", ["/lfs/", "/commit/"])
+def test_a_push_that_fails_half_way_is_repeated(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Nothing is visible in the repository before the last request; the second push completes."""
+    stored = tmp_path / "hub" / "models" / "somebody" / "tiny-head"
+    with repository_hub(tmp_path / "hub", monkeypatch, tmp_path / "cache", refused=refused):
+        with pytest.raises(UsageError, match="push again"):
+            push_model(run / "model", "somebody/tiny-head", "a card")
+        assert list(stored.iterdir()) == []
+        push_model(run / "model", "somebody/tiny-head", "a card")
+    assert (stored / "README.md").read_text() == "a card"
+    assert load(stored).state_dict().keys() == load(run).state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("evaluation.json", "[", r"evaluation\.json: cannot be read as JSON"),
+        ("evaluation.json", '{"t2v": {"R@1": 1.0}}', r"evaluation\.json: has no .*R@5"),
+        ("evaluation.json", '{"t2v": {"R@1": "x", "R@5": 1, "R@10": 1}}', r"evaluation\.json: "),
+        (
+            "experiment.json",
+            '{"training": {"epochs": 1}}',
+            r"experiment\.json: has no .*lr_encoder",
+        ),
+        ("experiment.json", '{"training": 3}', r"experiment\.json: "),
+    ],
+)
+def test_a_card_is_not_made_from_damaged_files(
+    run: Path, tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / name).write_text(content)
+    with pytest.raises(UsageError, match=message):
+        model_card(folder, "somebody/tiny-head")

@@ -282,7 +282,7 @@ DIDEMO_ANNOTATORS = 3
 
 @dataclass(frozen=True)
 class MomentText:
-    """A text and the spans of one video that show it.
+    """A text, which is stripped, and the spans of one video that show it.
 
     num_annotators: number of best-matching spans whose IoUs are averaged: 1 if each span shows the
         text, more if each span is the opinion of one annotator.
@@ -294,6 +294,14 @@ class MomentText:
     num_annotators: int = 1
 
     def __post_init__(self) -> None:
+        values: dict[str, object] = {"video": self.video_id, "text": self.text}
+        for name, value in values.items():
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise ValueError(f"the {name} is {kind}, expected text: {value!r:.60}")
+            if not untrusted.is_utf8(value):
+                raise ValueError(f"the {name} {value!r:.60} has a lone surrogate")
+        object.__setattr__(self, "text", self.text.strip())
         if not self.spans:
             raise ValueError(f"no span for {self.text!r:.60}")
         for start, end in self.spans:
@@ -308,7 +316,7 @@ def _name_entry(entry: str) -> Iterator[None]:
         yield
     except KeyError as error:
         raise ValueError(f"{entry} has no {error}") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{entry}: {error}") from error
 
 
@@ -357,7 +365,7 @@ def read_charades_sta(content: str) -> list[MomentText]:
         with _name_entry(f"line {number}"):
             # A few published spans are reversed.
             low, high = sorted((float(start), float(end)))
-            texts.append(MomentText(video, text.strip(), ((low, high),)))
+            texts.append(MomentText(video, text, ((low, high),)))
     return texts
 
 
@@ -368,7 +376,7 @@ def read_activitynet(content: str) -> list[MomentText]:
         with _name_entry(f"video {video!r}"):
             for span, text in zip(entry["timestamps"], entry["sentences"], strict=True):
                 low, high = sorted(map(float, span))  # Some published spans are reversed.
-                texts.append(MomentText(video, str(text).strip(), ((low, high),)))
+                texts.append(MomentText(video, text, ((low, high),)))
     return texts
 
 

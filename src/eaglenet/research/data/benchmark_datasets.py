@@ -40,6 +40,7 @@ from eaglenet.research.data.records import (
     Split,
     VideoProblem,
     VideoRecord,
+    check_id,
     check_split_name,
     clean_captions,
     make_split,
@@ -462,11 +463,13 @@ def _read_step(video_id: str, step: Any, where: str) -> Step:
     try:
         number, caption = step["id"], step["sentence"]
         start, end = map(float, step["segment"])
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         raise DatasetError(
             f"{where} needs the keys 'id', 'sentence' and 'segment' with two numbers"
         ) from None
     if not 0 <= start < end or not math.isfinite(end):
         raise DatasetError(f"{where}: invalid segment {start:g} to {end:g} s")
     captions, _ = clean_captions([caption], where)
-    return f"{video_id}_{number}", captions, (start, end)
+    clip_id = f"{video_id}_{number}"
+    check_id(clip_id, where)
+    return clip_id, captions, (start, end)

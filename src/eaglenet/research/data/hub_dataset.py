@@ -7,6 +7,7 @@ caption (``mteb/MSR-VTT``), and three tables, ``corpus`` (id, video), ``queries`
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -68,13 +69,18 @@ def unpack_hub_dataset(name: str, split: str = "test", *, progress: Progress | N
     if local.is_dir():
         files = sorted(path.relative_to(local).as_posix() for path in local.rglob("*.parquet"))
         paths = [local / file for file in choose_files(name, files, split)]
-        identity = "-".join(str(path.stat().st_mtime_ns) for path in paths)[-40:]
-        return _unpack(name, split, paths, f"local-{identity}", progress)
+        return _unpack(name, split, paths, f"local-{_file_identity(paths)}", progress)
     identifier, revision = split_revision(name)
     if not is_hub_id(identifier):
         raise DatasetError(f"{name}: no such folder, and not the id of a dataset (OWNER/NAME)")
     commit, paths = download(identifier, revision, split, progress)
     return _unpack(identifier, split, paths, commit, progress)
+
+
+def _file_identity(paths: Sequence[Path]) -> str:
+    """Return a hash of the paths, sizes and times of files."""
+    states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    return hashlib.blake2b(json.dumps(states).encode(), digest_size=16).hexdigest()
 
 
 def choose_files(name: str, files: Sequence[str], split: str) -> list[str]:
@@ -160,6 +166,8 @@ def write_folder(
             report_progress(progress, "videos", number + 1, 0)
     else:
         captions_of = _write_corpus(name, tables, folder, progress)
+    if not captions_of:
+        raise DatasetError(f"{name}: the split {split!r} has no videos")
     with (folder / CAPTIONS).open("w", encoding="utf-8") as file:
         for video, captions in captions_of.items():
             row = {"video": video, "captions": captions, "split": split}
@@ -231,7 +239,7 @@ def _name_file(file: Path) -> Iterator[None]:
     """Add the file name to errors of Arrow."""
     try:
         yield
-    except (ValueError, OSError, KeyError) as error:  # Bases of Arrow's errors.
+    except (ValueError, OSError, KeyError, NotImplementedError) as error:  # Arrow's bases.
         lines = str(error).splitlines() or [type(error).__name__]
         raise DatasetError(f"{file}: not a readable Parquet table ({lines[0]})") from error
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
     folder = folder.expanduser()
     config = _read(find_model(folder) / CONFIG)
     experiment, result = _read(folder / EXPERIMENT), _read(folder / RESULT)
+    with _name_file(folder / EXPERIMENT):
+        training_lines = _training_lines(experiment, result)
     method = str(config.get("method", ""))
     encoder = experiment.get("encoder", {})
     tower = encoder.get("source") or config.get("encoder", {}).get("kind", "")
@@ -72,7 +75,7 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         "",
         f"It reads {frames.get('num_frames', '?')} frames of {frames.get('size', '?')} pixels per "
         "video.",
-        *_training_lines(experiment, result),
+        *training_lines,
         *_result_lines(folder, result),
     ]
     return "\n".join(lines) + "\n"
@@ -88,7 +91,7 @@ def _training_lines(experiment: Mapping[str, Any], result: Mapping[str, Any]) ->
         "",
         f"Experiment `{experiment.get('name', '')}` on `{data.get('dataset', '')}`: "
         f"{training.get('epochs')} epochs, {training.get('batch_size')} pairs per batch, rates "
-        f"{training.get('lr_encoder'):g} (towers) and {training.get('lr_head'):g} (the rest), seed "
+        f"{training['lr_encoder']:g} (towers) and {training['lr_head']:g} (the rest), seed "
         f"{training.get('seed')}.",
     ]
     if training.get("lora_rank"):
@@ -105,10 +108,11 @@ def _training_lines(experiment: Mapping[str, Any], result: Mapping[str, Any]) ->
 def _result_lines(folder: Path, result: Mapping[str, Any]) -> list[str]:
     rows = []
     if result.get("metrics"):
-        rows.append((str(result.get("selected_on", "val")), result["metrics"]))
+        title = str(result.get("selected_on", "val"))
+        rows.append((folder / RESULT, title, result["metrics"]))
     for path in sorted(folder.glob(EVALUATIONS)):
         record = _read(path)
-        rows.append((str(record.get("split") or path.stem), record))
+        rows.append((path, str(record.get("split") or path.stem), record))
     if not rows:
         return []
     lines = [
@@ -118,12 +122,24 @@ def _result_lines(folder: Path, result: Mapping[str, Any]) -> list[str]:
         "| split | protocol | direction | R@1 | R@5 | R@10 |",
         "|---|---|---|---|---|---|",
     ]
-    for split, record in rows:
+    for path, split, record in rows:
         for direction, title in (("t2v", "text to video"), ("v2t", "video to text")):
-            recalls = record.get(direction, {})
-            cells = " | ".join(f"{recalls[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
-            lines.append(f"| {split} | {record.get('protocol', '')} | {title} | {cells} |")
+            with _name_file(path):
+                recalls = record[direction]
+                cells = " | ".join(f"{recalls[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
+                lines.append(f"| {split} | {record.get('protocol', '')} | {title} | {cells} |")
     return lines
+
+
+@contextmanager
+def _name_file(path: Path) -> Iterator[None]:
+    """Turn errors about the content of a file into one that names the file."""
+    try:
+        yield
+    except KeyError as error:
+        raise UsageError(f"{path}: has no {error}; delete it or write it again") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path}: {error}; delete it or write it again") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -137,7 +153,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def push_model(model: Path, repository: str, card: str, *, private: bool = False) -> str:
-    """Create the repository if it is missing, upload the files, and return its URL."""
+    """Create the repository if it is missing, upload the files, and return its URL.
+
+    All files appear in one commit: after an error the repository is as before, or new and empty.
+    """
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -158,7 +177,7 @@ def push_model(model: Path, repository: str, card: str, *, private: bool = False
         except Exception as error:  # The library has a class for each kind of failure.
             lines = str(error).splitlines() or [type(error).__name__]
             raise UsageError(
-                f"{repository}: cannot be written at {constants.ENDPOINT} ({lines[0]}); log in "
-                "with `hf auth login` and check your write access"
+                f"{repository}: cannot be written at {constants.ENDPOINT} ({lines[0]}). Log in "
+                "with `hf auth login`, check your write access, and push again"
             ) from error
     return f"{constants.ENDPOINT}/{repository}"

@@ -144,6 +144,24 @@ def test_a_video_is_preferred_to_a_gif_of_the_same_name(tmp_path: Path, files: A
         ("activitynet", "val_1.json", '{"v_a": {"sentences": []}}', "video 'v_a' has no"),
         ("activitynet", "val_1.json", '{\n"v_a": {\n', "line 3"),
         (
+            "activitynet",
+            "val_1.json",
+            '{"v_a": {"timestamps": [[0, 1], [2, 3]], "sentences": ["a", null]}}',
+            "video 'v_a': the text is NoneType, expected text",
+        ),
+        (
+            "activitynet",
+            "val_1.json",
+            f'{{"v_a": {{"timestamps": [[0, 1{"0" * 400}]], "sentences": ["a"]}}}}',
+            "video 'v_a': int too large",
+        ),
+        (
+            "activitynet",
+            "val_1.json",
+            '{"v_\\ud800": {"timestamps": [[0, 1]], "sentences": ["a"]}}',
+            "has a lone surrogate",
+        ),
+        (
             "lsmdc",
             "LSMDC16_challenge_1000_publictect.csv",
             "a\tb\tc\td\te\tf\na,b\n",
@@ -162,6 +180,20 @@ def test_a_video_is_preferred_to_a_gif_of_the_same_name(tmp_path: Path, files: A
             '{"database": {"a": {"subset": "validation", "annotations": [{"id": 0, "sentence": "x",'
             ' "segment": [9, 4]}]}}}',
             "invalid segment 9 to 4 s",
+        ),
+        (
+            "youcook2",
+            "youcookii_annotations_trainval.json",
+            '{"database": {"\\ud800": {"subset": "validation", "annotations": [{"id": 0, '
+            '"sentence": "x", "segment": [1, 4]}]}}}',
+            "has a lone surrogate",
+        ),
+        (
+            "youcook2",
+            "youcookii_annotations_trainval.json",
+            '{"database": {"a": {"subset": "validation", "annotations": [{"id": 0, "sentence": "x",'
+            f' "segment": [1, 1{"0" * 400}]}}]}}}}}}',
+            "video 'a', annotation 0 needs the keys",
         ),
         (
             "youcook2",
