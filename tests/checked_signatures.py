@@ -1,8 +1,9 @@
 """Checks of signatures while tests run: shapes by jaxtyping, everything else by beartype alone.
 
-jaxtyping binds the arguments of each call anew and checks them twice, so that the sizes of one
-signature can be compared with each other. A signature without shapes needs none of that; checked
-directly, it costs a tenth: a model with a real vocabulary loads in a fifth of the time.
+jaxtyping compares the sizes of one signature with each other. To say more in its messages it binds
+the arguments of each call and checks them twice, which takes most of the time of a test of a small
+model. Here beartype checks them once, in a context of jaxtyping's that holds the sizes of the call.
+A signature without shapes needs no such context.
 
 A function inside another is made at every call of that one. Its check is written and compiled the
 first time only: it takes a millisecond, which moving a few tensors would else cost every time.
@@ -10,6 +11,7 @@ first time only: it takes a millisecond, which moving a few tensors would else c
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -19,6 +21,7 @@ import jaxtyping
 from beartype import BeartypeConf, beartype
 
 _shapes_checked = jaxtyping.jaxtyped
+_sizes_of_a_call = jaxtyping.jaxtyped("context")
 _types_checked = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 _CHECKED_FUNCTION = "__beartype_func"
 """The keyword by whose default a check of beartype's knows what it calls."""
@@ -38,11 +41,27 @@ def _checked(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
     def decorate(target: Any) -> Any:
         if inspect.isfunction(target) and target.__code__ in _inner_checks:
             return _checked_again(target)
-        if inspect.isfunction(target) and not any(map(has_shape, _annotations(target))):
-            return _noted(_types_checked(target), target)
+        if inspect.isfunction(target):
+            types = _annotations(target)
+            if types is not None and not any(map(has_shape, types)):
+                return _noted(_types_checked(target), target)
+            if types is not None and not inspect.isgeneratorfunction(target):
+                return _checked_in_context(target)
         return _shapes_checked(target, typechecker=typechecker)
 
     return decorate
+
+
+def _checked_in_context(function: FunctionType) -> Any:
+    """``function`` with sizes that are compared within each call."""
+    check = _types_checked(function)
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        with _sizes_of_a_call:
+            return check(*arguments, **options)
+
+    return checked
 
 
 def _noted(check: Any, target: FunctionType) -> Any:
@@ -73,14 +92,14 @@ def has_shape(annotation: Any) -> bool:
     return any(map(has_shape, get_args(annotation)))
 
 
-def _annotations(function: Callable[..., Any]) -> list[Any]:
-    """The types in a signature; one that cannot be told yet counts as a shape."""
-    found = []
+def _annotations(function: Callable[..., Any]) -> list[Any] | None:
+    """The types in a signature; none where one of them is not defined yet."""
+    types = []
     for annotation in function.__annotations__.values():
         if isinstance(annotation, str):
             try:
                 annotation = eval(annotation, function.__globals__)
             except NameError:
-                annotation = jaxtyping.AbstractArray
-        found.append(annotation)
-    return found
+                return None
+        types.append(annotation)
+    return types
