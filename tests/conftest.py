@@ -24,6 +24,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 import torch
+import typer.testing
 
 sys.dont_write_bytecode = False
 # Importing all tests makes millions of objects that stay: nothing to look through again and again.
@@ -62,6 +63,8 @@ torch.set_num_threads(1)
 for device in (torch.cuda, torch.xpu, torch.mtia):
     if not device.is_available():
         device.manual_seed_all = lambda seed: None  # type: ignore[method-assign]
+# The tree of commands is made once, not for each command that a test runs.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 # pytest adds its handlers to each logger that does not propagate, six times per test.
 for logger in logging.root.manager.loggerDict.values():
     if isinstance(logger, logging.Logger) and logger.name.split(".")[0] == "torch":
