@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 import torch
+import typer.testing
 
 sys.dont_write_bytecode = False
 # Importing all tests makes millions of objects that stay: nothing to look through again and again.
@@ -61,6 +63,16 @@ if find_spec("hypothesis"):
     )
     settings.load_profile("patient")
 torch.set_num_threads(1)
+# A seed for a device that is not there is noted with the whole stack: up to 2 ms for each test.
+for device in (torch.cuda, torch.xpu, torch.mtia):
+    if not device.is_available():
+        device.manual_seed_all = lambda seed: None  # type: ignore[method-assign]
+# The tree of commands is made once, not for each command that a test runs.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
+# pytest adds its handlers to each logger that does not propagate, six times per test.
+for logger in logging.root.manager.loggerDict.values():
+    if isinstance(logger, logging.Logger) and logger.name.split(".")[0] == "torch":
+        logger.propagate = True
 # A job in the background starts with this signal ignored, and would hand that on to every test.
 with contextlib.suppress(ValueError):
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -80,6 +92,22 @@ def one_meaning_encoder() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(meaning.MeaningEncoder, "open", lambda: meaning.MeaningEncoder(model()))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_decoders() -> Iterator[None]:
+    """Processes that decode files are forked from one that has imported all they need."""
+    import warm_workers
+    from eaglenet.video import worker
+
+    if not warm_workers.IS_SUPPORTED:
+        yield
+        return
+    starter = warm_workers.WarmStarter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "start_child", starter.start_child)
+        yield
+    starter.close()
 
 
 @pytest.fixture

@@ -88,6 +88,27 @@ def test_sizes_of_one_signature_are_compared(checked: ModuleType) -> None:
         checked.Pair(torch.ones(3), torch.ones(2))
 
 
+def test_tensors_are_checked_as_jaxtyping_does(checked: ModuleType) -> None:
+    """Also after a check that failed, which leaves no size behind."""
+    from jaxtyping import Bool, Float, Float32, Int, Shaped, UInt8
+    from torch import Tensor
+
+    texts = ("rows dim", "rows 2", "2 rows", "rows rows", "dim", "*any dim", "", "_ dim", "#rows 2")
+    shapes = [kind[Tensor, text] for kind in (Float, Float32, Int, Shaped) for text in texts]
+    shapes += [Bool[Tensor, "rows"], UInt8[Tensor, "rows dim"], Float[Tensor, "dim rows"]]
+    ones, wide = torch.ones(3, 2), torch.ones(2, 3)
+    values = [ones, wide.half(), torch.ones(2, 2).int(), torch.ones(2), torch.tensor(1.0), 3]
+    values += [torch.ones(3) > 0, torch.nn.Parameter(ones), ones.byte(), ones[:1], ones.numpy()]
+    for first in shapes:
+        pairs = [(shape, value) for value in values for shape in (first, *shapes)]
+        results = []
+        for name in ("_is_instance", "_is_instance_of_any"):
+            with checked_signatures._sizes_of_a_call:
+                results.append([getattr(checked_signatures, name)(*pair) for pair in pairs])
+        assert results[0] == results[1]
+        assert len(set(results[0])) == 2
+
+
 def test_types_without_shapes_are_checked_too(checked: ModuleType) -> None:
     wrong = jaxtyping.TypeCheckError
     with pytest.raises(wrong):

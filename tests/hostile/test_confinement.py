@@ -348,7 +348,7 @@ def test_the_stream_encoder_is_confined(tmp_path: Path, missing: tuple[str, ...]
     path = tmp_path / "a.avi"
     from eaglenet.video.decoding import write_video
 
-    frames = np.random.default_rng(0).integers(0, 256, (300, 240, 320, 3), dtype=np.uint8)
+    frames = np.random.default_rng(0).integers(0, 256, (120, 240, 320, 3), dtype=np.uint8)
     write_video(path, frames, 25, codec="mpeg4")
     descriptor = os.open(path, os.O_RDONLY)
     command = child_command("eaglenet.video.streaming", str(descriptor), "0", str(os.getpid()))
@@ -369,7 +369,7 @@ def test_the_stream_encoder_is_confined(tmp_path: Path, missing: tuple[str, ...]
 def test_hosts_and_workers_have_no_privileges(missing: tuple[str, ...]) -> None:
     if missing:
         pytest.skip(f"this kernel does not confine: {missing}")
-    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 2.0)
+    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 1.0)
     outcomes = map_ahead(reply_with, ["good", "unread requests"], workers=1, budget=budget)
     next(outcomes)
     host, worker = descendants(os.getpid())[-2:]

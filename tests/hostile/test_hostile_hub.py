@@ -114,7 +114,7 @@ def test_a_body_that_never_ends_is_given_up(
     body: str, reason: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_guard, "SLOW_SECONDS", 1.0)
-    monkeypatch.setattr(hub_guard, "MAX_RESPONSES", 5)
+    monkeypatch.setattr(hub_guard, "MAX_RESPONSES", 3)
     with serve(body, {}) as address:
         use_endpoint(address, monkeypatch)
         began = time.monotonic()

@@ -75,7 +75,7 @@ def test_fifty_kills_lose_nothing(tmp_path: Path) -> None:
 def test_several_readers_see_whole_versions_while_a_writer_commits(tmp_path: Path) -> None:
     store = tmp_path / "store"
     fill(store, 1)
-    readers = [start("-c", READER, str(store), "3") for _ in range(3)]
+    readers = [start("-c", READER, str(store), "1.5") for _ in range(3)]
     with LocalStore.write(store, make_manifest()) as writer:
         number = 1
         while any(reader.poll() is None for reader in readers):
