@@ -50,7 +50,6 @@ class ForkedProcess(ChildProcess):
         self._handle = os.pidfd_open(pid)
 
     def __del__(self) -> None:
-        self.join(0)
         os.close(self._handle)
 
     @property
@@ -77,11 +76,7 @@ class ForkedProcess(ChildProcess):
 
     def join(self, timeout: float | None = None) -> None:
         if self.exitcode is None:
-            # Not `select`, which takes no descriptor over 1023.
-            poll = select.poll()
-            poll.register(self._handle, select.POLLIN)
-            poll.poll(None if timeout is None else timeout * 1000)
-            _ = self.exitcode  # A process that ended is a zombie until then.
+            select.select([self._handle], [], [], timeout)
 
     def _send(self, number: int) -> None:
         if self.exitcode is None:
