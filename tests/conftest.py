@@ -94,22 +94,6 @@ def one_meaning_encoder() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def forked_decoders() -> Iterator[None]:
-    """Processes that decode files are forked from one that has imported all they need."""
-    import warm_workers
-    from eaglenet.video import worker
-
-    if not warm_workers.IS_SUPPORTED:
-        yield
-        return
-    starter = warm_workers.WarmStarter()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "start_child", starter.start_child)
-        yield
-    starter.close()
-
-
 @pytest.fixture
 def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Videos of a dataset are decoded in this process: workers take two seconds each to start."""
