@@ -37,7 +37,7 @@ format: $(STAMP) ## format and sort imports
 check: $(STAMP) ## ruff, mypy --strict, import contract
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
 
 browser: ## install Debian's Chromium for the page test (skipped where there is one, or no apt-get)
