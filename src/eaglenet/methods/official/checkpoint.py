@@ -49,7 +49,10 @@ UNUSED: dict[str, dict[str, str]] = {
         r".*self_attn_vis\..*": "never called",
         r"frame_decoder\..*\.(self_attn\..*|norm5\..*)": "never called in the frame decoder",
     },
-    "clip4clip": {r"clip\.visual\.conv1\.weight": "replaced by the map over three frames"},
+    "clip4clip": {
+        r"clip\.visual\.conv1\.weight": "replaced by the map over three frames",
+        r"frame_position_embeddings\.weight": "never called with the LSTM",
+    },
     "eaglenet": {
         r"transformerClip\..*": "a temporal transformer that the forward pass never calls",
         r"frame_position_embeddings\..*": "positions of that transformer",
@@ -70,9 +73,11 @@ UNUSED: dict[str, dict[str, str]] = {
         r"vid_bert\.pooler\..*": "its output is not used",
     },
     "t2vlad": {r"text_pooling\.clusters1": "never used"},
+    "ts2net": {r"(text_token_selector|visual_prompt_encoder)\..*": "never called"},
     "tvproxynet": {
         r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash"
     },
+    "ucofia": {r"word_logit_weight|frame_mat_weight2?|word_mat_weight_for_pixel": "never used"},
 }
 """Weights without effect by method (empty: any method), as patterns, with the reason."""
 
@@ -429,7 +434,10 @@ def _tempme(weights: Weights) -> Settings:
         if name.startswith(blocks) and name.endswith(table)
     )
     if not merge_blocks:
-        raise CheckpointError("the checkpoint has no positions of clips; is it of TempMe?")
+        raise CheckpointError(
+            "the checkpoint has no positions of clips: it is not of TempMe, or was trained with "
+            "frame_pos=0, which is not supported"
+        )
     counts = [_size(weights, f"{blocks}{block}{table}", 1) for block in merge_blocks] + [1]
     return {
         "num_frames": counts[0],
