@@ -279,7 +279,9 @@ def test_a_checkpoint_of_tempme_becomes_a_model(name: str) -> None:
     towers |= {f"{block}_b": torch.zeros(3 * 64, options["lora_dim"])}
     across, within = (int(part) / 100 for part in options["merge_token_proportion"].split("-"))
     settings = {"num_merged": options["tome_r"], "across": across, "within": within}
-    method = convert_official("tempme", {**towers, **golden.weights}, settings).method
+    settings["groups"] = options["merge_frame_num"]
+    weights = {**towers, **golden.weights}
+    method = convert_official("tempme", weights, settings).method
     for visual_block in method.encoder.vision.blocks:
         visual_block.attention.heads = options["heads"]  # narrower than 64 in these files
     config = method.config
@@ -287,6 +289,11 @@ def test_a_checkpoint_of_tempme_becomes_a_model(name: str) -> None:
     assert config.merge_blocks == tuple(int(part) for part in options["merge_layer"].split("-"))
     assert (config.num_frames, config.rank) == (options["frames"], options["lora_dim"])
     check_outputs(method, golden, "full")
+    with pytest.raises(UsageError, match=r"--set groups=2,2: expected numbers like 2-2-3"):
+        convert_official("tempme", weights, {**settings, "groups": "2,2"})
+    del settings["groups"]
+    with pytest.raises(UsageError, match=r"does not determine groups.*--set groups=2-2-3"):
+        convert_official("tempme", weights, settings)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ which the caller must pass. Padding is treated as in the code of the authors.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -148,7 +147,8 @@ UNDETERMINED: dict[str, Settings] = {
     "glscl": {"num_frames": 12, "temperature": 3.0},
     "hgr": {"num_verbs": 4, "sharpness": 4.0},
     "mmt": {"num_heads": 4},
-    "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1},
+    # Positions show how many clips there are before each join, not after the last.
+    "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1, "groups": "2-2-3"},
     "tmass": {"prior": "uniform", "noise_scale": 1.0, "num_candidates": 20, "num_heads": 1},
     "ts2net": {"num_frames": 12, "num_tokens": 3},
     # The checkpoint contains the weights for both values of dash.
@@ -289,6 +289,8 @@ def _convert(
         inferred_settings = INFERENCE[name](weights)
         encoder = _encoder(weights)
     values = {"padding": "official", **inferred_settings, **settings}
+    if "groups" in values:
+        values["groups"] = _clip_groups(values["groups"])
     field_names = {item.name for item in dataclasses.fields(config_class)}
     unknown = sorted(set(settings) - field_names - {"experts", "frames"})
     if unknown:
@@ -438,13 +440,19 @@ def _tempme(weights: Weights) -> Settings:
             "the checkpoint has no positions of clips: it is not of TempMe, or was trained with "
             "frame_pos=0, which is not supported"
         )
-    counts = [_size(weights, f"{blocks}{block}{table}", 1) for block in merge_blocks] + [1]
     return {
-        "num_frames": counts[0],
+        "num_frames": _size(weights, f"{blocks}{merge_blocks[0]}{table}", 1),
         "rank": _size(weights, f"{blocks}0.attn.TVPt_LoRA_a"),
         "merge_blocks": tuple(merge_blocks),
-        "groups": tuple(before // after for before, after in itertools.pairwise(counts)),
     }
+
+
+def _clip_groups(text: Any) -> tuple[int, ...]:
+    """Parse the groups of clips of TempMe, written like 2-2-3 in the official code."""
+    numbers = str(text).split("-")
+    if not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        raise UsageError(f"--set groups={text}: expected numbers like 2-2-3 (merge_frame_num)")
+    return tuple(int(number) for number in numbers)
 
 
 def _proxies(weights: Weights) -> Settings:
