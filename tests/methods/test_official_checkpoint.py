@@ -371,6 +371,13 @@ def test_checkpoints_over_experts_become_models_over_stored_features(
         assert "store its output" in conversion.unused["txt_bert.pooler.dense.bias"]
 
 
+def test_a_file_with_other_objects_is_not_read(tmp_path: Path) -> None:
+    """The trainers of CE and MMT save their configuration object too."""
+    torch.save({"state_dict": {"a": torch.ones(1)}, "config": CliRunner()}, tmp_path / "mmt.pth")
+    with pytest.raises(CheckpointError, match=r"save its weights alone.*\['state_dict'\]"):
+        read_released(tmp_path / "mmt.pth")
+
+
 def test_experts_have_to_be_named_in_their_order() -> None:
     weights = load_peer("ce-salt0").weights
     with pytest.raises(UsageError, match="does not determine experts"):

@@ -190,7 +190,9 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
         content = read_torch_file(path)
     except ValueError as error:
         raise CheckpointError(
-            f"{path}: {error}; expected a state_dict saved by torch.save"
+            f"{path}: {error}; expected a state_dict saved by torch.save. A file that holds other "
+            "objects too, as those of CE and MMT do, is not read: save its weights alone in the "
+            "official repository, with torch.save(torch.load(FILE)['state_dict'], 'weights.pth')"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
