@@ -14,8 +14,11 @@ from double_precision import (
     videos,
     words_of,
 )
+from small_towers import small_clip
 
-from eaglenet.methods.glscl import GLSCL
+from eaglenet.core.types import Tokens
+from eaglenet.methods import METHODS
+from eaglenet.methods.glscl import GLSCL, GLSCLConfig
 from reference import glscl as reference
 from reference.arithmetic import contrastive, part, temporal, weights_of
 
@@ -81,3 +84,21 @@ def test_the_queries_start_between_nought_and_one() -> None:
     assert queries.shape == (8, 64)
     assert queries.min() >= 0
     assert 0.45 < queries.mean() < 0.55
+
+
+@torch.no_grad()
+def test_padded_tokens_attend_to_real_ones_only_with_official_padding() -> None:
+    encoder = small_clip()
+    by_padding = {
+        padding: METHODS["glscl"].build(GLSCLConfig(num_heads=2, padding=padding), encoder).eval()
+        for padding in ("masked", "official")
+    }
+    ids = torch.tensor([[1, 4, 9, 0, 0, 0], [1, 4, 9, 0, 3, 0]])
+    tokens = Tokens(ids, torch.tensor([[1, 1, 1, 0, 0, 0]] * 2).bool())
+    masked, official = (by_padding[name].encode_text(tokens) for name in ("masked", "official"))
+    torch.testing.assert_close(official.sentence, masked.sentence)
+    torch.testing.assert_close(official.words[:, :3], masked.words[:, :3])
+    for words, is_equal in ((masked.words, False), (official.words, True)):
+        # Another padding token is not seen by the one after it.
+        assert torch.allclose(words[0, 5], words[1, 5], atol=1e-6) == is_equal
+        assert not torch.allclose(words[0, 4], words[1, 4], atol=1e-6)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from official_cases import ADAPTERS
+from official_cases import ADAPTERS, feature_encoder
 from torch import Tensor
 from typer.testing import CliRunner
 
 import eaglenet
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import CheckpointError, UsageError
 from eaglenet.core.types import Tokens
 from eaglenet.methods.base import Method
 from eaglenet.methods.official.checkpoint import (
@@ -36,6 +36,22 @@ FULL = {
     "tvproxynet": ("dash_weights.",),
 }
 """Weights of other heads in the golden files."""
+
+SCORER = "text_token_selector.score_predictor"
+NOT_CALLED = {
+    "glscl": ("noun_queries", "weight_fc.0.weight", "decoder_layer_noun.linear1.weight",
+              "transformer_decoder_spatial.layers.0.linear1.weight"),
+    "prost": ("frame_prototype_weight.0.weight", "frame_position_embeddings.weight",
+              "transformerClip.resblocks.0.ln_1.weight",
+              "event_decoder.event_decoder.layers.0.self_attn_vis.in_proj_weight",
+              "frame_decoder.event_decoder.layers.0.self_attn.out_proj.bias"),
+    "ts2net": (f"{SCORER}.in_conv.0.bias", f"{SCORER}.out_conv.2.weight",
+               "visual_prompt_encoder.conv1.weight", "visual_prompt_encoder.layer_norm.bias",
+               "visual_prompt_encoder.positional_embedding"),
+    "ucofia": ("frame_mat_weight", "frame_mat_weight2", "word_logit_weight",
+               "word_mat_weight_for_pixel"),
+}  # fmt: skip
+"""Weights that the official classes build and never call; every checkpoint has them."""
 
 
 def openai_towers(dim: int, shifted: bool) -> dict[str, Tensor]:
@@ -83,7 +99,8 @@ def checkpoint(name: str) -> dict[str, Tensor]:
         if not key.startswith(FULL.get(golden.method, ("-",)))
     }
     is_shifted = golden.method in ("prost", "ts2net", "ucofia")
-    return {**openai_towers(golden.options["dim"], is_shifted), **weights}
+    not_called = {key: torch.zeros(1) for key in NOT_CALLED.get(golden.method, ())}
+    return {**openai_towers(golden.options["dim"], is_shifted), **weights, **not_called}
 
 
 @pytest.mark.parametrize(
@@ -104,6 +121,7 @@ def test_settings_are_read_from_the_checkpoint(name: str) -> None:
         settings["num_shifted_blocks"] = 0 if golden.method == "ucofia" else 1
     conversion = convert_official(golden.method, checkpoint(name), settings, max_words=32)
     config, options = conversion.method.config, golden.options
+    assert set(NOT_CALLED.get(golden.method, ())) <= set(conversion.unused)
     assert config.num_frames == options["frames"]
     assert getattr(config, "num_layers", 2) == options["layers"]
     for ours, theirs in (
@@ -120,6 +138,34 @@ def test_settings_are_read_from_the_checkpoint(name: str) -> None:
     assert getattr(config, "padding", "official") == "official"
     assert conversion.method.habits.max_words == 32
     assert conversion.method.habits.precision == "fp16"
+
+
+def test_a_checkpoint_of_clip4clip_with_the_lstm_becomes_a_model() -> None:
+    weights = checkpoint("clip4clip-salt0")
+    weights = {n: w for n, w in weights.items() if not n.startswith("transformerClip.")}
+    lstm = {n: w for n, w in load_peer("clip4clip-salt0").weights.items() if "lstm" in n}
+    conversion = convert_official("clip4clip", {**weights, **lstm}, {"num_frames": 6})
+    assert conversion.method.config.head == "lstm"
+    assert conversion.unused["frame_position_embeddings.weight"] == "never called with the LSTM"
+    golden = load_peer("clip4clip-salt0")
+    conversion.method.encoder = feature_encoder(golden.options["dim"])  # inputs are features
+    check_outputs(conversion.method, golden, "seqLSTM/padded")
+
+
+def test_a_checkpoint_of_xpool_on_openais_clip_becomes_a_model() -> None:
+    golden = load_peer("xpool-salt0")
+    heads = {"num_frames": golden.options["frames"], "num_heads": golden.options["num_mha_heads"]}
+    towers = openai_towers(golden.options["dim"], shifted=False)
+    method: Any = convert_official("xpool", {**towers, **golden.weights}, heads).method
+    projection = method.encoder.text.projection.weight
+    assert torch.equal(projection, towers["clip.text_projection"].T)
+    check_outputs(method, golden, "full")
+
+
+def test_tempme_without_positions_of_clips_is_refused() -> None:
+    weights = {n: w for n, w in load_peer("tempme-salt0").weights.items() if "Positional" not in n}
+    with pytest.raises(CheckpointError, match="frame_pos=0, which is not supported"):
+        convert_official("tempme", weights, UNDETERMINED["tempme"])
 
 
 def test_a_setting_without_a_trace_has_to_be_given() -> None:
@@ -233,7 +279,9 @@ def test_a_checkpoint_of_tempme_becomes_a_model(name: str) -> None:
     towers |= {f"{block}_b": torch.zeros(3 * 64, options["lora_dim"])}
     across, within = (int(part) / 100 for part in options["merge_token_proportion"].split("-"))
     settings = {"num_merged": options["tome_r"], "across": across, "within": within}
-    method = convert_official("tempme", {**towers, **golden.weights}, settings).method
+    settings["groups"] = options["merge_frame_num"]
+    weights = {**towers, **golden.weights}
+    method = convert_official("tempme", weights, settings).method
     for visual_block in method.encoder.vision.blocks:
         visual_block.attention.heads = options["heads"]  # narrower than 64 in these files
     config = method.config
@@ -241,6 +289,11 @@ def test_a_checkpoint_of_tempme_becomes_a_model(name: str) -> None:
     assert config.merge_blocks == tuple(int(part) for part in options["merge_layer"].split("-"))
     assert (config.num_frames, config.rank) == (options["frames"], options["lora_dim"])
     check_outputs(method, golden, "full")
+    with pytest.raises(UsageError, match=r"--set groups=2,2: expected numbers like 2-2-3"):
+        convert_official("tempme", weights, {**settings, "groups": "2,2"})
+    del settings["groups"]
+    with pytest.raises(UsageError, match=r"does not determine groups.*--set groups=2-2-3"):
+        convert_official("tempme", weights, settings)
 
 
 @pytest.fixture(scope="module")
@@ -318,6 +371,13 @@ def test_checkpoints_over_experts_become_models_over_stored_features(
         assert "store its output" in conversion.unused["txt_bert.pooler.dense.bias"]
 
 
+def test_a_file_with_other_objects_is_not_read(tmp_path: Path) -> None:
+    """The trainers of CE and MMT save their configuration object too."""
+    torch.save({"state_dict": {"a": torch.ones(1)}, "config": CliRunner()}, tmp_path / "mmt.pth")
+    with pytest.raises(CheckpointError, match=r"save its weights alone.*\['state_dict'\]"):
+        read_released(tmp_path / "mmt.pth")
+
+
 def test_experts_have_to_be_named_in_their_order() -> None:
     weights = load_peer("ce-salt0").weights
     with pytest.raises(UsageError, match="does not determine experts"):
@@ -337,13 +397,14 @@ def test_the_command_converts_and_the_model_loads(tmp_path: Path) -> None:
     from eaglenet.cli.main import app
 
     torch.save(checkpoint("drl-salt0"), tmp_path / "drl.bin")
-    done = CliRunner().invoke(
-        app,
-        ["convert", str(tmp_path / "drl.bin"), str(tmp_path / "model"), "--from", "drl",
-         "--set", "num_frames=6", "--set", "num_heads=4"],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    method = eaglenet.load(tmp_path / "model")
-    assert method.name == "drl"
-    assert (method.frame_spec.num_frames, method.frame_spec.short) == (6, "mask")
-    assert method.habits.max_words == 32
+    for num_frames, num_words in ((6, 32), (64, 64)):  # 64 frames: DiDeMo
+        done = CliRunner().invoke(
+            app,
+            ["convert", str(tmp_path / "drl.bin"), str(tmp_path / f"{num_frames}"), "--from", "drl",
+             "--set", f"num_frames={num_frames}", "--set", "num_heads=4"],
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        method = eaglenet.load(tmp_path / f"{num_frames}")
+        assert method.name == "drl"
+        assert (method.frame_spec.num_frames, method.frame_spec.short) == (num_frames, "mask")
+        assert method.habits.max_words == num_words

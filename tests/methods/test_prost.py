@@ -93,6 +93,8 @@ def test_official_padding_counts_padded_words_and_frames() -> None:
     clips.mask[1, 2:] = False
     masked, official = make(), make(padding="official")
     official.load_state_dict(masked.state_dict())
+    blank = [round(255 * channel) for channel in official.encoder.config.pixel_mean]
+    clips.frames[1, 2:] = torch.tensor(blank).byte()[:, None, None]
     every = dataclasses.replace(clips, mask=torch.ones_like(clips.mask))
     assert text.words_mask is not None
     whole = dataclasses.replace(text, words_mask=torch.ones_like(text.words_mask))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from small_towers import small_clip, small_clips
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.losses import SoftmaxLoss
+from eaglenet.methods import METHODS
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.tower_base import CosineMethod
 
@@ -83,3 +86,32 @@ def test_scores_are_cosines_of_the_video_vector_or_of_the_mean_frame() -> None:
         plain.score(text, VideoFeatures(frames, mask))
     terms = plain.losses(text, video, torch.eye(TEXTS, VIDEOS, dtype=torch.bool)).terms
     assert list(terms) == ["contrastive"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ts2net", {"num_tokens": 2}),
+        ("ucofia", {"num_tokens": 2, "num_words": 5}),
+        ("prost", {"num_phrases": 3, "num_objects": 3, "num_events": 2}),
+    ],
+)
+def test_padded_frames_are_blank_with_official_padding(name: str, settings: dict[str, Any]) -> None:
+    """The code of the authors pads with zeros, videos are read with repeated frames."""
+    encoder = small_clip(image_size=24)
+    clips = small_clips(2, 4, 24)
+    clips.mask[1, 2:] = False
+    blank = torch.tensor([round(255 * channel) for channel in encoder.config.pixel_mean])
+    filled = dataclasses.replace(clips, frames=clips.frames.clone())
+    filled.frames[1, 2:] = blank.byte()[:, None, None]
+    texts = Tokens(torch.tensor([[1, 4, 9, 0, 0]]), torch.tensor([[1, 1, 1, 0, 0]]).bool())
+    config = METHODS[name].config_class(num_frames=4, padding="official", **settings)
+    method = METHODS[name].build(config, encoder).eval()
+    with torch.no_grad():
+        text = method.encode_text(texts)
+        scores, expected = (
+            method.score(text, method.encode_video(each)) for each in (clips, filled)
+        )
+        repeated = method.score(text, method._encode_video(clips))
+    torch.testing.assert_close(scores, expected)
+    assert (repeated - expected)[:, 1].abs().max() > 1e-5  # padded frames do count

@@ -69,7 +69,7 @@ def decorrelation(
             by_words.append((unit(word), unit(best), share))
         for frame, share in zip(video, video_shares, strict=True):
             best = max(texts, key=lambda word: cosine(word, frame))
-            by_frames.append((unit(best), unit(frame), share))
+            by_frames.append((unit(frame), unit(best), share))
     matrix = (_correlation(by_words, len(words)) + _correlation(by_frames, len(words))) / 2
     total = 0.0
     for left in range(len(matrix)):

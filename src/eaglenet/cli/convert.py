@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +62,11 @@ def convert(
             official.read_released(checkpoint),
             settings,
             frames=original.frames if original else None,
-            max_words=original.max_words if original else None,
         )
+        if original is not None:
+            words = original.words_with(conversion.method.frame_spec.num_frames)
+            habits = conversion.method.habits
+            conversion.method.habits = dataclasses.replace(habits, max_words=words)
     method, unused = conversion.method, conversion.unused
     if tokenizer is not None:
         method.tokenizer = (

@@ -139,13 +139,30 @@ class Method(nn.Module, ABC):
         ``[frames, 3, height, width]`` of uint8; pass a list for several. Frames are sampled by
         ``frame_spec``, and encoded without gradients on the device of the model.
         """
-        if isinstance(videos, Clips | VideoFeatures):
+        if isinstance(videos, VideoFeatures):
             return self._encode_video(videos)
+        if isinstance(videos, Clips):
+            return self._encode_video(self._blank_padding(videos))
         batch = videos if isinstance(videos, FrameBatch) else clips_of(videos, self.frame_spec)
         arrays = (batch.frames, batch.mask, batch.seconds)
         clips = Clips(*(torch.from_numpy(array) for array in arrays))
         with torch.no_grad():
-            return self._encode_video(clips.to(self.device))
+            return self._encode_video(self._blank_padding(clips).to(self.device))
+
+    def _blank_padding(self, clips: Clips) -> Clips:
+        """Fill padded frames with the mean colour, 0 once normalised, for ``padding="official"``.
+
+        The code of the authors has zeros there; frames that are masked repeat the last real one.
+        """
+        mean = getattr(getattr(self.encoder, "config", None), "pixel_mean", None)
+        is_official = getattr(self.config, "padding", "masked") == "official"
+        if not is_official or mean is None or bool(clips.mask.all()):
+            return clips
+        is_normalised = clips.frames.is_floating_point()
+        color = [0.0 if is_normalised else round(255 * channel) for channel in mean]
+        blank = torch.tensor(color).to(clips.frames)[:, None, None]
+        mask = clips.mask.to(clips.frames.device)[..., None, None, None]
+        return dataclasses.replace(clips, frames=torch.where(mask, clips.frames, blank))
 
     def similarity(
         self, texts: str | Sequence[str] | Tokens | TextFeatures, videos: VideoInput

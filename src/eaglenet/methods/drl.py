@@ -58,7 +58,8 @@ def channel_decorrelation_loss(
     Each valid word is matched with its most similar frame and each valid frame with its most
     similar word. With standardised channels, :math:`c^1` weights the word matches by
     :math:`\alpha`, :math:`c^2` the frame matches by :math:`\beta`, both divided by the number of
-    pairs:
+    pairs. Rows of :math:`c^1` are channels of words, rows of :math:`c^2` channels of frames, as in
+    the code of the authors:
 
     .. math:: L = w_d \sum_k (c_{kk} - 1)^2 + w_o \sum_{k \ne l} c_{kl}^2,
         \quad c = (c^1 + c^2) / 2
@@ -79,7 +80,7 @@ def channel_decorrelation_loss(
         words[words_mask], matched_tokens[words_mask], word_weights[words_mask], num_pairs
     )
     by_tokens = _correlation(
-        matched_words[tokens_mask], tokens[tokens_mask], token_weights[tokens_mask], num_pairs
+        tokens[tokens_mask], matched_words[tokens_mask], token_weights[tokens_mask], num_pairs
     )
     correlation = (by_words + by_tokens) / 2
     diagonal = correlation.diagonal()

@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
-from eaglenet.encoders.base import VideoSource
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
+from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.encoders.blocks import run_blocks
+from eaglenet.encoders.clip import TextTower, take_positions
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.masking import Padding, first_right_video, masked_softmax, visible
 from eaglenet.layers.transformer import TemporalTransformer, default_heads, stack_on
@@ -33,7 +35,8 @@ class GLSCLConfig(MethodConfig):
     consistency, target: weight and target of the agreement of matched concepts (the authors use
         the weight 0.02 for MSR-VTT, 0.005 for DiDeMo, ActivityNet and MSVD).
     diversity, margin: weight and margin of the difference between concepts.
-    padding: ``official`` lets concepts read padded words and frames, as the code of the authors.
+    padding: ``official`` lets concepts read padded words and frames, as the code of the authors;
+        there the text tower masks padded tokens.
     """
 
     num_concepts: int = 8
@@ -89,6 +92,23 @@ class GLSCL(Method):
         )
         self.decoder = nn.TransformerDecoder(layer, config.num_decoder_layers)
         self.loss = SoftmaxLoss()
+
+    def _encode_text(self, texts: TextSource) -> TextFeatures:
+        """Encode texts; for ``padding="official"`` no token of CLIP's tower attends to padding.
+
+        This changes the padded tokens, which the concepts then read; not the text itself.
+        """
+        tower = getattr(self.encoder, "text", None)
+        is_official = self.config.padding == "official"
+        if not (is_official and isinstance(texts, Tokens) and isinstance(tower, TextTower)):
+            return super()._encode_text(texts)
+        texts = texts.to(self.device)
+        length = texts.ids.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=self.device).tril()
+        allowed = causal & texts.mask[:, None, None, :]
+        words = tower.project(run_blocks(tower, tower.embed(texts.ids), mask=allowed))
+        sentence = take_positions(words, tower.end_positions(texts.ids))
+        return TextFeatures(sentence=sentence, words=words, words_mask=texts.mask)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)

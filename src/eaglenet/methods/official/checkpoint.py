@@ -7,7 +7,6 @@ which the caller must pass. Padding is treated as in the code of the authors.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -49,7 +48,10 @@ UNUSED: dict[str, dict[str, str]] = {
         r".*self_attn_vis\..*": "never called",
         r"frame_decoder\..*\.(self_attn\..*|norm5\..*)": "never called in the frame decoder",
     },
-    "clip4clip": {r"clip\.visual\.conv1\.weight": "replaced by the map over three frames"},
+    "clip4clip": {
+        r"clip\.visual\.conv1\.weight": "replaced by the map over three frames",
+        r"frame_position_embeddings\.weight": "never called with the LSTM",
+    },
     "eaglenet": {
         r"transformerClip\..*": "a temporal transformer that the forward pass never calls",
         r"frame_position_embeddings\..*": "positions of that transformer",
@@ -70,9 +72,11 @@ UNUSED: dict[str, dict[str, str]] = {
         r"vid_bert\.pooler\..*": "its output is not used",
     },
     "t2vlad": {r"text_pooling\.clusters1": "never used"},
+    "ts2net": {r"(text_token_selector|visual_prompt_encoder)\..*": "never called"},
     "tvproxynet": {
         r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash"
     },
+    "ucofia": {r"word_logit_weight|frame_mat_weight2?|word_mat_weight_for_pixel": "never used"},
 }
 """Weights without effect by method (empty: any method), as patterns, with the reason."""
 
@@ -143,7 +147,8 @@ UNDETERMINED: dict[str, Settings] = {
     "glscl": {"num_frames": 12, "temperature": 3.0},
     "hgr": {"num_verbs": 4, "sharpness": 4.0},
     "mmt": {"num_heads": 4},
-    "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1},
+    # Positions show how many clips there are before each join, not after the last.
+    "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1, "groups": "2-2-3"},
     "tmass": {"prior": "uniform", "noise_scale": 1.0, "num_candidates": 20, "num_heads": 1},
     "ts2net": {"num_frames": 12, "num_tokens": 3},
     # The checkpoint contains the weights for both values of dash.
@@ -185,7 +190,9 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
         content = read_torch_file(path)
     except ValueError as error:
         raise CheckpointError(
-            f"{path}: {error}; expected a state_dict saved by torch.save"
+            f"{path}: {error}; expected a state_dict saved by torch.save. A file that holds other "
+            "objects too, as those of CE and MMT do, is not read: save its weights alone in the "
+            "official repository, with torch.save(torch.load(FILE)['state_dict'], 'weights.pth')"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
@@ -284,6 +291,8 @@ def _convert(
         inferred_settings = INFERENCE[name](weights)
         encoder = _encoder(weights)
     values = {"padding": "official", **inferred_settings, **settings}
+    if "groups" in values:
+        values["groups"] = _clip_groups(values["groups"])
     field_names = {item.name for item in dataclasses.fields(config_class)}
     unknown = sorted(set(settings) - field_names - {"experts", "frames"})
     if unknown:
@@ -429,14 +438,23 @@ def _tempme(weights: Weights) -> Settings:
         if name.startswith(blocks) and name.endswith(table)
     )
     if not merge_blocks:
-        raise CheckpointError("the checkpoint has no positions of clips; is it of TempMe?")
-    counts = [_size(weights, f"{blocks}{block}{table}", 1) for block in merge_blocks] + [1]
+        raise CheckpointError(
+            "the checkpoint has no positions of clips: it is not of TempMe, or was trained with "
+            "frame_pos=0, which is not supported"
+        )
     return {
-        "num_frames": counts[0],
+        "num_frames": _size(weights, f"{blocks}{merge_blocks[0]}{table}", 1),
         "rank": _size(weights, f"{blocks}0.attn.TVPt_LoRA_a"),
         "merge_blocks": tuple(merge_blocks),
-        "groups": tuple(before // after for before, after in itertools.pairwise(counts)),
     }
+
+
+def _clip_groups(text: Any) -> tuple[int, ...]:
+    """Parse the groups of clips of TempMe, written like 2-2-3 in the official code."""
+    numbers = str(text).split("-")
+    if not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        raise UsageError(f"--set groups={text}: expected numbers like 2-2-3 (merge_frame_num)")
+    return tuple(int(number) for number in numbers)
 
 
 def _proxies(weights: Weights) -> Settings:

@@ -126,7 +126,10 @@ def _graph_layer(read: WeightReader, theirs: str, index: int, config: Any) -> St
 
 def _xpool(read: WeightReader, method: Any) -> State:
     prefix = "pool_frames." if "pool_frames.linear_proj.weight" in read else ""
-    return {**hub_clip(read, "clip."), **frame_pooling(read, prefix), **logit_scale(read)}
+    # CLIP of OpenAI without --huggingface.
+    is_openai = "clip.visual.class_embedding" in read
+    towers = openai_clip(read) if is_openai else hub_clip(read, "clip.")
+    return {**towers, **frame_pooling(read, prefix), **logit_scale(read)}
 
 
 def _tmass(read: WeightReader, method: Any) -> State:

@@ -72,6 +72,13 @@ class Original:
         keys = (dataset, tower, f"{dataset} {tower}")
         return [self.changes[key] for key in keys if key in self.changes]
 
+    def words_with(self, num_frames: int) -> int:
+        """Return the tokens per text where videos have this many frames."""
+        for change in self.changes.values():
+            if change.num_frames == num_frames and change.max_words is not None:
+                return change.max_words
+        return self.max_words
+
 
 FIELD = Original(FIELD_TRAINING, frames=FIELD_FRAMES)
 ORIGINALS: Mapping[str, Original] = {
