@@ -119,6 +119,7 @@ def make_omni(folder: Path) -> Path:
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
     from tokenizers import pre_tokenizers
     from transformers import (
+        MODEL_MAPPING,
         Qwen2_5OmniProcessor,
         Qwen2_5OmniThinkerConfig,
         Qwen2_5OmniThinkerForConditionalGeneration,
@@ -128,6 +129,8 @@ def make_omni(folder: Path) -> Path:
         WhisperFeatureExtractor,
     )
 
+    if Qwen2_5OmniThinkerConfig not in MODEL_MAPPING:
+        pytest.skip("this version of transformers opens no thinker of Qwen2.5-Omni")
     letters = {letter: id for id, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     kinds = {"image": "IMAGE", "video": "VIDEO", "audio": "AUDIO"}
     kinds |= {f"{sense}_{end}": f"{sense}_{end}" for sense in ("vision", "audio")

@@ -298,22 +298,19 @@ def test_a_query_that_takes_over_its_decoder_reads_no_other_file(
     monkeypatch.setattr(query_decoder, "decode_query", steal_as_query)
     decoder = query_decoder.QueryDecoder()
     try:
-        with pytest.raises(UsageError, match=r"query\.jpg: PermissionError"):
+        with pytest.raises(UsageError, match=r"query\.jpg: Operation not permitted"):
             decoder.decode_image(tmp_path / "query.jpg", FrameSpec(num_frames=2, size=16))
     finally:
         decoder.close()
 
 
 @LINUX
-def test_a_moment_that_takes_over_its_encoder_reads_no_other_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moment_that_takes_over_its_encoder_reads_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "film.mp4").write_bytes(b"x")
-    monkeypatch.setattr(saving, "encode_moment", steal_as_moment)
     with (
-        saving.MomentSaver() as saver,
-        pytest.raises(VideoDecodeError, match="PermissionError"),
+        saving.MomentSaver(steal_as_moment) as saver,
+        pytest.raises(VideoDecodeError, match="Operation not permitted"),
     ):
         saver.save(tmp_path / "film.mp4", tmp_path / "clip.mp4", 0.0, 1.0)
     assert sorted(os.listdir(tmp_path)) == ["film.mp4", "secret"]

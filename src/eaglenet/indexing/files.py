@@ -115,10 +115,14 @@ def find_videos(
             reason = f"cannot read the folder ({failure.strerror}); its files are not indexed"
             yield CandidateFile(os.path.abspath(failure.filename), 0, 0, reason)
         for name in map(os.path.abspath, links):
-            is_root = os.path.realpath(name) in folders
-            if name not in names_seen and not is_root and leads_out(name, folders):
-                names_seen.add(name)
-                yield CandidateFile(name, 0, 0, LINKED_FOLDER)
+            try:
+                is_root = os.path.realpath(name) in folders
+                if name in names_seen or is_root or not leads_out(name, folders):
+                    continue
+            except OSError:  # It has been removed meanwhile.
+                continue
+            names_seen.add(name)
+            yield CandidateFile(name, 0, 0, LINKED_FOLDER)
         for name, reason in exclusions.problems.items():
             yield CandidateFile(name, 0, 0, reason)
 
