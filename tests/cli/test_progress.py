@@ -47,6 +47,22 @@ def test_log_has_few_lines_of_progress(
     assert len(lines) < 80
 
 
+def test_time_left_counts_from_the_latest_start(
+    capsys: pytest.CaptureFixture[str], now: list[float]
+) -> None:
+    """Each epoch encodes the texts of the validation split again."""
+    with show_progress(quiet=False) as announce:
+        progress = announce("")
+        assert progress is not None
+        for _ in range(2):
+            for done in (0, 100, 200):
+                progress(ProgressUpdate("encoding texts", done, 400))
+                now[0] += 60.0
+            now[0] += 6000.0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "encoding texts 200 of 400, about 2 minutes left"
+
+
 def test_bytes_are_not_shown(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
     with show_progress(quiet=False) as announce:
         progress = announce("")

@@ -217,13 +217,16 @@ class Lines:
         self.title = title
         self.heartbeat = heartbeat
         self.starts: dict[str, tuple[float, int]] = {}
+        self.last_done: dict[str, int] = {}
         self.due_times: dict[tuple[str, bool], float] = {}
 
     def __call__(self, update: ProgressUpdate) -> None:
         now = time.monotonic()
         is_first = update.title not in self.starts
-        if is_first:
+        if is_first or update.done < self.last_done[update.title]:  # Again, in another epoch.
             self.starts[update.title] = now, update.done
+        self.last_done[update.title] = update.done
+        if is_first:
             self.due_times[update.title, False] = now + LINE_SECONDS
             self.due_times[update.title, True] = now
         self.heartbeat.last_update = self._line(update, now)

@@ -24,6 +24,7 @@ from eaglenet.core.errors import (
     StoppedError,
     UsageError,
 )
+from eaglenet.core.progress import ProgressUpdate
 from eaglenet.models.folder import load
 from eaglenet.research.data.features import load_feature_folder
 from eaglenet.research.evaluation.run_records import read_log
@@ -68,9 +69,11 @@ def test_training_lowers_the_loss_and_beats_chance(
 ) -> None:
     monkeypatch.setattr(trainer_module, "RECENT_SECONDS", 3600.0)
     experiment = tiny_experiment(features, epochs=20, checkpoint_every=0, eval_every=20)
-    run = train(experiment, tmp_path, device="cpu")
+    updates: list[ProgressUpdate] = []
+    run = train(experiment, tmp_path, device="cpu", progress=updates.append)
     losses = logged_losses(tmp_path)
     assert losses[-1]["total"] < losses[0]["total"]
+    assert "scoring pairs" in {update.title for update in updates}, "an evaluation takes long"
     assert run.result["metrics"]["t2v"]["R@1"] > 30  # 10 videos: chance is 10
     # Epochs that are short and not evaluated write no checkpoint.
     assert len(list_checkpoints(tmp_path / "checkpoints")) == 1

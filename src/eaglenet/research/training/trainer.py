@@ -362,7 +362,11 @@ class Trainer:
             model, precision = copy.deepcopy(self.method).float(), "fp16"
         with whole_weights(model):
             result = evaluate_source(
-                model, self.selection, self.world, EvaluationOptions(precision=precision)
+                model,
+                self.selection,
+                self.world,
+                EvaluationOptions(precision=precision),
+                progress=self.progress,
             )
         record = {"epoch": epoch, "protocol": result.protocol, **result.metrics.to_dict()}
         self._log("evaluation", record)
