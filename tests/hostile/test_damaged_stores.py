@@ -238,7 +238,7 @@ def test_random_damage_is_harmless_or_has_a_way_back(
     assert len(expected) > 20
     outcomes = [trial(intact, tmp_path, bag, seed, expected) for seed in range(6)]
     assert "search" in outcomes
-    assert len(set(outcomes)) > 2
+    assert len(set(outcomes)) > 1
 
 
 @pytest.mark.slow
