@@ -41,7 +41,8 @@ def test_many_problems_are_counted() -> None:
 
 
 def test_a_notebook_shows_a_report_with_its_problems() -> None:
-    page = REPORT._repr_html_()
+    page = replace(REPORT, other_files={".t&t": 2})._repr_html_()
+    assert "2 .t&amp;t" in page
     assert "1,200 clips in the store<br>" in page
     assert "<summary>1 file not indexed</summary>" in page
     assert "<td>/v/&lt;b&gt;\\x1b[2J.mp4</td><td>the file is empty</td>" in page

@@ -230,5 +230,6 @@ def test_an_image_is_a_path_bytes_an_array_or_of_pillow() -> None:
         assert np.array_equal(np.asarray(found), pixels)
     assert Query(image="a.jpg").image == "a.jpg"
     for wrong in (b"no image", np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3)), 7):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError) as refusal:
             Query(image=wrong)  # type: ignore[arg-type]
+        assert " object at 0x" not in str(refusal.value)

@@ -220,13 +220,15 @@ async def try_hostile_arguments(client: Client, saved: Path) -> None:
         assert "Traceback" not in text, (tool, arguments, text)
         assert "/site-packages/" not in text, (tool, arguments, text)
         assert "pydantic" not in text, (tool, arguments, text)
+        assert "Error executing" not in text, (tool, arguments, text)
     assert sorted(os.listdir(saved)) == before
     assert (await call(client, "store_status"))["files"] == 11
 
 
 def test_tools_over_stdio(demo: DemoStore, tmp_path: Path) -> None:
-    server = stdio(demo, "--save-folder", str(tmp_path))
-    over_stdio(server, lambda client: use_tools_without_a_model(client, tmp_path))
+    saved = tmp_path / "new" / "clips"  # The server makes it.
+    server = stdio(demo, "--save-folder", str(saved))
+    over_stdio(server, lambda client: use_tools_without_a_model(client, saved))
 
 
 @pytest.mark.slow
@@ -435,14 +437,16 @@ def test_standard_output_carries_nothing_but_the_protocol(
     assert answers[-1]["result"]["structuredContent"]["files"] == 11
 
 
-def test_a_folder_that_does_not_exist_is_refused_at_the_start(
+def test_a_folder_that_cannot_be_made_is_refused_at_the_start(
     engine: Engine, tmp_path: Path
 ) -> None:
     from eaglenet.serve.mcp import Agents
     from eaglenet.serve.state import State
 
-    with pytest.raises(UsageError, match="mkdir"):
-        Agents(State.make(engine, Settings()), tmp_path / "none")
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/clips"):
+        with pytest.raises(UsageError, match="cannot be made"):
+            Agents(State.make(engine, Settings()), tmp_path / folder)
 
 
 def test_files_that_were_swapped_are_not_shown(own_demo: DemoStore) -> None:

@@ -194,6 +194,7 @@ def watch(
         from eaglenet.indexing.index import check_request
         from eaglenet.indexing.report import show_on
         from eaglenet.indexing.watch import watch as watch_folders
+        from eaglenet.search.confidence import format_confidence
 
         check_request(paths, store, options)
         with alerts or nullcontext():
@@ -212,7 +213,7 @@ def watch(
                 print_report(report, store)
                 for moment in alerts.check() if alerts is not None else ():
                     span = f"{format_time(moment['start'])}-{format_time(moment['end'])}"
-                    confidence = f"{moment['confidence']:.0%}"
+                    confidence = format_confidence(moment["confidence"])
                     print_line(f"alert: {moment['alert']}  {confidence}  {span}  {moment['path']}")
                 if number == rounds:
                     if alerts is not None:

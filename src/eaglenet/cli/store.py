@@ -15,7 +15,7 @@ from eaglenet.cli.results import format_time
 from eaglenet.cli.terminal import print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
 from eaglenet.core.settings import option
-from eaglenet.core.text import format_bytes, pluralize
+from eaglenet.core.text import format_bytes, format_hours, pluralize
 
 if TYPE_CHECKING:
     from eaglenet.store.base import Store
@@ -81,7 +81,7 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         "skipped files": f"{values['skipped_files']:,}, not indexed",
         "recording data": metadata,
         "tags": ", ".join(values["tags"]) or "none",
-        "video": f"{values['hours']:.2f} hours",
+        "video": format_hours(values["hours"]),
         "clips": f"{values['clips']:,}",
         "transcript lines": f"{values['transcript_lines']:,}",
         "model": f"{values['model']} ({values['method']})",
@@ -99,6 +99,7 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 @store.command()
 def files(store: StoreName, as_json: AsJson = False) -> None:
     """List indexed files, and skipped files with the reason."""
+    from eaglenet.indexing.report import DAMAGED
     from eaglenet.store.kinds import open_store
 
     rows = sorted(open_store(store).files(), key=lambda row: row.path)
@@ -109,7 +110,9 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
     for row in rows:
         clips = pluralize(row.num_clips, "clip")
         status = "skipped" if row.status == "failed" else "damaged" if row.reason else "indexed"
-        print_line(f"{status:<7} {clips:>11}  {row.path}  {row.reason}".rstrip())
+        print_line(
+            f"{status:<7} {clips:>11}  {row.path}  {row.reason.removeprefix(DAMAGED)}".rstrip()
+        )
 
 
 @store.command()
@@ -254,7 +257,7 @@ def export_tables(
     from eaglenet.indexing.exchange import export_store
 
     rows = export_store(store, folder, table_format.value)
-    counts = ", ".join(f"{count} {name}" for name, count in rows.items() if count)
+    counts = ", ".join(f"{name} {count:,}" for name, count in rows.items() if count)
     print_line(f"exported to {folder}: {counts or 'an empty store'}")
 
 

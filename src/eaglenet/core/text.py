@@ -39,6 +39,15 @@ def format_bytes(count: float) -> str:
     return f"{count:.{int(count < 10 and unit != 'bytes')}f} {unit}"
 
 
+def format_hours(hours: float) -> str:
+    """Format hours of video; less than a tenth of an hour in seconds.
+
+    >>> format_hours(1.5), format_hours(0.02), format_hours(0)
+    ('1.50 h', '72 s', '0 s')
+    """
+    return f"{hours:.2f} h" if hours >= 0.1 else f"{hours * 3600:.0f} s"
+
+
 def format_duration(seconds: float) -> str:
     """Format seconds as hours, minutes and seconds.
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from eaglenet.core.progress import Progress, ProgressUpdate
-from eaglenet.core.text import escape_line, format_duration, pluralize
+from eaglenet.core.text import escape_line, format_duration, format_hours, pluralize
 
 MAX_KINDS = 6
 """Extensions listed for files that are neither videos nor images."""
@@ -58,7 +58,7 @@ class IndexProgress:
             pluralize(self.clips, "clip"),
         ]
         if self.hours:
-            counts += [f"{self.hours:.2f} h of video", f"{self.speed:.1f}x real time"]
+            counts += [f"{format_hours(self.hours)} of video", f"{self.speed:.1f}x real time"]
         seconds = self.seconds_left
         counts.append(
             "time left unknown" if seconds is None else f"{format_duration(seconds)} left"
@@ -173,7 +173,7 @@ class IndexReport:
         tables = "".join(
             _problem_table(title, files) for title, files in self._problem_groups() if files
         )
-        return f"<div>{'<br>'.join(map(html.escape, lines))}</div>{tables}"
+        return f"<div>{'<br>'.join(lines)}</div>{tables}"
 
     def _problem_groups(self) -> tuple[tuple[str, Sequence[FileProblem]], ...]:
         return ("not indexed", self.problems), ("indexed with unreadable parts", self.damaged)
@@ -183,7 +183,7 @@ class IndexReport:
         counts = [pluralize(videos, "video")] if videos or not self.images else []
         counts += [pluralize(self.images, "image")] if self.images else []
         return (
-            f"{' and '.join(counts)} indexed ({self.hours:.2f} h in "
+            f"{' and '.join(counts)} indexed ({format_hours(self.hours)} in "
             f"{format_duration(self.elapsed)}), {self.unchanged} unchanged, "
             f"{pluralize(self.aliases, 'copy', 'copies')} of others"
         )

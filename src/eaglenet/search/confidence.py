@@ -160,6 +160,15 @@ def joint_confidence(confidences: Sequence[float | None], *, num_files: int) -> 
     return min(float(_sigmoid(logit)), max(values))
 
 
+def format_confidence(confidence: float) -> str:
+    """Format a confidence in whole percent, rounded down so that it agrees with its label.
+
+    >>> format_confidence(0.696), format_confidence(0.7), format_confidence(0.29)
+    ('69%', '70%', '29%')
+    """
+    return f"{math.floor(round(100 * confidence, 6))}%"
+
+
 def match_text(hit: Hit) -> str:
     """Describe how well a hit matches: confidence, modality of the matching line, or score.
 
@@ -167,7 +176,7 @@ def match_text(hit: Hit) -> str:
     neither number helps people.
     """
     if hit.confidence is not None:
-        return f"{hit.match} {hit.confidence:.0%}"
+        return f"{hit.match} {format_confidence(hit.confidence)}"
     if hit.transcript:
         return f"in {hit.matched_in[0]}"
     return "" if "steps" in hit.metadata or hit.score < 0 else f"score {hit.score:.3f}"

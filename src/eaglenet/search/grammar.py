@@ -342,7 +342,8 @@ def _format_operand(part: Part) -> str:
         return f"{weight}{text}" if '"' in text else f'"{weight}{text}"'
     if part.query.clip_id is not None:
         return f"{weight}clip:{part.query.clip_id}"
-    return f"{weight}{part.query.title}"
+    title = part.query.title
+    return f'{weight}"{title}"' if " " in title else f"{weight}{title}"
 
 
 def to_json(query: AnyQuery) -> dict[str, Any]:

@@ -108,7 +108,11 @@ def _read_image(image: Any) -> Any:
         try:
             pillow_image = Image.open(io.BytesIO(image))
             pillow_image.load()
-        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        except UnidentifiedImageError as error:
+            raise UsageError(
+                f"these {len(image)} bytes are not an image: unknown format"
+            ) from error
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise UsageError(f"these {len(image)} bytes are not an image: {error}") from error
         return pillow_image
     if isinstance(image, np.ndarray):
@@ -210,4 +214,4 @@ def clean_texts(texts: Iterable[str]) -> list[str]:
 
 
 def _describe(value: object) -> str:
-    return f"{type(value).__name__} {value!r:.60}"
+    return "None" if value is None else f"{type(value).__name__} {value!r:.60}"

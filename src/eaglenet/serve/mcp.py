@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from eaglenet.core.errors import EagleNetError, UsageError, shell_quote
+from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.hits import Hit, Label, Modality, TranscriptKind, round_times
 from eaglenet.search.confidence import fits_nothing
 from eaglenet.search.engine import Engine
@@ -183,6 +183,8 @@ class ToolServer(MCPServer[Any]):  # type: ignore[misc]
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
+            if isinstance(error.__cause__, ToolError):
+                raise ToolError(f"{name}: {error.__cause__}") from None
             if not isinstance(error.__cause__, ValidationError):
                 raise
             problems = map(explain_field, error.__cause__.errors(include_url=False)[:5])
@@ -195,7 +197,7 @@ class Agents:
     def __init__(self, state: State, save_folder: Path | None = None) -> None:
         """``save_folder``: the only folder into which clips are saved; None: saving is off."""
         self.state = state
-        self.save_folder = None if save_folder is None else _existing_folder(save_folder)
+        self.save_folder = None if save_folder is None else _make_folder(save_folder)
         self.num_saved = 0
         self._free_encoder = anyio.Semaphore(1)
         self.server = ToolServer(
@@ -528,10 +530,13 @@ def _span(
     return first, min(last, duration)
 
 
-def _existing_folder(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
+    """Make the folder for clips, because clients that start the server hide its errors."""
     folder = folder.expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; make it with: mkdir -p {shell_quote(folder)}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made ({error.strerror}); name another") from None
     return folder.resolve()
 
 

@@ -527,17 +527,25 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(
 
 
 def test_budgets_that_differ_are_named() -> None:
-    from eaglenet.research.experiments.campaign import CannotRun, TrialRow, budget_lines
+    from eaglenet.research.experiments.campaign import (
+        CannotRun,
+        TrialRow,
+        budget_lines,
+        size_lines,
+    )
 
     def row(**changes: Any) -> Any:
         budget = {"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes}
         none = dict.fromkeys(field.name for field in dataclasses.fields(TrialRow))
-        return TrialRow(**{**none, "budget": budget})
+        mean = {"v2t": {"queries": float(changes.get("frames", 12))}}
+        return TrialRow(**{**none, "budget": budget, "mean": mean})
 
     assert budget_lines([row(), row()]) == ["All rows had the same budget."]
     told = budget_lines([row(), row(pairs=60, words=50), CannotRun("a", "why")])
     assert told[0].startswith("Budgets differ in pairs and words (")
     assert budget_lines([CannotRun("a", "why")]) == []
+    assert size_lines([row(), CannotRun("a", "why")]) == size_lines([]) == []
+    assert size_lines([row(), row(frames=1)]) == ["1 video is too few for recalls to mean much"]
 
 
 def test_a_split_that_the_run_knows_is_said_beside_its_score(

@@ -18,6 +18,7 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError, DatasetError
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import Registry
+from eaglenet.core.text import pluralize
 from eaglenet.core.types import (
     Clips,
     FrameSpec,
@@ -197,7 +198,8 @@ def few_videos(num_videos: int) -> tuple[str, ...]:
     """Return a warning if a split is so small that its recalls are high by chance."""
     if num_videos >= FEW_VIDEOS:
         return ()
-    return (f"{num_videos} videos are too few for recalls to mean much",)
+    verb = "is" if num_videos == 1 else "are"
+    return (f"{pluralize(num_videos, 'video')} {verb} too few for recalls to mean much",)
 
 
 def selection_note(split: str, *, is_choice: bool, num_videos: int = FEW_TO_CHOOSE) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eaglenet.core.errors import NonFiniteError, UsageError
 from eaglenet.core.progress import Progress
+from eaglenet.core.text import pluralize
 from eaglenet.core.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.research.evaluation.metrics import (
@@ -53,11 +54,12 @@ def format_result(record: dict[str, Any]) -> str:
         row = record[direction]
         lines.append(
             f"{title} [{record['protocol']}]  {_format_recalls(row)}  MdR {row['MdR']:.1f}  "
-            f"MnR {row['MnR']:.1f}  ({row['queries']} queries)"
+            f"MnR {row['MnR']:.1f}  ({pluralize(row['queries'], 'query', 'queries')})"
         )
     seconds = record["seconds"]
     lines.append(
-        f"Rsum [{record['protocol']}] {record['Rsum']:.1f}; {record['videos_found']} videos found, "
+        f"Rsum [{record['protocol']}] {record['Rsum']:.1f}; "
+        f"{pluralize(record['videos_found'], 'video')} found, "
         f"{record['videos_missing']} missing; encoding texts {seconds['encode_text']:.2f} s, "
         f"videos {seconds['encode_video']:.2f} s, scoring {seconds['score']:.3f} s"
     )

@@ -18,6 +18,7 @@ from eaglenet.core.run_folder import RESULT
 from eaglenet.core.settings import split_assignment, to_plain
 from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
+from eaglenet.research.data.sources import few_videos
 from eaglenet.research.environment import describe_environment
 from eaglenet.research.evaluation import report
 from eaglenet.research.evaluation.evaluate import mean_and_spread
@@ -262,12 +263,19 @@ def finished_rows(rows: Sequence[CampaignRow]) -> list[TrialRow]:
 def remarks(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
     """List differences between the rows, rows that could not run, and runs that are no row."""
     return [
+        *size_lines(rows),
         *budget_lines(rows),
         *conditions_lines([row.conditions for row in finished_rows(rows)]),
         *approximate_lines(rows),
         *reasons(rows),
         *left_out_lines(folder, rows),
     ]
+
+
+def size_lines(rows: Sequence[CampaignRow]) -> list[str]:
+    """Warn if the split has too few videos; each of them is one video-to-text query."""
+    counts = [round(row.mean["v2t"]["queries"]) for row in finished_rows(rows)]
+    return list(few_videos(min(counts))) if counts else []
 
 
 def approximate_lines(rows: Sequence[CampaignRow]) -> list[str]:
@@ -331,6 +339,7 @@ def write_report(
             "## Recall against test time",
             make_table(["", "whole test s", "of it scoring s", "t2v R@1"], points),
             f"Split: {split}. Protocol: {trial_rows[0].protocol}; {trial_rows[0].selection}.",
+            *size_lines(rows),
             "## Budget",
             make_table(["", *BUDGET.values()], budgets),
             *budget_lines(rows),

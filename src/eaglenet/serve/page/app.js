@@ -400,7 +400,7 @@ const setUp = async () => {
       (info.keyframe_clips ? ` (${number.format(info.keyframe_clips)} from keyframes so far)` : "") +
       ` \u00b7 ${number.format(info.files)} files \u00b7 ` +
       `${duration(info.hours)} \u00b7 ` +
-      (info.transcript_lines ? `${number.format(info.transcript_lines)} transcript lines \u00b7 ` : "") + info.model;
+      (info.transcript_lines ? `${number.format(info.transcript_lines)} transcript ${info.transcript_lines === 1 ? "line" : "lines"} \u00b7 ` : "") + info.model;
     document.querySelector("#parts").hidden = !info.transcript_lines;
     document.querySelector("#sureness").hidden = !info.confidence_measured;
     info.tags.forEach(addTag);

@@ -53,7 +53,7 @@ const playFrom = (seconds) => {
 };
 
 const matchText = (hit) => (isMeasured(hit)
-  ? `${hit.match} (${Math.round(100 * hit.confidence)}%)` : scoreOf(hit) && `score ${scoreOf(hit)}`);
+  ? `${hit.match} (${Math.floor(100 * hit.confidence + 1e-6)}%)` : scoreOf(hit) && `score ${scoreOf(hit)}`);
 
 const describe = (hit) => {
   const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, matchText(hit)];
