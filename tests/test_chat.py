@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -97,3 +98,29 @@ def test_slow_handshake_ends_at_the_deadline() -> None:
         assert time.monotonic() - begin < 5
         is_over.set()
         thread.join(5)
+
+
+def test_addresses_of_a_host_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four addresses that never accept; each would take the whole timeout."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address = listener.getsockname()
+        for _ in range(3):  # A full backlog: further connections are not answered.
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        entry = (socket.AF_INET, socket.SOCK_STREAM, 6, "", address)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [entry] * 4)
+        begin = time.monotonic()
+        with pytest.raises(ChatError, match=r"did not answer within 0\.4 s"):
+            ChatServer(f"http://several:{address[1]}#model").ask(
+                "", "", b"jpeg", SCHEMA, timeout=0.4
+            )
+        assert time.monotonic() - begin < 1.2
+
+
+@pytest.mark.parametrize("models", [b'{"data": 5}', b'{"data": {"id": "a"}}', b"{}"])
+def test_models_must_be_a_list(models: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChatServer, "_exchange", lambda *_: models)
+    with pytest.raises(ReplyError, match="not a list of models"):
+        _ = ChatServer("http://127.0.0.1:1").model

@@ -33,3 +33,18 @@ def test_operators_of_another_build(tmp_path: Path, code: str) -> None:
         assert (result.returncode, result.stderr) == (0, "")
     else:
         assert "operator torchvision::nms does not exist" in result.stderr
+
+
+def test_no_library_of_the_current_folder_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text("")
+    (tmp_path / "torchvision" / "_C.so").write_bytes(b"planted")
+    code = (
+        "import torch; torch.ops.load_library = print; "
+        "from eaglenet.encoders.torchvision_operators import declare_operators; declare_operators()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert str(tmp_path) not in result.stdout

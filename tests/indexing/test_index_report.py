@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eaglenet.indexing.report import MAX_SHOWN, FileProblem, IndexReport
+from eaglenet.indexing.report import MAX_LISTED, MAX_SHOWN, FileProblem, IndexReport
 
 REPORT = IndexReport(
     indexed=3,
@@ -47,3 +47,8 @@ def test_a_notebook_shows_a_report_with_its_problems() -> None:
     assert "<summary>1 file not indexed</summary>" in page
     assert "<td>/v/&lt;b&gt;\\x1b[2J.mp4</td><td>the file is empty</td>" in page
     assert "<details>" not in replace(REPORT, problems=())._repr_html_()
+    assert "2 .&lt;b&gt; (" in replace(REPORT, other_files={".<b>": 2})._repr_html_()
+    many = replace(REPORT, problems=REPORT.problems * (MAX_LISTED + 5))._repr_html_()
+    assert "1,005 files not indexed" in many
+    assert many.count("<tr>") == MAX_LISTED + 1
+    assert "and 5 more" in many

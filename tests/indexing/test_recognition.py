@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -180,6 +181,28 @@ def test_undecodable_file_is_reported_and_retried_on_request(
             (problem,) = index(folder, bag, read_text=True).problems
             assert "on-screen text: ValueError: no luck" in problem.reason
     assert index(folder, bag, read_text=True, retry=True).transcript_lines == 6
+
+
+def test_a_model_that_fails_for_one_file_reads_the_others(
+    folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image that the model cannot read must not end the run."""
+    Image.new("RGB", (40, 30), (0, 200, 0)).save(folder / "v" / "a page.png")
+    read = ColourReader.read
+
+    def fail_for_images(self: ColourReader, frames: Sequence[DistinctFrame]) -> Any:
+        if frames[0].end == 0.0:
+            raise RuntimeError("wrong size")
+        return read(self, frames)
+
+    monkeypatch.setattr(ColourReader, "read", fail_for_images)
+    report = index(folder, bag, read_text=True)
+    assert report.transcript_lines == 6
+    (problem,) = report.problems
+    assert (Path(problem.path).name, problem.reason) == (
+        "a page.png",
+        "on-screen text: RuntimeError: wrong size",
+    )
 
 
 def test_copies_transcripts_from_another_store(folder: Path, bag: BagMethod) -> None:

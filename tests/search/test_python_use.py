@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,9 +22,10 @@ import eaglenet
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit, Moment, TranscriptMatch
 from eaglenet.search.engine import Engine
-from eaglenet.search.hits import COLUMNS, HitList
+from eaglenet.search.hits import COLUMNS, HitList, _player
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
+from eaglenet.video.writing import write_video
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
@@ -152,13 +155,44 @@ def test_a_notebook_plays_one_hit(tmp_path: Path) -> None:
     colour_video(tmp_path / "red.mp4", ["red"] * 2)
     line = TranscriptMatch("<b>hello", 0.0, 1.0, "speech")
     played = replace(
-        HOSTILE, path=str(tmp_path / "red.mp4"), moment=Moment(0, 1, 0.5), transcript=(line,)
+        HOSTILE,
+        path=str(tmp_path / "red.mp4"),
+        moment=Moment(0, 1, 0.5),
+        transcript=(line,),
+        metadata={"modified": (tmp_path / "red.mp4").stat().st_mtime},
     )
     page = HitList([played], lambda _: b"jpeg")[0]._repr_html_()
     assert page is not None
     video = base64.b64decode(page.split("base64,")[1].split('"')[0])
     assert video[4:8] == b"ftyp"
     assert "&ldquo;&lt;b&gt;hello&rdquo;" in page
+    # A link in the place of the file: the notebook must not contain another video.
+    colour_video(tmp_path / "private.mp4", ["blue"] * 2)
+    os.utime(tmp_path / "private.mp4", (1e9, 1e9))
+    (tmp_path / "red.mp4").unlink()
+    (tmp_path / "red.mp4").symlink_to(tmp_path / "private.mp4")
+    page = HitList([played], lambda _: b"jpeg")[0]._repr_html_()
+    assert page is not None
+    assert "<video" not in page
+    assert "<img" in page
+
+
+def test_a_moment_for_a_notebook_is_small_and_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = np.zeros((2, 3, 64, 2560), np.uint8)
+    write_video(tmp_path / "large.mp4", frames, 4)
+    hit = replace(
+        HOSTILE,
+        path=str(tmp_path / "large.mp4"),
+        moment=Moment(0, 0.5, 0.2),
+        metadata={"modified": (tmp_path / "large.mp4").stat().st_mtime},
+    )
+    content = base64.b64decode(_player(hit).split("base64,")[1].split('"')[0])
+    with av.open(io.BytesIO(content)) as container:
+        assert (container.streams.video[0].width, container.streams.video[0].height) == (1280, 32)
+    monkeypatch.setattr("eaglenet.search.hits.MAX_ENCODING_SECONDS", 0.0)
+    assert _player(hit) == ""
 
 
 def test_hits_are_sliced_copied_and_pickled_without_the_engine(engine: Engine) -> None:

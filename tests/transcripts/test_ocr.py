@@ -94,6 +94,23 @@ def test_reads_text_in_frames(tmp_path: Path) -> None:
     ]
 
 
+def test_rules_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RapidOCR would scale 1 x 2000 pixels up to gigabytes, and 20 x 6000 down to nothing."""
+    shapes = []
+
+    def engine(image: Any, **steps: bool) -> None:
+        shapes.append(image.shape)
+
+    monkeypatch.setattr(OcrModel, "_load", lambda self: engine)
+    model = OcrModel()
+    for shape in ((1, 2000, 3), (2000, 1, 3), (20, 6000, 3)):
+        assert model._recognize(np.zeros(shape, np.uint8)) == RecognizedText("", 0.0)
+    assert model._locate(np.zeros((721, 80_000, 3), np.uint8)) == []
+    assert shapes == []
+    model._recognize(np.zeros((20, 2000, 3), np.uint8))
+    assert shapes == [(20, 2000, 3)]
+
+
 def frame_with(text: str, second: float, background: int) -> DistinctFrame:
     """A text in the lower half, and another picture in the upper one."""
     picture = Image.new("RGB", (640, 360), (20, 30, 60))

@@ -89,3 +89,25 @@ def test_a_frame_that_cannot_be_converted_is_left_out() -> None:
     damaged.sample_rate = 0
     assert resampler.convert(damaged) == []
     assert sum(chunk.samples for chunk in resampler.convert(tone(*PARTS["stereo"]))) > 15_000
+
+
+def test_a_very_low_rate_is_not_converted() -> None:
+    """One second at 1 Hz would become 16,000 samples, with a filter of gigabytes."""
+    resampler = Resampler(AudioFormat(16_000, "mono"))
+    slow = tone(*PARTS["mono"])
+    slow.sample_rate = 1
+    assert resampler.convert(slow) == resampler.convert(None) == []
+
+
+def test_an_error_at_the_end_of_a_format_loses_only_its_end() -> None:
+    resampler = Resampler(AudioFormat(16_000, "mono"))
+    resampler.convert(tone(*PARTS["stereo"]))
+
+    class Broken:
+        def resample(self, frame: Any) -> None:
+            raise av.error.MemoryError(12, "Cannot allocate memory")
+
+    resampler._resampler = Broken()
+    assert sum(chunk.samples for chunk in resampler.convert(tone(*PARTS["low"]))) > 15_000
+    resampler._resampler = Broken()
+    assert resampler.convert(None) == []

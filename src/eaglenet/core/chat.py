@@ -85,7 +85,9 @@ class ChatServer:
             return self._model
         reply = _parse(self._exchange("GET", "/v1/models", None, MODELS_TIMEOUT), self.url)
         entries = reply.get("data")
-        ids = [each.get("id") for each in entries if isinstance(each, dict)] if entries else []
+        if not isinstance(entries, list):
+            raise ReplyError(f"{self.url}: the reply is not a list of models")
+        ids = [each.get("id") for each in entries if isinstance(each, dict)]
         names = [name for name in ids if isinstance(name, str) and name.isprintable()]
         if len(names) != 1:
             examples = ", ".join(names)[:MAX_EXCERPT] or "none"
@@ -150,7 +152,7 @@ class ChatServer:
         watchdog: threading.Timer | None = None
         connection = self._connection(timeout)
         try:
-            channel = socket.create_connection((connection.host, connection.port), timeout)
+            channel = _connect(connection.host, connection.port, deadline)
             channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._scheme == "https":
                 channel = ssl.create_default_context().wrap_socket(
@@ -194,6 +196,26 @@ class ChatServer:
         if len(content) > MAX_REPLY:
             raise ReplyError(f"{self.url}: the reply is longer than {MAX_REPLY} bytes")
         return content
+
+
+def _connect(host: str, port: int, deadline: float) -> socket.socket:
+    """Connect to the first address of a host that accepts; each gets its share of the time."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    problem: OSError = OSError("the host has no address")
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
+        share = (deadline - time.monotonic()) / (len(addresses) - number)
+        if share <= 0:
+            raise TimeoutError
+        channel = socket.socket(family, kind, protocol)
+        try:
+            channel.settimeout(share)
+            channel.connect(address)
+            channel.settimeout(max(deadline - time.monotonic(), 0.001))
+            return channel
+        except OSError as error:
+            channel.close()
+            problem = error
+    raise problem
 
 
 def _parse(content: bytes | str, url: str) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from eaglenet.core.process import module_path
 
 OPERATORS = ("nms", "qnms")
 """Operators that must exist when torchvision is imported."""
@@ -26,7 +27,8 @@ def declare_operators() -> Any:
     A declared operator has no implementation: calling it raises an error. Operators that can be
     loaded are left alone. Returns the declarations, which end with their last reference.
     """
-    package = find_spec("torchvision")
+    # Not of the current folder, whose files may be anyone's: a library runs code when it is loaded.
+    package = PathFinder.find_spec("torchvision", module_path())
     if package is None or package.origin is None:
         return None
     library = PathFinder.find_spec("_C", [str(Path(package.origin).parent)])

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from eaglenet.core.errors import VideoDecodeError
+from eaglenet.core.errors import EagleNetError, VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.indexing.fetching import share
 from eaglenet.indexing.transcripts import TranscriptRun
@@ -20,6 +20,7 @@ from eaglenet.transcripts.speech import RATE, SpeechModel
 from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead
+from eaglenet.video.worker import MAX_REASON
 
 PREFETCH = 2
 TEXT_SECONDS = 20.0
@@ -247,7 +248,16 @@ class RecognitionRun:
                 failed_contents.add(request.content)
                 self._fail(source, request.path, outcome.reason, keep_until)
                 continue
-            chunk = self.recognizer.read(request, outcome.result)
+            try:
+                chunk = self.recognizer.read(request, outcome.result)
+            except EagleNetError:
+                raise
+            except Exception as error:
+                # The models are not ours: one file must not end the run over all others.
+                failed_contents.add(request.content)
+                reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+                self._fail(source, request.path, reason[:MAX_REASON], keep_until)
+                continue
             source = replace(source, until=INFINITY if request.is_last else chunk.until)
             self.transcripts.store_chunk(source, chunk.lines, keep_until)
             keep_until = INFINITY

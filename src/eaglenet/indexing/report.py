@@ -16,6 +16,8 @@ MAX_KNOWN = 3
 """Names listed for files that an earlier run could not index."""
 MAX_SHOWN = 20
 """Files with problems that the text of a report in Python names."""
+MAX_LISTED = 1000
+"""Files with problems that a notebook lists, which it stores."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,11 @@ def problem_lines(title: str, files: Sequence[FileProblem]) -> Iterator[str]:
 def _problem_table(title: str, files: Sequence[FileProblem]) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(path)}</td><td>{html.escape(reason)}</td></tr>"
-        for path, reason in ((escape_line(file.path), escape_line(file.reason)) for file in files)
+        for path, reason in (
+            (escape_line(file.path), escape_line(file.reason)) for file in files[:MAX_LISTED]
+        )
     )
+    if len(files) > MAX_LISTED:
+        rows += f"<tr><td>and {len(files) - MAX_LISTED:,} more</td></tr>"
     count = pluralize(len(files), "file")
     return f"<details><summary>{count} {title}</summary><table>{rows}</table></details>"

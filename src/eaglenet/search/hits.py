@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import math
 import os
@@ -33,7 +34,7 @@ from eaglenet.search.selection import (
 )
 from eaglenet.search.shortlist import hubness_offsets
 from eaglenet.search.transcripts import ClipTranscript, fuse_scores
-from eaglenet.store.records import FileTable
+from eaglenet.store.records import MAX_TIME_DIFFERENCE, FileTable
 from eaglenet.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -408,18 +409,31 @@ class HitList(list[Hit]):
 MAX_PLAYED_SECONDS = 60.0
 MAX_PLAYED_BYTES = 16 * 2**20
 """Limits of a moment that is played in a notebook, which stores it."""
+MAX_ENCODING_SECONDS = 60.0
+"""Time for encoding it; the cell waits."""
 
 
 def _player(hit: Hit) -> str:
-    """Return a player with the moment itself; empty if it cannot be decoded or is too large."""
+    """Return a player with the moment itself; empty if it cannot be decoded or is too large.
+
+    Also empty for a file that has changed since it was indexed: notebooks are published, and a link
+    in its place may lead to a private video.
+    """
     if not hit.duration or is_object_url(hit.path):
         return ""
+    from eaglenet.video.input_file import share_file
     from eaglenet.video.saving import MomentSaver, encode_for_browsers
 
     start, end = hit.moment.start, min(hit.moment.end, hit.moment.start + MAX_PLAYED_SECONDS)
     try:
-        with MomentSaver(encode_for_browsers) as saver:
-            content = saver.read(Path(hit.path), start, end)
+        with (
+            contextlib.closing(share_file(hit.path)) as file,
+            MomentSaver(encode_for_browsers, MAX_ENCODING_SECONDS) as saver,
+        ):
+            modified = os.fstat(file.require_descriptor()).st_mtime
+            if not abs(modified - hit.metadata.get("modified", math.inf)) < MAX_TIME_DIFFERENCE:
+                return ""
+            content = saver.read(file, start, end)
     except (EagleNetError, OSError):
         return ""
     if len(content) > MAX_PLAYED_BYTES:

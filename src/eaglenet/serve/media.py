@@ -23,10 +23,9 @@ from starlette.types import Receive, Scope, Send
 from eaglenet.core.platform import is_below, open_beneath, read_at, split_below
 from eaglenet.search.engine import Engine
 from eaglenet.serve.problems import Problem
+from eaglenet.store.records import MAX_TIME_DIFFERENCE
 
 CHUNK = 256 * 1024
-MAX_TIME_DIFFERENCE = 1e-5
-"""Seconds by which equal modification times may differ, due to rounding to 64-bit floats."""
 MAX_CACHED_HASHES = 1024
 MAX_COMPARING = 16
 """Files that may wait to be compared with the indexed hash."""

@@ -112,6 +112,9 @@ MAX_CROP_CHANGE = 10.0
 its block by more."""
 COLUMN_RATIO = 1.5
 """Height / width from which a text is a column; the value of RapidOCR."""
+MAX_RATIO = 100
+"""Longer / shorter side up to which an image is read. Longer ones are rules, and RapidOCR scales
+their shorter side up, to gigabytes, or down to nothing."""
 MIN_SCORE = 0.6
 """Confidence below which a reading is dropped."""
 MIN_CHARACTERS = 2
@@ -165,7 +168,10 @@ class OcrModel:
         return self.require().RapidOCR(params=params)
 
     def _run(self, image: NDArray[np.uint8], **steps: bool) -> Any:
-        """Run steps of an idle RapidOCR, which is not thread-safe."""
+        """Run steps of an idle RapidOCR, which is not thread-safe; None for a rule."""
+        shorter, longer = sorted(image.shape[:2])
+        if longer > MAX_RATIO * shorter:
+            return None
         try:
             engine = self._idle.get_nowait()
         except queue.Empty:

@@ -18,6 +18,8 @@ SEEK_MARGINS = (0.5, 10.0, 60.0)
 """Seconds before the start to seek to, tried in order."""
 MAX_FAILURES = 1000
 """Maximum broken packets to skip."""
+MIN_RATE = 1000
+"""Samples per second below which audio is not converted; the lowest in use is 4000."""
 MAX_CLOCK_ERROR = 0.1
 """Seconds by which frames may be early or late without their samples being moved."""
 Samples = NDArray[np.float32]
@@ -123,21 +125,29 @@ class Resampler:
     def convert(self, frame: Any | None) -> list[Any]:
         """Return the converted frames that are ready, with None for the input those that remain.
 
-        A frame that FFmpeg cannot convert, because it is damaged, is left out.
+        A frame that FFmpeg cannot convert, because it is damaged, is left out, as is one of less
+        than ``MIN_RATE``: one second of it becomes thousands.
         """
         if frame is None:
-            return self._resampler.resample(None) if self._resampler is not None else []
+            return self._resample(None)
+        if frame.sample_rate < MIN_RATE:
+            return []
         remaining: list[Any] = []
         input_format = (frame.format.name, frame.layout.name, frame.sample_rate)
         if input_format != self._input:
-            remaining = self.convert(None)
+            remaining = self._resample(None)
             self._input = input_format
             self._resampler = pyav().AudioResampler("fltp", self.format.layout, self.format.rate)
+        return [*remaining, *self._resample(frame)]
+
+    def _resample(self, frame: Any | None) -> list[Any]:
+        if self._resampler is None:
+            return []
         try:
-            return [*remaining, *self._resampler.resample(frame)]
+            return self._resampler.resample(frame)  # type: ignore[no-any-return]
         except pyav().FFmpegError:
             self._input = self._resampler = None
-            return remaining
+            return []
 
 
 def _decode_frames(container: Any, stream: Any) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.files import atomic_write
 from eaglenet.video.containers import is_image, pyav
 from eaglenet.video.images import pixels_to_image, tile_images
-from eaglenet.video.input_file import share_file
+from eaglenet.video.input_file import SharedFile, share_file
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.sampling import clip_window
@@ -34,6 +34,8 @@ COPIED_FROM = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 GIF_RATE, GIF_SIDE = 8, 240
 """Frames per second, and their shorter side in pixels."""
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 4, 3, 180
+BROWSER_SIZE = (1280, 720)
+"""Largest longer and shorter side in pixels of a moment for browsers."""
 MAX_BYTES = 10**9
 """Maximum bytes of a saved moment."""
 MAX_SECONDS = 3600.0
@@ -56,8 +58,9 @@ def encode_moment(request: MomentRequest) -> Pixels:
 
 def encode_for_browsers(request: MomentRequest) -> Pixels:
     """Return a moment as an MP4 that every browser plays; runs in a worker."""
+    span = request.start, request.end
     return _content(
-        request, lambda _, output: write_clip(request.path, output, request.start, request.end)
+        request, lambda _, output: write_clip(request.path, output, *span, max_size=BROWSER_SIZE)
     )
 
 
@@ -172,8 +175,12 @@ def moment_name(source: Path, start: float, end: float, format: str = "video") -
 class MomentSaver:
     """Saves moments of files, which are decoded in a confined process."""
 
-    def __init__(self, encode: Callable[[MomentRequest], Pixels] = encode_moment) -> None:
-        self._process = IsolatedProcess(encode, Limits().memory, MAX_SECONDS, threads=True)
+    def __init__(
+        self,
+        encode: Callable[[MomentRequest], Pixels] = encode_moment,
+        seconds: float = MAX_SECONDS,
+    ) -> None:
+        self._process = IsolatedProcess(encode, Limits().memory, seconds, threads=True)
 
     def __enter__(self) -> MomentSaver:
         return self
@@ -181,16 +188,12 @@ class MomentSaver:
     def __exit__(self, *exception: object) -> None:
         self._process.close()
 
-    def read(self, source: Path, start: float, end: float, format: str = "video") -> bytes:
-        """Return the content of a file with ``[start, end)`` seconds of a video."""
-        file = share_file(source)
+    def read(self, file: SharedFile, start: float, end: float, format: str = "video") -> bytes:
+        """Return the content of a file with ``[start, end)`` seconds of an open video."""
         try:
-            request = MomentRequest(str(source), start, end, format)
-            return bytes(self._process(request, file))
+            return bytes(self._process(MomentRequest(file.path, start, end, format), file))
         except UsageError as error:
-            raise VideoDecodeError(source, str(error)) from None
-        finally:
-            file.close()
+            raise VideoDecodeError(file.path, str(error)) from None
 
     def save(
         self, source: Path, target: Path, start: float, end: float, format: str = "video"
@@ -199,7 +202,8 @@ class MomentSaver:
         if is_image(source):
             _copy_image(source, target)
             return
-        content = self.read(source, start, end, format)
+        with contextlib.closing(share_file(source)) as file:
+            content = self.read(file, start, end, format)
         try:
             with atomic_write(target) as partial:
                 partial.write_bytes(content)

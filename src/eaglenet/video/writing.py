@@ -225,14 +225,22 @@ def frames_between(
 
 
 def write_clip(
-    source: str | Path, target: str | Path | io.BytesIO, start: float, end: float
+    source: str | Path,
+    target: str | Path | io.BytesIO,
+    start: float,
+    end: float,
+    *,
+    max_size: tuple[int, int] | None = None,
 ) -> None:
-    """Write ``[start, end)`` seconds with audio to an MP4 that plays from its first frame."""
+    """Write ``[start, end)`` seconds with audio to an MP4 that plays from its first frame.
+
+    max_size: largest longer and shorter side in pixels.
+    """
     with open_video(source) as video:
         span = clip_window(video, (start, end))
         rate = video.stream.average_rate or 25
         with open_mp4(target) as container:
-            encoder = ClipEncoder(container, _audio_format(video), rate=rate)
+            encoder = ClipEncoder(container, _audio_format(video), rate=rate, max_size=max_size)
             encoder.add_video(video, *span)
             encoder.finish()
 

@@ -66,6 +66,16 @@ def test_a_folder_in_the_same_layout_is_unpacked_once(tmp_path: Path, videos: li
     assert json.loads(changed.read_text().splitlines()[0])["captions"] == ["red"]
 
 
+def test_the_folder_above_is_unpacked_inside_the_cache(
+    tmp_path: Path, videos: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_pairs(tmp_path / "MSR-VTT", videos, CAPTIONS)
+    monkeypatch.chdir(source / "data")
+    folder = unpack_hub_dataset("..").resolve()
+    assert folder.parent.parent == cache / "datasets"
+    assert (folder / "captions.jsonl").is_file()
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path, videos: list[Path]) -> None:
     def fails(name: str, message: str, **options: str) -> None:
         with pytest.raises(DatasetError, match=message):

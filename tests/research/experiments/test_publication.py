@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -58,6 +59,22 @@ def test_what_cannot_be_pushed_is_refused(
     assert not (tmp_path / "hub").exists()
 
 
+def test_links_in_a_model_folder_are_not_uploaded(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("key")
+    model = shutil.copytree(run / "model", tmp_path / "model")
+    with repository_hub(tmp_path / "hub", monkeypatch, tmp_path / "cache"):
+        (model / "notes.txt").symlink_to(tmp_path / "secret")
+        with pytest.raises(UsageError, match=r"notes\.txt: a link"):
+            push_model(model, "somebody/other", "")
+        (model / "notes.txt").unlink()
+        os.mkfifo(model / "notes.txt")
+        with pytest.raises(UsageError, match="cannot be copied"):
+            push_model(model, "somebody/other", "")
+    assert not (tmp_path / "hub").exists()
+
+
 def test_a_dry_run_prints_the_card(run: Path) -> None:
     result = CliRunner().invoke(app, ["push", str(run), "somebody/tiny-head", "--dry-run"])
     assert result.stdout.strip() == model_card(run, "somebody/tiny-head").strip()
@@ -90,6 +107,11 @@ def test_a_push_that_fails_half_way_is_repeated(
             r"experiment\.json: has no .*lr_encoder",
         ),
         ("experiment.json", '{"training": 3}', r"experiment\.json: "),
+        (
+            "experiment.json",
+            '{"training": {"lr_encoder": 1' + 400 * "0" + ', "lr_head": 1}}',
+            r"experiment\.json: int too large",
+        ),
     ],
 )
 def test_a_card_is_not_made_from_damaged_files(

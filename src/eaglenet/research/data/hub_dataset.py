@@ -127,7 +127,8 @@ def download(
 def _unpack(
     name: str, split: str, files: Sequence[Path], identity: str, progress: Progress | None
 ) -> Path:
-    title = name.strip("/").replace("/", "--").replace("\\", "--")[-100:]
+    # Never '..', which would be the folder above.
+    title = name.strip("/.").replace("/", "--").replace("\\", "--")[-100:] or "dataset"
     if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", identity):
         raise DatasetError(f"{name}: invalid commit {identity!r:.80} from the hub")
     target = cache_folder() / "datasets" / f"{identity}-{split}" / title

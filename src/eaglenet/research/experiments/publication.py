@@ -138,7 +138,7 @@ def _name_file(path: Path) -> Iterator[None]:
         yield
     except KeyError as error:
         raise UsageError(f"{path}: has no {error}; delete it or write it again") from error
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(f"{path}: {error}; delete it or write it again") from error
 
 
@@ -150,6 +150,20 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise UsageError(f"{path}: cannot be read as JSON ({error})") from error
     return content if isinstance(content, dict) else {}
+
+
+def _copy_model(model: Path, target: Path) -> None:
+    """Copy a model folder without hidden files; refuse links, which may lead to private files."""
+    try:
+        shutil.copytree(model, target, symlinks=True, ignore=shutil.ignore_patterns(".*"))
+    except OSError as error:
+        raise UsageError(f"{model}: cannot be copied ({error})") from error
+    for path in target.rglob("*"):
+        if path.is_symlink():
+            raise UsageError(
+                f"{model / path.relative_to(target)}: a link, which is not uploaded; replace it by "
+                "the file itself, or delete it"
+            )
 
 
 def push_model(model: Path, repository: str, card: str, *, private: bool = False) -> str:
@@ -165,7 +179,7 @@ def push_model(model: Path, repository: str, card: str, *, private: bool = False
     api = huggingface_hub.HfApi(endpoint=constants.ENDPOINT)
     with tempfile.TemporaryDirectory(prefix="eaglenet-push-") as name:
         staging = Path(name, "model")
-        shutil.copytree(model, staging, ignore=shutil.ignore_patterns(".*"))
+        _copy_model(model, staging)
         (staging / CARD).write_text(card, encoding="utf-8")
         try:
             api.create_repo(repository, private=private, exist_ok=True)
