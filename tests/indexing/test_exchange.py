@@ -183,7 +183,7 @@ def test_commands(store: Path, tmp_path: Path) -> None:
     here = ["--store", str(tmp_path / "store")]
     runner, tables = CliRunner(), str(tmp_path / "tables")
     exported = runner.invoke(app, ["store", "export", tables, *here])
-    assert (exported.exit_code, "18 clips" in exported.output) == (0, True), exported.output
+    assert (exported.exit_code, "clips 18" in exported.output) == (0, True), exported.output
     again = runner.invoke(app, ["store", "export", tables, *here])
     assert isinstance(again.exception, UsageError)
     new = str(tmp_path / "new")
