@@ -112,6 +112,8 @@ MAX_CROP_CHANGE = 10.0
 its block by more."""
 COLUMN_RATIO = 1.5
 """Height / width from which a text is a column; the value of RapidOCR."""
+MAX_THREADS = 8
+"""Threads that locate and read texts; each has a RapidOCR of its own, of about 130 MB."""
 MAX_RATIO = 100
 """Longer / shorter side up to which an image is read. Longer ones are rules, and RapidOCR scales
 their shorter side up, to gigabytes, or down to nothing."""
@@ -137,14 +139,14 @@ class OcrModel:
     """Model that reads text in frames. Loading it takes about a second.
 
     Text is located in a small copy of the frame, and each text is read at full size. A text that
-    looks the same in the previous frame is not read again. Each core locates or reads one text at a
-    time: threads that share one spend half of their time waiting for each other.
+    looks the same in the previous frame is not read again. Each thread locates or reads one text
+    at a time: threads that share a RapidOCR spend half of their time waiting for each other.
     """
 
     def __init__(self) -> None:
         self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._idle.put(self._load())  # The others are loaded when they are needed.
-        self._pool = ThreadPoolExecutor(num_cores(), thread_name_prefix="ocr")
+        self._pool = ThreadPoolExecutor(min(num_cores(), MAX_THREADS), thread_name_prefix="ocr")
         self._previous: list[_TextBox] = []
 
     @staticmethod
