@@ -29,13 +29,15 @@ def make(gain: float = 1.0, **changes: float) -> PairReader:
 
 def features() -> tuple[TextFeatures, VideoFeatures]:
     generator = torch.Generator().manual_seed(2)
-    words_mask = torch.ones(TEXTS, WORDS, dtype=torch.bool)
-    words_mask[0, -2:] = False
+    # The last column is padding of all texts, as where a longer text was in the same batch.
+    words_mask = torch.ones(TEXTS, WORDS + 1, dtype=torch.bool)
+    words_mask[:, -1] = False
+    words_mask[0, -3:] = False
     mask = torch.ones(VIDEOS, FRAMES, dtype=torch.bool)
     mask[1, 2:] = False
     text = TextFeatures(
         torch.randn(TEXTS, DIM, generator=generator),
-        torch.randn(TEXTS, WORDS, DIM, generator=generator),
+        torch.randn(TEXTS, WORDS + 1, DIM, generator=generator),
         words_mask,
     )
     return text, VideoFeatures(torch.randn(VIDEOS, FRAMES, DIM, generator=generator), mask)
