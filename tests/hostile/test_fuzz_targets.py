@@ -51,9 +51,10 @@ def test_damaged_inputs_are_read_or_refused(name: str) -> None:
         assert time.monotonic() - began < MAX_SECONDS
 
 
-def test_a_size_beyond_64_bits_beside_an_empty_one_is_refused() -> None:
-    """Found by Atheris: no bytes are claimed, and numpy cannot hold the other number."""
-    header = str({"descr": "<f4", "fortran_order": False, "shape": (6**40, 0)}).encode()
+@pytest.mark.parametrize("size", [6**40, False], ids=["beyond 64 bits", "a truth value"])
+def test_a_size_that_numpy_cannot_hold_beside_an_empty_one_is_refused(size: int) -> None:
+    """Found by Atheris: no bytes are claimed, so that only the other size can tell."""
+    header = str({"descr": "<f4", "fortran_order": False, "shape": (size, 4, 0)}).encode()
     header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
     TARGETS["array_file"](b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
 

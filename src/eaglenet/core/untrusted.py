@@ -145,7 +145,7 @@ def read_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         if dtype.hasobject:
             raise ValueError("holds Python objects, which are not read")
         remaining = os.fstat(stream.fileno()).st_size - stream.tell()
-    if any(not isinstance(size, int) or not 0 <= size < 2**63 for size in shape):
+    if any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
         raise ValueError(f"shape {shape} is impossible")
     if math.prod(shape) * dtype.itemsize > remaining:
         raise ValueError(f"claims shape {shape} of {dtype}, but holds {remaining} bytes")
