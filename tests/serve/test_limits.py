@@ -66,8 +66,10 @@ class HeldEngine:
         return self._engine.search_many(*arguments, **options)
 
 
-def held_requests(engine: Engine, settings: Settings, count: int) -> list[httpx.Response]:
-    """``count`` searches at once, let go when all but those that were held are answered."""
+def held_requests(
+    engine: Engine, settings: Settings, count: int, seconds: float = 0.3
+) -> list[httpx.Response]:
+    """``count`` searches at once; those still held after ``seconds`` are let go."""
     held = HeldEngine(engine)
     app = create_app(held, settings)  # type: ignore[arg-type]
 
@@ -81,7 +83,7 @@ def held_requests(engine: Engine, settings: Settings, count: int) -> list[httpx.
                 asyncio.create_task(client.get("/api/search", params={"q": f"red {n}", "k": 2}))
                 for n in range(count)
             ]
-            await asyncio.sleep(0.3)
+            await asyncio.wait(tasks, timeout=seconds)
             assert (await client.get("/health")).status_code == 200
             held.go.set()
             return await asyncio.gather(*tasks)
@@ -127,7 +129,7 @@ def test_page_and_thumbnails_are_answered_while_searches_are_refused(
 
 
 def test_an_answer_that_takes_too_long_is_given_up(engine: Engine) -> None:
-    answers = held_requests(engine, Settings(timeout=0.1), 2)
+    answers = held_requests(engine, Settings(timeout=0.1), 2, seconds=8)
     assert [answer.status_code for answer in answers] == [504, 504]
     assert answers[0].json()["error"]["code"] == "timeout"
 
