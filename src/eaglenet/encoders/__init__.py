@@ -53,5 +53,6 @@ ENCODERS: Registry[EncoderSpec] = Registry(
         "perception": "eaglenet.encoders.perception",
         "siglip": "eaglenet.encoders.siglip",
         "st": "eaglenet.encoders.sentence_transformer",
+        "vit_bert": "eaglenet.encoders.vit_bert",
     },
 )
