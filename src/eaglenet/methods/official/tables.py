@@ -269,6 +269,9 @@ def _tvproxynet(read: WeightReader, method: Any) -> State:
     return {**state, **read.module("leader.norm", f"{proxy}proxy_decoder.event_decoder.norm")}
 
 
+ONE_EXPERT = "the weight of a single expert is 1"
+
+
 def _text_experts(read: WeightReader, method: Any, num_centres: int) -> State:
     """Return text heads and weights of experts over a VLAD vector (CE and T2VLAD)."""
     state: State = {}
@@ -279,6 +282,8 @@ def _text_experts(read: WeightReader, method: Any, num_centres: int) -> State:
     if method.weigh is not None:
         state["weigh.weight"] = columns_by_centre(read("ce.moe_fc.weight"), num_centres)
         state["weigh.bias"] = read("ce.moe_fc.bias")
+    else:
+        read.unused |= {f"ce.moe_fc.{kind}": ONE_EXPERT for kind in KINDS}
     return state
 
 
@@ -350,6 +355,10 @@ def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) 
         for kind in KINDS:
             names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths]
             state[f"weigh.{kind}"] = torch.cat([read(name) for name in names])
+    else:
+        read.unused |= {
+            f"moe_fc_txt.{name}.{k}": ONE_EXPERT for name in method.widths for k in KINDS
+        }
     return state
 
 
