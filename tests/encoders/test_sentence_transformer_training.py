@@ -50,7 +50,11 @@ def train(method: Any, clips: Clips, steps: int = 6) -> list[float]:
 
 @pytest.mark.parametrize(
     ("name", "targets"),
-    [("clip", "all"), ("qwen", "attention"), ("multi_vector", "attention")],
+    [
+        ("clip", "all"),
+        ("qwen", "attention"),
+        pytest.param("multi_vector", "attention", marks=pytest.mark.slow),
+    ],
 )
 def test_low_rank_changes_are_trained_and_merged_into_a_folder(
     name: str, targets: Targets, tmp_path: Path

@@ -538,6 +538,21 @@ def test_damaged_files_of_paddle_are_refused(kind: str, tmp_path: Path) -> None:
         read_released(tmp_path / "a.pdparams")
 
 
+def test_the_weight_of_a_single_expert_is_left_out() -> None:
+    """MMT on one expert: the official score does not depend on the weights of its mixture."""
+    golden = load_peer("mmt-salt0")
+    expert = sorted(golden.options["experts"])[0]
+    parts = ("video_dim_reduce.", "text_GU.", "moe_fc_txt.")
+    weights = {
+        name: value
+        for name, value in golden.weights.items()
+        if not name.startswith(parts) or name.split(".")[1] == expert
+    }
+    types = {expert: golden.options["experts"][expert][1]}
+    conversion = convert_official("mmt", weights, {"num_heads": 2}, types=types)
+    assert conversion.unused[f"moe_fc_txt.{expert}.weight"] == "the weight of a single expert is 1"
+
+
 def test_experts_have_to_be_named_in_their_order() -> None:
     weights = load_peer("ce-salt0").weights
     with pytest.raises(UsageError, match="does not determine experts"):

@@ -356,9 +356,8 @@ def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) 
             names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths]
             state[f"weigh.{kind}"] = torch.cat([read(name) for name in names])
     else:
-        read.unused |= {
-            f"moe_fc_txt.{name}.{k}": ONE_EXPERT for name in method.widths for k in KINDS
-        }
+        names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths for kind in KINDS]
+        read.unused |= dict.fromkeys(names, ONE_EXPERT)
     return state
 
 
