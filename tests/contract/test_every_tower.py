@@ -41,6 +41,7 @@ from eaglenet.encoders.siglip import (
     SiglipTextConfig,
     SiglipVisionConfig,
 )
+from eaglenet.encoders.vit_bert import VitBertConfig, VitBertEncoder, distilbert, vit
 from eaglenet.methods import METHODS, Method
 from eaglenet.models import folder
 from eaglenet.research.recipes.recipe import INSIDE_PATCHES
@@ -71,6 +72,11 @@ def make_tower(family: str) -> TowerEncoder:
             CompactTextConfig(100, 40, 12, 2, 2, 20),
         )
         return CompactEncoder(config, seed=1)
+    if family == "vit_bert":
+        sizes = {"width": 24, "layers": 2, "heads": 2, "mlp_width": 48}
+        text_sizes = {**sizes, "width": 12, "vocabulary_size": 100, "context_length": 40}
+        vision = vit(image_size=32, patch_size=8, **sizes)
+        return VitBertEncoder(VitBertConfig(DIM, vision, distilbert(**text_sizes)), seed=1)
     if family == "openclip":
         return make_openclip()
     text = TextConfig(100, 40, DIM, 2, 2, 64, activation="gelu")
@@ -107,7 +113,7 @@ def refuses(name: str, family: str) -> str:
 
 
 REFUSING = [name for name in METHODS if refuses(name, "siglip")]
-OURS = ("siglip", "perception", "compact")
+OURS = ("siglip", "perception", "compact", "vit_bert")
 every_family = pytest.mark.parametrize("family", [*OURS, "openclip"])
 of_ours = pytest.mark.parametrize("family", OURS)
 running = pytest.mark.parametrize(

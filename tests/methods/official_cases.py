@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from eaglenet.core.types import Expert, TextFeatures, TextGraph, VideoFeatures
-from eaglenet.encoders.blocks import make_blocks
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder, FeatureConfig, FeatureEncoder
-from eaglenet.encoders.vision import PatchEmbedding, TowerParts
+from eaglenet.encoders.vit_bert import VitTower
 from eaglenet.layers.token_selection import hard_top_k
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.base import evaluating
@@ -489,32 +488,10 @@ def run_clipvip(method: Any, golden: Golden, case: str, inputs: Inputs) -> Resul
     return Results(outputs, matched(method, text, video).total)
 
 
-class ImageTower(TowerParts):
-    """A ViT as timm has it: biased patches, no normalisation before the blocks, biased head."""
-
-    counts_frames = False
-
-    def __init__(self, config: VisionConfig, dim: int) -> None:
-        super().__init__()
-        self.config = config
-        self.patch_embedding = PatchEmbedding(config, (0.0,) * 3, (1.0,) * 3, bias=True)
-        self.class_embedding = nn.Parameter(torch.zeros(config.width))
-        self.positional_embedding = nn.Parameter(torch.zeros(config.num_tokens, config.width))
-        self.blocks = make_blocks(config)
-        self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.projection = nn.Linear(config.width, dim)
-
-    def read_video(self, first: Tensor, patches: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        return (
-            self.projection(self.ln_post(first[:, 0])),
-            self.projection(self.ln_post(patches)).mean(dim=2),
-        )
-
-
 def build_space_time(golden: Golden, case: str, padding: str) -> Method:
     options = golden.options
     encoder = clip_encoder(golden, activation="gelu", norm_eps=1e-6)
-    encoder.vision = ImageTower(encoder.config.vision, options["dim"])  # type: ignore[assignment]
+    encoder.vision = VitTower(encoder.config.vision, options["dim"], (0.0,) * 3, (1.0,) * 3)
     config = config_of(
         golden.method,
         num_frames=options["table_frames"],

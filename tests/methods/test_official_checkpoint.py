@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,10 @@ from eaglenet.methods.base import Method
 from eaglenet.methods.official.checkpoint import (
     EXPERT_INFERENCE,
     INFERENCE,
-    NO_CONVERSION,
     UNDETERMINED,
     convert_official,
-    read_released,
 )
+from eaglenet.methods.official.files import read_released
 from eaglenet.methods.official.tables import TABLES
 from eaglenet.models.folder import save
 from golden_peers import FILES, Golden, load_peer
@@ -173,12 +174,134 @@ def test_a_setting_without_a_trace_has_to_be_given() -> None:
         convert_official("drl", checkpoint("drl-salt0"))
 
 
-def test_checkpoints_with_other_text_towers_are_refused() -> None:
-    with pytest.raises(UsageError, match="its text tower is DistilBERT"):
-        convert_official("frozen", {})
-    with pytest.raises(UsageError, match="choose one of ce, clip4clip"):
+def test_methods_without_official_checkpoints_are_refused() -> None:
+    with pytest.raises(UsageError, match="choose one of bridgeformer, ce, clip4clip"):
         convert_official("rap", {})
-    assert {*INFERENCE, *EXPERT_INFERENCE, *NO_CONVERSION} == set(TABLES)
+    with pytest.raises(UsageError, match="ResNet-50 of detectron2"):
+        convert_official("clipbert", {})
+    assert {*INFERENCE, *EXPERT_INFERENCE} == set(TABLES)
+
+
+def distilbert(dim: int) -> tuple[Any, Any]:
+    """A DistilBERT of transformers with one head of 64, and the map after it."""
+    from transformers import DistilBertConfig, DistilBertModel
+
+    torch.manual_seed(0)
+    config = DistilBertConfig(
+        vocab_size=20, max_position_embeddings=9, dim=64, hidden_dim=96, n_layers=2, n_heads=1
+    )
+    projection = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(64, dim))
+    return DistilBertModel(config).eval(), projection
+
+
+def space_time_checkpoint(golden: Golden, bert: Any, projection: Any) -> dict[str, Tensor]:
+    """The layout of the official classes: both towers and two maps, named as by each repository."""
+    name = "txt_proj" if golden.method == "frozen" else "text_proj"
+    weights = {f"text_model.{key}": value for key, value in bert.state_dict().items()}
+    weights |= {f"{name}.{key}": value for key, value in projection.state_dict().items()}
+    for key, value in golden.weights.items():
+        is_map = key.startswith("vid_proj.")
+        weights[key.replace("vid_proj.", "vid_proj.0.") if is_map else f"video_model.{key}"] = value
+    return weights
+
+
+BRIDGE = ("bridge_proj.0.weight", "video_model.norm2.bias", "video_model.blocks.1.norm7.weight",
+          "video_model.blocks.0.crossattn.kv_video.weight")  # fmt: skip
+"""Weights of pre-training in checkpoints of BridgeFormer."""
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("frozen-", "bridgeformer-"))])
+def test_checkpoints_with_a_distilbert_become_models(name: str, tmp_path: Path) -> None:
+    golden = load_peer(name)
+    bert, projection = distilbert(golden.options["dim"])
+    weights = space_time_checkpoint(golden, bert, projection)
+    settings = {} if golden.method == "frozen" else {"num_frames": 4}
+    if golden.method == "bridgeformer":
+        weights |= {key: torch.zeros(1) for key in BRIDGE}
+    conversion = convert_official(golden.method, weights, settings)
+    save(conversion.method, tmp_path)
+    method: Any = eaglenet.load(tmp_path)
+    assert (method.habits.max_words, method.habits.precision) == (9, "fp32")
+    if golden.method == "frozen":
+        assert method.config.num_frames == golden.options["table_frames"]
+    else:
+        assert set(BRIDGE) <= set(conversion.unused)
+    for block in [*method.encoder.vision.blocks, *(method.space_time.time or ())]:
+        block.attention.heads = golden.options["heads"]  # narrower than 64 in these files
+    check_outputs(method, golden, "full")
+    ids = torch.tensor([[18, 3, 4, 19], [18, 7, 19, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    with torch.no_grad():
+        texts = method.encode_text(Tokens(ids, mask.bool())).sentence
+        states = bert(input_ids=ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(texts, projection(states[:, 0]).detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_checkpoints_of_the_other_layout_and_of_other_text_towers_are_refused() -> None:
+    golden = load_peer("frozen-salt0")
+    weights = space_time_checkpoint(golden, *distilbert(golden.options["dim"]))
+    with pytest.raises(UsageError, match="does not determine num_frames"):
+        convert_official("bridgeformer", weights)
+    with pytest.raises(CheckpointError, match="convert it with --from frozen"):
+        convert_official("bridgeformer", weights, {"num_frames": 4})
+    with pytest.raises(CheckpointError, match=r"no weight 'video_model\.temporal_embed'"):
+        convert_official("frozen", {k: v for k, v in weights.items() if "temporal" not in k})
+    with pytest.raises(CheckpointError, match="the text tower is not a DistilBERT"):
+        convert_official("frozen", {k: v for k, v in weights.items() if "q_lin" not in k})
+    with pytest.raises(CheckpointError, match=r"1 unknown weights: video_model\.blocks\.0\.more"):
+        convert_official("frozen", {**weights, "video_model.blocks.0.more": torch.ones(1)})
+
+
+def test_a_checkpoint_of_bridgeformer_on_clip_becomes_a_model() -> None:
+    towers = openai_towers(8, shifted=False)
+    weights = {name.removeprefix("clip."): value for name, value in towers.items()}
+    weights["logit_scale"] = torch.ones(())
+    method: Any = convert_official("bridgeformer", weights, {"num_frames": 5}).method
+    assert method.habits.precision == "fp16"
+    assert torch.equal(method.encoder.vision.class_embedding, weights["visual.class_embedding"])
+    assert torch.equal(method.encoder.text.projection.weight, weights["text_projection"].T)
+
+
+def paddle_layout(weights: dict[str, Tensor]) -> dict[str, Any]:
+    """The same weights as PaddlePaddle stores them: transposed maps, and a name with each array."""
+    state: dict[str, Any] = {}
+    for name, value in weights.items():
+        if ".in_proj_" in name:
+            attention, kind = name.split(".in_proj_")
+            for part, values in zip("qkv", value.chunk(3), strict=True):
+                turned = values.T if kind == "weight" else values
+                state[f"{attention}.{part}_proj.{kind}"] = turned.numpy()
+        else:
+            is_map = name.endswith(".weight") and value.ndim == 2
+            name = name.replace("running_mean", "_mean").replace("running_var", "_variance")
+            state[name] = (value.T if is_map else value).numpy()
+    return {name: (f"{name}_0", value) for name, value in state.items()}
+
+
+class TrainerConfig:
+    """An object that a trainer saves beside the weights."""
+
+    def __init__(self) -> None:
+        self.save_dir = Path("x")
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith("t2vlad-")])
+def test_a_checkpoint_of_t2vlad_is_read_without_paddle(name: str, tmp_path: Path) -> None:
+    golden = load_peer(name)
+    weights = paddle_layout(golden.weights)
+    weights["text_bert.embeddings.weight"] = np.zeros((3, 2), np.float32)
+    content = {"arch": "CENet", "state_dict": weights, "config": TrainerConfig()}
+    (tmp_path / "model.pdparams").write_bytes(pickle.dumps(content, protocol=4))
+    settings: dict[str, Any] = {"experts": ",".join(sorted(golden.options["experts"]))}
+    settings["num_heads"] = golden.options["heads"]
+    conversion = convert_official("t2vlad", read_released(tmp_path / "model.pdparams"), settings)
+    assert "store its output" in conversion.unused["text_bert.embeddings.weight"]
+    save(conversion.method, tmp_path / "model")
+    check_outputs(eaglenet.load(tmp_path / "model"), golden, "full")
+    with pytest.raises(UsageError, match="does not determine experts"):
+        convert_official("t2vlad", golden.weights)
+    with pytest.raises(CheckpointError, match="is it of T2VLAD"):
+        convert_official("t2vlad", {"a": torch.ones(1)}, settings)
 
 
 def hub_clip(dim: int) -> Any:
@@ -371,11 +494,63 @@ def test_checkpoints_over_experts_become_models_over_stored_features(
         assert "store its output" in conversion.unused["txt_bert.pooler.dense.bias"]
 
 
-def test_a_file_with_other_objects_is_not_read(tmp_path: Path) -> None:
-    """The trainers of CE and MMT save their configuration object too."""
-    torch.save({"state_dict": {"a": torch.ones(1)}, "config": CliRunner()}, tmp_path / "mmt.pth")
-    with pytest.raises(CheckpointError, match=r"save its weights alone.*\['state_dict'\]"):
-        read_released(tmp_path / "mmt.pth")
+def test_other_objects_in_a_file_are_ignored(tmp_path: Path) -> None:
+    """Most trainers save their configuration object too."""
+    content = {"state_dict": {"module.a": torch.ones(1)}, "config": TrainerConfig(), "log": print}
+    torch.save(content, tmp_path / "model.pth")
+    assert read_released(tmp_path / "model.pth") == {"a": torch.ones(1)}
+    torch.save(content, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match=r"save the weights alone.*\['state_dict'\]"):
+        read_released(tmp_path / "old.pth")
+
+
+class Command:
+    """An object whose file asks for a folder to be made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("suffix", ["pth", "pdparams"])
+def test_code_in_a_file_is_not_run(suffix: str, tmp_path: Path) -> None:
+    path, content = tmp_path / f"model.{suffix}", {"a": Command(tmp_path / "made")}
+    if suffix == "pth":
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content))
+    with pytest.raises(CheckpointError, match="expected a state_dict"):
+        read_released(path)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("kind", ["cut", "objects", "many"])
+def test_damaged_files_of_paddle_are_refused(kind: str, tmp_path: Path) -> None:
+    content = pickle.dumps({"a": np.array([{}]) if kind == "objects" else np.ones(9)}, protocol=4)
+    if kind == "cut":
+        content = content[:-9]
+    if kind == "many":  # The array claims more values than the file has.
+        content = content.replace(b"K\x09\x85", b"J\xff\xff\xff\x7f\x85")
+    (tmp_path / "a.pdparams").write_bytes(content)
+    with pytest.raises(CheckpointError, match="not a file of PaddlePaddle"):
+        read_released(tmp_path / "a.pdparams")
+
+
+def test_the_weight_of_a_single_expert_is_left_out() -> None:
+    """MMT on one expert: the official score does not depend on the weights of its mixture."""
+    golden = load_peer("mmt-salt0")
+    expert = sorted(golden.options["experts"])[0]
+    parts = ("video_dim_reduce.", "text_GU.", "moe_fc_txt.")
+    weights = {
+        name: value
+        for name, value in golden.weights.items()
+        if not name.startswith(parts) or name.split(".")[1] == expert
+    }
+    types = {expert: golden.options["experts"][expert][1]}
+    conversion = convert_official("mmt", weights, {"num_heads": 2}, types=types)
+    assert conversion.unused[f"moe_fc_txt.{expert}.weight"] == "the weight of a single expert is 1"
 
 
 def test_experts_have_to_be_named_in_their_order() -> None:
@@ -391,6 +566,39 @@ def test_experts_have_to_be_named_in_their_order() -> None:
 def test_a_setting_that_the_method_lacks_is_refused() -> None:
     with pytest.raises(UsageError, match="--set num_frame: drl has no such setting"):
         convert_official("drl", checkpoint("drl-salt0"), {"num_frames": 6, "num_frame": 6})
+
+
+def test_the_command_adds_the_vocabulary_of_a_distilbert(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    from eaglenet.cli.main import app
+
+    golden = load_peer("frozen-salt0")
+    weights = space_time_checkpoint(golden, *distilbert(golden.options["dim"]))
+    torch.save({"state_dict": weights, "config": TrainerConfig()}, tmp_path / "frozen.pth")
+
+    def run(num_tokens: int) -> Any:
+        vocabulary = {f"w{index}": index for index in range(num_tokens)}
+        backend = Tokenizer(models.WordLevel(vocabulary, unk_token="w1"))
+        backend.pre_tokenizer = pre_tokenizers.Whitespace()
+        backend.post_processor = processors.TemplateProcessing(
+            single="w2 $A w3", special_tokens=[("w2", 2), ("w3", 3)]
+        )
+        backend.save(str(tmp_path / "tokenizer.json"))
+        arguments = ["convert", str(tmp_path / "frozen.pth"), str(tmp_path / "model")]
+        return CliRunner().invoke(
+            app, [*arguments, "--from", "frozen", "--tokenizer", str(tmp_path)]
+        )
+
+    assert run(20).exit_code == 0
+    tokens = eaglenet.load(tmp_path / "model").tokenize(["w7 w9"], 6)
+    assert tokens.ids.tolist() == [[2, 7, 9, 3, 0, 0]]
+    assert "19 tokens, but the checkpoint has 20" in str(run(19).exception)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "empty").mkdir()
+    arguments = ["convert", str(tmp_path / "frozen.pth"), str(tmp_path / "model"), "--from"]
+    done = CliRunner().invoke(app, [*arguments, "frozen", "--tokenizer", str(tmp_path / "empty")])
+    assert "pass a DistilBERT folder" in str(done.exception)
 
 
 def test_the_command_converts_and_the_model_loads(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from eaglenet.cli.terminal import print_record
 from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
+    from eaglenet.core.types import Tokenizer
     from eaglenet.methods.base import Method
 
 POOLINGS = ("mean", "max", "min")
@@ -36,7 +37,9 @@ def convert(
     energy_pooling: str = option(
         "mean", "Pool energies over frames in EagleNet: mean, max or min."
     ),
-    tokenizer: Path | None = option(None, "Copy CLIP's vocabulary from this folder or BPE table."),
+    tokenizer: Path | None = option(
+        None, "Copy the vocabulary from this folder (CLIP, DistilBERT) or BPE table of CLIP."
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Turn a checkpoint of a method's official code into a model folder.
@@ -45,8 +48,8 @@ def convert(
     the checkpoint does not determine are set with --dataset or --set.
     """
     from eaglenet.core.settings import read_assignments
-    from eaglenet.encoders.tokenizers import ClipTokenizer
     from eaglenet.methods.official import checkpoint as official
+    from eaglenet.methods.official.files import read_released
     from eaglenet.models.folder import save
     from eaglenet.research.recipes.authors import ORIGINALS
 
@@ -54,26 +57,22 @@ def convert(
     conversion: Any
     if source == "eaglenet":
         settings = _eaglenet_settings(dataset, energy_pooling, settings)
-        conversion = official.convert_eaglenet(official.read_released(checkpoint), **settings)
+        conversion = official.convert_eaglenet(read_released(checkpoint), **settings)
     else:
         original = ORIGINALS.get(source)
         conversion = official.convert_official(
             source,
-            official.read_released(checkpoint),
+            read_released(checkpoint),
             settings,
             frames=original.frames if original else None,
         )
-        if original is not None:
+        habits = conversion.method.habits
+        if original is not None and habits.max_words is None:
             words = original.words_with(conversion.method.frame_spec.num_frames)
-            habits = conversion.method.habits
             conversion.method.habits = dataclasses.replace(habits, max_words=words)
     method, unused = conversion.method, conversion.unused
     if tokenizer is not None:
-        method.tokenizer = (
-            ClipTokenizer.from_table(tokenizer)
-            if tokenizer.is_file()
-            else ClipTokenizer.from_folder(tokenizer)
-        )
+        method.tokenizer = _read_vocabulary(tokenizer, method)
     save(method, out)
     record = {"folder": str(out), "unused": unused}
     print_record(record, as_json, f"Wrote {out}", *summary(method, unused))
@@ -106,9 +105,36 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
     if method.tokenizer is None and not reads_features:
         lines += [
             "The model has no vocabulary: it scores features and token ids, but not texts.",
-            "Add one with --tokenizer FOLDER (a CLIP folder with tokenizer.json).",
+            f"Add one with --tokenizer FOLDER (a {_vocabulary_of(method)} folder with "
+            "tokenizer.json).",
         ]
     return lines
+
+
+def _vocabulary_of(method: Method) -> str:
+    from eaglenet.encoders.vit_bert import VitBertEncoder
+
+    return "DistilBERT" if isinstance(method.encoder, VitBertEncoder) else "CLIP"
+
+
+def _read_vocabulary(path: Path, method: Method) -> Tokenizer:
+    from eaglenet.core.errors import UsageError
+    from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
+
+    if _vocabulary_of(method) == "CLIP":
+        is_table = path.is_file()
+        return ClipTokenizer.from_table(path) if is_table else ClipTokenizer.from_folder(path)
+    encoder = method.encoder
+    if not (path / FILE).is_file():
+        raise UsageError(f"--tokenizer {path}: no {FILE} in it; pass a DistilBERT folder")
+    settings = TokenizerSettings(context_length=encoder.context_length or 512)
+    tokenizer = JsonTokenizer.from_file(path / FILE, settings)
+    if tokenizer.vocabulary_size != encoder.vocabulary_size:
+        raise UsageError(
+            f"--tokenizer {path}: {tokenizer.vocabulary_size} tokens, but the checkpoint has "
+            f"{encoder.vocabulary_size}; pass the folder of its DistilBERT"
+        )
+    return tokenizer
 
 
 def _eaglenet_settings(

@@ -31,6 +31,8 @@ class EncoderSpec:
     recognises: returns whether a published folder or file is of this family.
     load: ``load(location)`` reads such a folder or file; None: there are none.
     reads_features: True if it adapts stored features and has no towers or tokenizer.
+    open_own_files: ``open_own_files(config, folder)`` opens an encoder whose weights are in files
+        of another library inside a model folder (``save_own_files`` of the encoder writes them).
     """
 
     title: str
@@ -39,6 +41,7 @@ class EncoderSpec:
     recognises: Callable[[Path], bool] = lambda location: False
     load: Callable[..., Pretrained] | None = None
     reads_features: bool = False
+    open_own_files: Callable[[Any, Path], Encoder] | None = None
 
 
 ENCODERS: Registry[EncoderSpec] = Registry(
@@ -53,5 +56,6 @@ ENCODERS: Registry[EncoderSpec] = Registry(
         "perception": "eaglenet.encoders.perception",
         "siglip": "eaglenet.encoders.siglip",
         "st": "eaglenet.encoders.sentence_transformer",
+        "vit_bert": "eaglenet.encoders.vit_bert",
     },
 )

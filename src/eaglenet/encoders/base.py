@@ -95,6 +95,8 @@ class BaseEncoder(nn.Module, ABC):
     family: ClassVar[str]
     abilities: ClassVar[Abilities] = Abilities()
     resize: ClassVar[Resize] = "crop"
+    tower_names: ClassVar[tuple[str, ...]] = ()
+    """Modules that low-rank changes apply to."""
 
     config: PlainConfig
     dim: int
@@ -156,6 +158,7 @@ class TowerEncoder(BaseEncoder):
     freezes parameters under ``vision.`` and ``text.`` or gives them their own rate.
     """
 
+    tower_names = ("vision", "text")
     image_size: int
     context_length: int
     vision: nn.Module

@@ -172,16 +172,22 @@ class CompactText(nn.Module):
     def read(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
     ) -> TextFeatures:
-        """Return the mean of each text's tokens; with ``words`` every token too."""
+        """Return one vector per text; with ``words`` every token too."""
         if not words:
             # Columns that are padding in every text have no effect but cost as much as tokens.
             max_length = int(mask.any(dim=0).sum())
             ids, mask = ids[:, :max_length], mask[:, :max_length]
         vectors = self(ids, mask)
-        sentence = mean_of_words(vectors, mask)
+        sentence = self.pool(vectors, mask)
         if not words:
             return TextFeatures(sentence=sentence)
         return TextFeatures(sentence=sentence, words=vectors, words_mask=mask)
+
+    def pool(
+        self, words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
+    ) -> Float[Tensor, "texts dim"]:
+        """Return the vector of each text, from those of its tokens."""
+        return mean_of_words(words, mask)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Random weights of a new tower, by the generator alone."""

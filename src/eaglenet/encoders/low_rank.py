@@ -82,15 +82,15 @@ class LowRankChange(nn.Module):
 
 
 def adapt_towers(encoder: nn.Module, rank: int, targets: Targets = "attention") -> int:
-    """Freeze both towers and give their matrices a trainable change of ``rank``.
+    """Freeze the towers and give their matrices a trainable change of ``rank``.
 
     Returns the number of matrices that were changed.
 
     Raises:
         ConfigError: the encoder has no towers, or they have no such matrices.
     """
-    towers = [getattr(encoder, name, None) for name in ("vision", "text")]
-    if not all(isinstance(tower, nn.Module) for tower in towers):
+    towers = [getattr(encoder, name) for name in getattr(encoder, "tower_names", ())]
+    if not towers:
         raise ConfigError(
             "training.lora_rank: this encoder has no towers, only adapters of stored features; set "
             "training.lora_rank=0, or choose data with videos or frames"
@@ -103,7 +103,7 @@ def adapt_towers(encoder: nn.Module, rank: int, targets: Targets = "attention") 
     # Seeds change heads, which exist by now; the adapters are the same for all seeds.
     generator = torch.Generator().manual_seed(0)
     for tower in towers:
-        for parameter in tower.parameters():  # type: ignore[union-attr]
+        for parameter in tower.parameters():
             parameter.requires_grad_(False)
     for module, name in matrices:
         change = LowRankChange(getattr(module, name), rank, generator)
@@ -134,11 +134,10 @@ def is_adapter(name: str) -> bool:
     return ".parametrizations." in name and name.endswith(ADAPTER_PARTS)
 
 
-def _matrices(towers: list[nn.Module | None], targets: Targets) -> Iterator[tuple[nn.Module, str]]:
+def _matrices(towers: list[nn.Module], targets: Targets) -> Iterator[tuple[nn.Module, str]]:
     """Modules and the names of their matrices, each matrix once."""
     visited: set[int] = set()
     for tower in towers:
-        assert tower is not None
         for parent in tower.modules():
             is_target = targets == "all" or "Attention" in type(parent).__name__
             for module in parent.modules() if is_target else ():

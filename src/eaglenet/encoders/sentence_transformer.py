@@ -43,6 +43,7 @@ from eaglenet.encoders.base import BaseEncoder, TextSource, VideoSource
 from eaglenet.encoders.catalogue import ST_PREFIX
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
 from eaglenet.encoders.hub import find_snapshot, split_st_name
+from eaglenet.encoders.low_rank import is_adapter
 from eaglenet.encoders.torchvision_operators import declare_operators
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,10 @@ MEMORY_SHARE = 0.6
 """Fraction of a GPU's free memory that a call may fill."""
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
+PROMPT_NAMES = {"encode_query": ("query",), "encode_document": ("document", "passage", "corpus")}
+"""Prompts of each task; the first that a model has is used."""
+OWN_FILES, OWN_WEIGHTS = "st", "model."
+"""Folder of the model inside a model folder, and the start of the names of its weights."""
 ENCODING = threading.RLock()
 """One call at a time: fast tokenizers refuse to be used by two threads at once."""
 
@@ -127,14 +132,11 @@ class CharacterTokenizer:
         return ["".join(map(chr, ids[:length])) for ids, length in rows]
 
     def save(self, folder: str | Path) -> None:
-        raise UsageError(
-            "a model of sentence-transformers is not saved in a model folder: it has one already; "
-            f"use it by its name, {ST_PREFIX}MODEL"
-        )
+        """Write nothing: the files of the model contain its own tokenizer."""
 
 
 class StEncoder(BaseEncoder):
-    """A model of sentence-transformers, frozen.
+    """A model of sentence-transformers; its weights are frozen, and may have low-rank changes.
 
     A model that reads video takes the frames of a clip in one call, in order and with their times;
     ``VideoFeatures.frames`` then holds the vectors of the clip, one or several, and not those of
@@ -144,6 +146,7 @@ class StEncoder(BaseEncoder):
     """
 
     family = "st"
+    tower_names = ("model",)
     abilities: Abilities  # type: ignore[misc]
     resize: Resize  # type: ignore[misc]
     config: StConfig
@@ -154,7 +157,9 @@ class StEncoder(BaseEncoder):
         self.dim, self.image_size = config.dim, config.image_size
         self.resize, self.num_frames = config.resize, config.num_frames
         self.abilities = Abilities(words=config.is_multi_vector, frames=not config.reads_clips)
-        self.model = open_model(Path(config.source), config.dim) if model is None else model
+        self.model = (
+            open_model(Path(config.source), self._truncated_dim) if model is None else model
+        )
         self.tokenizer = CharacterTokenizer()
         self.register_buffer("logit_scale", torch.tensor(CLIP_LOGIT_SCALE), persistent=False)
         # Part of the state, and so of the identity of a store's model: the weights are the same
@@ -162,6 +167,7 @@ class StEncoder(BaseEncoder):
         self.register_buffer("settings_hash", _hash(config))
         self._num_vectors = 1
         self._clips_per_call: dict[str, int] = {}
+        self._is_recomputed = False
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
         """Vectors of queries, with the model's prompt for queries."""
@@ -296,7 +302,10 @@ class StEncoder(BaseEncoder):
             options["convert_to_tensor"] = True
         with ENCODING:
             self._settle_precision()
-            outputs = getattr(self.model, task)(inputs, **options)
+            if torch.is_grad_enabled() and self.is_adapted:
+                outputs = self._forward(task, inputs, options)
+            else:
+                outputs = getattr(self.model, task)(inputs, **options)
         # A copy: tensors of inference mode cannot be used in training.
         vectors = [each.float().clone() for each in outputs]
         width = vectors[0].shape[-1]
@@ -305,6 +314,33 @@ class StEncoder(BaseEncoder):
                 f"{self.config.source}: vectors of {width} numbers from {task}, {self.dim} from "
                 "encode_query; texts and clips cannot be compared"
             )
+        return vectors
+
+    def _forward(
+        self, task: str, inputs: list[dict[str, Any]], options: Mapping[str, Any]
+    ) -> list[Tensor]:
+        """Vectors with gradients, as the library's ``encode_*``, which have none, compute them."""
+        from sentence_transformers.util import batch_to_device
+
+        model, size = self.model, options["batch_size"]
+        kwargs = {name: options[name] for name in ("processing_kwargs",) if name in options}
+        kwargs["task"] = task.removeprefix("encode_")
+        names = (name for name in PROMPT_NAMES[task] if name in model.prompts)
+        prompt = model.prompts.get(next(names, model.default_prompt_name))
+        if self._is_recomputed:
+            for module in model.modules():
+                # Layers are recomputed in training mode only; modules inside them, such as dropout,
+                # stay in eval mode.
+                module.training = getattr(module, "gradient_checkpointing", False)
+        vectors: list[Tensor] = []
+        for start in range(0, len(inputs), size):
+            features = model.preprocess(inputs[start : start + size], prompt=prompt, **kwargs)
+            outputs = model(batch_to_device(features, self.device), **kwargs)
+            if self.config.is_multi_vector:
+                pairs = zip(outputs["token_embeddings"], outputs["attention_mask"], strict=True)
+                vectors += [tokens[mask.bool()] for tokens, mask in pairs]
+            else:
+                vectors += list(outputs["sentence_embedding"][..., : self.dim])
         return vectors
 
     def _settle_precision(self) -> None:
@@ -325,15 +361,53 @@ class StEncoder(BaseEncoder):
             text = text.replace(token, " ")
         return text
 
+    @property
+    def is_adapted(self) -> bool:
+        """True if low-rank changes were added to the model, which training then changes."""
+        return any(is_adapter(f"model.{name}") for name, _ in self.model.named_parameters())
+
     def train(self, mode: bool = True) -> StEncoder:
-        """Stay in eval mode; training is refused before it starts."""
-        if mode:
+        """Stay in eval mode, without dropout; refuse training without low-rank changes."""
+        if mode and not self.is_adapted:
             raise UsageError(
-                "a model of sentence-transformers is not trained here; store its features and "
-                "train a method on them (docs/how-to/features.md)"
+                "a model of sentence-transformers is trained by low-rank changes only: --set "
+                "training.lora_rank=16; or store its features and train a method on them "
+                "(docs/how-to/features.md)"
             )
         super().train(False)
         return self
+
+    def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
+        """Recompute all layers in the backward pass, with the means of transformers."""
+        transformer = self.model.transformers_model
+        self._is_recomputed = bool(blocks)
+        if not blocks:
+            transformer.gradient_checkpointing_disable()
+        elif not getattr(transformer, "supports_gradient_checkpointing", False):
+            raise ConfigError(
+                f"training.checkpointing: {type(transformer).__name__} cannot recompute its "
+                "layers; set training.checkpointing=false"
+            )
+        else:
+            options = {"use_reentrant": False}
+            transformer.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+
+    def save_own_files(
+        self, folder: Path, weights: Mapping[str, Tensor]
+    ) -> tuple[StConfig, dict[str, Tensor]]:
+        """Write the model with sentence-transformers, with these weights, into ``folder/st``."""
+        start = f"encoder.{OWN_WEIGHTS}"
+        own = {name.removeprefix(start): w for name, w in weights.items() if name.startswith(start)}
+        model = open_model(Path(self.config.source), self._truncated_dim)
+        model.load_state_dict(own, assign=True)
+        with _quiet_libraries():
+            model.save(str(folder / OWN_FILES), create_model_card=False)
+        rest = {name: w for name, w in weights.items() if not name.startswith(start)}
+        return dataclasses.replace(self.config, source=OWN_FILES), rest
+
+    @property
+    def _truncated_dim(self) -> int | None:
+        return None if self.config.is_multi_vector else self.config.dim
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the model in place, with ``torch.compile``'s arguments."""
@@ -400,6 +474,13 @@ def load_st(name: str) -> Pretrained:
     encoder = StEncoder(describe(folder, model, dim), model=model).eval()
     encoder.requires_grad_(False)
     return Pretrained(encoder, encoder.tokenizer)
+
+
+def open_own_files(config: StConfig, folder: Path) -> StEncoder:
+    """Open the model that :meth:`StEncoder.save_own_files` wrote into a model folder."""
+    encoder = StEncoder(dataclasses.replace(config, source=str(folder / OWN_FILES))).eval()
+    encoder.requires_grad_(False)
+    return encoder
 
 
 def open_model(folder: Path, dim: int | None) -> Any:
@@ -536,5 +617,6 @@ ENCODERS.add(
         title="a model of sentence-transformers (st:MODEL)",
         config_class=StConfig,
         build=StEncoder,
+        open_own_files=open_own_files,
     ),
 )

@@ -91,19 +91,24 @@ def save(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     encoder = method.encoder
+    state = method.state_dict() if weights is None else weights
+    config: Any = encoder.config
+    if ENCODERS[encoder.family].open_own_files is not None:
+        if storage == "int8":
+            raise UsageError(f"weights of {ENCODERS[encoder.family].title} are not stored in int8")
+        config, state = encoder.save_own_files(folder, state)  # type: ignore[attr-defined]
     description = {
         "eaglenet": FORMAT,
         "method": method.name,
         "config": dataclasses.asdict(method.config),
         "encoder": {
             "kind": encoder.family,
-            "config": dataclasses.asdict(encoder.config),
+            "config": dataclasses.asdict(config),
         },
         "frame_spec": dataclasses.asdict(method.frame_spec),
     }
     if method.habits != EvaluationHabits():
         description["habits"] = dataclasses.asdict(method.habits)
-    state = method.state_dict() if weights is None else weights
     weights = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
     if storage == "int8":
         weights = to_int8(weights)
@@ -253,10 +258,14 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
         raise CheckpointError(
             f"{path}: {error}; a newer eaglenet may have written it: upgrade, or save it again"
         ) from error
+    if ENCODERS[encoder.family].open_own_files is not None:
+        state = method.state_dict()
+        own = {n: value for n, value in state.items() if n.startswith(TOWERS) and n not in weights}
+        weights = {**own, **weights}
     _assign(method, weights, folder)
     from eaglenet.encoders.tokenizers import read_tokenizer
 
-    method.tokenizer = read_tokenizer(folder)
+    method.tokenizer = getattr(encoder, "tokenizer", None) or read_tokenizer(folder)
     return method
 
 
@@ -283,6 +292,8 @@ def _build_encoder(plain: Any, weights: Mapping[str, Tensor], path: Path) -> Enc
     check_sizes(config)
     if spec.reads_features:
         return spec.build(config)
+    if spec.open_own_files is not None:
+        return spec.open_own_files(config, path.parent)
     # Without values first: drawing random weights only to replace them takes seconds.
     with torch.device("meta"):
         encoder = spec.build(config)

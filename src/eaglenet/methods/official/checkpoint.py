@@ -7,20 +7,20 @@ which the caller must pass. Padding is treated as in the code of the authors.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, UsageError
 from eaglenet.core.types import Encoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
+from eaglenet.encoders.vit_bert import VitBertConfig, VitBertEncoder, distilbert, vit
 from eaglenet.encoders.weight_names import (
     WRAPPED_ATTENTION,
     clip_config,
@@ -29,10 +29,9 @@ from eaglenet.encoders.weight_names import (
     hub_text,
     hub_vision,
 )
-from eaglenet.encoders.weights import read_torch_file
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNet, EagleNetConfig
-from eaglenet.methods.official.parts import State, WeightReader, Weights
+from eaglenet.methods.official.parts import State, WeightReader, Weights, from_paddle
 from eaglenet.methods.official.tables import TABLES
 
 UNUSED: dict[str, dict[str, str]] = {
@@ -41,6 +40,11 @@ UNUSED: dict[str, dict[str, str]] = {
         r"clip\.(input_resolution|context_length|vocab_size)": "sizes, read from the weights",
         r".*num_batches_tracked": "counter of batch normalisation",
         r".*position_ids": "indices 0, 1, 2, ...",
+    },
+    "bridgeformer": {
+        r"bridge_proj\..*|video_model\.norm2\..*|"
+        r"video_model\.blocks\.\d+\.(crossattn|bridgeattn|bridge_mlp|norm[4-7])\..*": "the bridge, "
+        "which is used in pre-training only",
     },
     "prost": {
         r"frame_prototype_weight\..*": "never called",
@@ -71,7 +75,10 @@ UNUSED: dict[str, dict[str, str]] = {
         r"txt_bert\..*": "its text tower is not supported; store its output as text features",
         r"vid_bert\.pooler\..*": "its output is not used",
     },
-    "t2vlad": {r"text_pooling\.clusters1": "never used"},
+    "t2vlad": {
+        r"text_pooling\.clusters1": "never used",
+        r"text_bert\..*": "its text tower is not supported; store its output as text features",
+    },
     "ts2net": {r"(text_token_selector|visual_prompt_encoder)\..*": "never called"},
     "tvproxynet": {
         r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash"
@@ -140,6 +147,7 @@ Settings = dict[str, Any]
 Converted = TypeVar("Converted", bound=Method)
 
 UNDETERMINED: dict[str, Settings] = {
+    "bridgeformer": {"num_frames": 4},
     "ce": {"experts": "audio,face,i3d,ocr,r2p1d,resnext,scene,senet,speech"},
     "clip4clip": {"num_frames": 12},
     "drl": {"num_frames": 12},
@@ -147,6 +155,7 @@ UNDETERMINED: dict[str, Settings] = {
     "glscl": {"num_frames": 12, "temperature": 3.0},
     "hgr": {"num_verbs": 4, "sharpness": 4.0},
     "mmt": {"num_heads": 4},
+    "t2vlad": {"experts": "audio,face,flow,ocr,rgb,s3d,scene,speech"},
     # Positions show how many clips there are before each join, not after the last.
     "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1, "groups": "2-2-3"},
     "tmass": {"prior": "uniform", "noise_scale": 1.0, "num_candidates": 20, "num_heads": 1},
@@ -159,11 +168,10 @@ UNDETERMINED: dict[str, Settings] = {
 authors for MSR-VTT and ViT-B/32."""
 
 NO_CONVERSION: dict[str, str] = {
-    "bridgeformer": "its text tower is DistilBERT, which is not supported",
-    "frozen": "its text tower is DistilBERT, which is not supported",
-    "t2vlad": "its checkpoints are files of PaddlePaddle, which are not supported",
+    "clipbert": "its image tower is a ResNet-50 of detectron2, which is not supported",
+    "teachtext": "its students are models of CE; convert them with --from ce",
 }
-"""Methods whose checkpoints cannot be converted, with the reason."""
+"""Methods with official code whose checkpoints cannot be converted, with the reason."""
 
 REPLAY = ("ebm.replay_buffer_txt", "ebm.replay_buffer_vid")
 MAX_WORDS, MAX_LONG_WORDS = 32, 64
@@ -173,45 +181,16 @@ FP16_TOWERS = {"clip4clip", "drl", "glscl", "prost", "ts2net", "ucofia"}
 """Methods whose official code runs CLIP in half precision."""
 
 
+WHOLE_TEXTS = {"bridgeformer", "frozen"}
+"""Methods whose official code reads all tokens that the text tower takes."""
+
+
 @dataclass(frozen=True)
 class OfficialConversion(Generic[Converted]):
     """Converted model, and the reasons why weights of the checkpoint have no effect."""
 
     method: Converted
     unused: dict[str, str]
-
-
-def read_released(path: str | Path) -> dict[str, Tensor]:
-    """Read the weights of a released ``.bin`` file, without running code from it."""
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"{path} is not a file; pass the released .bin checkpoint")
-    try:
-        content = read_torch_file(path)
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path}: {error}; expected a state_dict saved by torch.save. A file that holds other "
-            "objects too, as those of CE and MMT do, is not read: save its weights alone in the "
-            "official repository, with torch.save(torch.load(FILE)['state_dict'], 'weights.pth')"
-        ) from error
-    for key in ("state_dict", "model_state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    if isinstance(content, dict) and any(isinstance(value, dict) for value in content.values()):
-        # One state_dict per network, as in the code of HGR.
-        content = {
-            f"{key}.{name}": value
-            for key, state in content.items()
-            if isinstance(state, dict)
-            for name, value in state.items()
-        }
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise CheckpointError(f"{path}: expected a state_dict of tensors by name")
-    try:
-        untrusted.check_tensor_bytes(content.values(), path)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    return {name.removeprefix("module."): value for name, value in content.items()}
 
 
 def convert_official(
@@ -228,14 +207,11 @@ def convert_official(
     Args:
         settings: fields of the config of the method; all of ``UNDETERMINED[name]`` are required.
         frames: changes to the frame spec, to sample videos like the authors.
-        max_words: tokens per text in evaluation.
+        max_words: tokens per text in evaluation; ignored for :data:`WHOLE_TEXTS`.
         options: options of the table of weights of the method (`official.tables`).
     """
     if name in NO_CONVERSION:
-        raise UsageError(
-            f"checkpoints of {name} cannot be converted: {NO_CONVERSION[name]}; weights under "
-            "official names can be read with eaglenet.methods.official.checkpoint.load_official"
-        )
+        raise UsageError(f"checkpoints of {name} cannot be converted: {NO_CONVERSION[name]}")
     if name not in INFERENCE and name not in EXPERT_INFERENCE:
         raise UsageError(
             f"no official checkpoints of {name!r} are known; choose one of "
@@ -251,7 +227,10 @@ def convert_official(
         )
     method, unused = _convert(name, weights, settings, **options)
     method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
-    precision = "fp16" if name in FP16_TOWERS else "fp32"
+    is_clip_bridge = name == "bridgeformer" and isinstance(method.encoder, ClipEncoder)
+    precision = "fp16" if name in FP16_TOWERS or is_clip_bridge else "fp32"
+    if name in WHOLE_TEXTS:
+        max_words = method.encoder.context_length
     method.habits = EvaluationHabits(max_words, precision)
     return OfficialConversion(method.eval(), unused)
 
@@ -282,6 +261,8 @@ def _convert(
 ) -> tuple[Method, dict[str, str]]:
     """Build a method by the names and shapes of its weights, and load them."""
     weights = _plain_names(weights)
+    if "visual.class_embedding" in weights:  # BridgeFormer on CLIP.
+        weights = {f"clip.{key}": value for key, value in weights.items()}
     config_class = METHODS[name].config_class
     encoder: Encoder
     if name in EXPERT_INFERENCE:
@@ -304,7 +285,12 @@ def _convert(
 
 
 def _plain_names(weights: Weights) -> dict[str, Tensor]:
-    """Remove the wrapper of shifted attention, which some checkpoints have, from names."""
+    """Return names of torch, without the wrapper of shifted attention that some checkpoints have.
+
+    PaddlePaddle has the transpose of linear maps, and other names of batch statistics.
+    """
+    if any(name.endswith("._variance") for name in weights):
+        weights = from_paddle(weights)
     renamed: dict[str, Tensor] = {}
     for name, value in weights.items():
         short = name.replace(WRAPPED_ATTENTION, ".attn.")
@@ -314,8 +300,10 @@ def _plain_names(weights: Weights) -> dict[str, Tensor]:
     return renamed
 
 
-def _encoder(weights: Weights) -> ClipEncoder:
+def _encoder(weights: Weights) -> ClipEncoder | VitBertEncoder:
     """Create towers of the sizes in the checkpoint; weights are loaded with the method."""
+    if "video_model.cls_token" in weights:
+        return _vit_bert(weights)
     if "clip.visual.class_embedding" in weights:
         clip = {n.removeprefix("clip."): w for n, w in weights.items() if n.startswith("clip.")}
         if "visual.conv2.weight" in clip:  # Over three frames: [width, 3, time, side, side].
@@ -328,6 +316,41 @@ def _encoder(weights: Weights) -> ClipEncoder:
             "the checkpoint has no CLIP towers; pass a checkpoint of the whole model"
         )
     return ClipEncoder(clip_config({**hub_vision(weights, prefix), **hub_text(weights, prefix)}))
+
+
+def _vit_bert(weights: Weights) -> VitBertEncoder:
+    """Create the towers of Frozen and BridgeFormer, with heads of 64 as in all released ones."""
+    if "text_model.transformer.layer.0.attention.q_lin.weight" not in weights:
+        raise CheckpointError(
+            "the text tower is not a DistilBERT; other text towers of these methods are not "
+            "supported"
+        )
+    patches = "video_model.patch_embed.proj.weight"
+    width, side = _size(weights, patches), _size(weights, patches, 3)
+    grid = math.isqrt(_size(weights, "video_model.pos_embed", 1) - 1)
+    words = "text_model.embeddings.{}_embeddings.weight"
+    text_width = _size(weights, words.format("word"), 1)
+    return VitBertEncoder(
+        VitBertConfig(
+            _size(weights, "vid_proj.0.weight"),
+            vit(
+                image_size=grid * side,
+                patch_size=side,
+                width=width,
+                layers=depth_of(weights, "video_model.blocks."),
+                heads=max(width // 64, 1),
+                mlp_width=_size(weights, "video_model.blocks.0.mlp.fc1.weight"),
+            ),
+            distilbert(
+                vocabulary_size=_size(weights, words.format("word")),
+                context_length=_size(weights, words.format("position")),
+                width=text_width,
+                layers=depth_of(weights, "text_model.transformer.layer."),
+                heads=max(text_width // 64, 1),
+                mlp_width=_size(weights, "text_model.transformer.layer.0.ffn.lin1.weight"),
+            ),
+        )
+    )
 
 
 def _size(weights: Weights, name: str, axis: int = 0) -> int:
@@ -393,6 +416,19 @@ def _clip4clip(weights: Weights) -> Settings:
     if depth_of(weights, "transformerClip.resblocks."):
         return {"head": "transformer", "stem": stem, **_temporal(weights)}
     return {"head": "lstm" if "lstm_visual.weight_ih_l0" in weights else "mean", "stem": stem}
+
+
+def _frozen(weights: Weights) -> Settings:
+    return {"num_frames": _size(weights, "video_model.temporal_embed", 1)}
+
+
+def _bridgeformer(weights: Weights) -> Settings:
+    if "video_model.temporal_embed" in weights:
+        raise CheckpointError(
+            "the checkpoint has frame positions, which BridgeFormer lacks: it is of Frozen or "
+            "MILES; convert it with --from frozen"
+        )
+    return {}
 
 
 def _tmass(weights: Weights) -> Settings:
@@ -477,10 +513,12 @@ def _tvproxynet(weights: Weights) -> Settings:
 
 
 INFERENCE: dict[str, Callable[[Weights], Settings]] = {
+    "bridgeformer": _bridgeformer,
     "clip4clip": _clip4clip,
     "clipvip": _proxies,
     "drl": _temporal,
     "eaglenet": _eaglenet,
+    "frozen": _frozen,
     "glscl": _glscl,
     "prost": _prost,
     "tempme": _tempme,
@@ -582,9 +620,30 @@ def _hgr(weights: Weights, settings: Settings) -> tuple[ExpertConfig, Settings]:
     }
 
 
+def _t2vlad(weights: Weights, settings: Settings) -> tuple[ExpertConfig, Settings]:
+    maps = [
+        _size(weights, f"ce.video_dim_reduce.{index}.fc.weight", 1)
+        for index in range(depth_of(weights, "ce.video_dim_reduce."))
+    ]
+    if not maps:
+        raise CheckpointError("the checkpoint has no maps of experts; is it of T2VLAD?")
+    names = _expert_names(settings, len(maps))
+    words_dim, num_clusters = weights["text_pooling.clusters"].shape
+    num_centres = _size(weights, "text_pooling.clusters2", 2)
+    frames = _frames_expert(settings, names)
+    widths = dict(zip(names, maps, strict=True))
+    return ExpertConfig(widths, frames, words_dim, words_dim, dim=words_dim), {
+        "dim": words_dim,
+        "num_centres": num_centres,
+        "num_ghosts": num_clusters - num_centres,
+        "num_heads": 4,  # Fixed in the official code.
+    }
+
+
 EXPERT_INFERENCE: dict[str, Callable[[Weights, Settings], tuple[ExpertConfig, Settings]]] = {
     "ce": _ce,
     "hgr": _hgr,
     "mmt": _mmt,
+    "t2vlad": _t2vlad,
 }
 """Functions by method that infer the widths of experts and settings from a checkpoint."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError
@@ -186,6 +187,56 @@ def vlad_centres(read: WeightReader, ours: str, theirs: str, norms: tuple[str, .
     }
     for index, norm in enumerate(norms):
         state |= read.norm(f"{ours}.norms.{index}", f"{theirs}.{norm}")
+    return state
+
+
+PADDLE_STATISTICS = {"._mean": ".running_mean", "._variance": ".running_var"}
+
+
+def from_paddle(weights: Weights) -> State:
+    """Return weights of PaddlePaddle in the layout of torch; those of its BERT stay as they are."""
+    state: State = {}
+    for name, value in weights.items():
+        for theirs, ours in PADDLE_STATISTICS.items():
+            name = name.removesuffix(theirs) + ours if name.endswith(theirs) else name
+        is_map = name.endswith(".weight") and value.ndim == 2
+        state[name] = value.T if is_map and not name.startswith("text_bert.") else value
+    for name in [name for name in state if name.endswith(".self_attn.q_proj.weight")]:
+        attention = name.removesuffix(".q_proj.weight")
+        if attention.startswith("text_bert."):
+            continue
+        for kind in KINDS:
+            names = [f"{attention}.{part}_proj.{kind}" for part in "qkv"]
+            if not all(part in state for part in names):
+                raise CheckpointError(f"the checkpoint lacks a part of {attention}")
+            state[f"{attention}.in_proj_{kind}"] = torch.cat([state.pop(part) for part in names])
+    return state
+
+
+DISTILBERT_BLOCK_NAMES = {
+    "attention.out": "attention.out_lin",
+    "ln_1": "sa_layer_norm",
+    "mlp.up": "ffn.lin1",
+    "mlp.down": "ffn.lin2",
+    "ln_2": "output_layer_norm",
+}
+
+
+def distilbert_text(read: WeightReader, prefix: str, projection: str) -> State:
+    """Return a DistilBERT of transformers, with its projection to the joint width."""
+    ours, embeddings = "encoder.text", f"{prefix}embeddings"
+    state = {
+        f"{ours}.embedding.weight": read(f"{embeddings}.word_embeddings.weight"),
+        f"{ours}.positional_embedding": read(f"{embeddings}.position_embeddings.weight"),
+        **read.module(f"{ours}.norm", f"{embeddings}.LayerNorm"),
+        **read.module(f"{ours}.projection", projection),
+    }
+    for index in range(weight_names.depth_of(read, f"{prefix}transformer.layer.")):
+        our_name, their_name = f"{ours}.blocks.{index}", f"{prefix}transformer.layer.{index}"
+        state |= read.modules(our_name, their_name, DISTILBERT_BLOCK_NAMES)
+        for kind in KINDS:
+            names = [f"{their_name}.attention.{part}_lin.{kind}" for part in "qkv"]
+            state[f"{our_name}.attention.qkv.{kind}"] = torch.cat([read(name) for name in names])
     return state
 
 

@@ -19,6 +19,7 @@ from eaglenet.methods.official.parts import (
     WeightReader,
     columns_by_centre,
     cross_attention,
+    distilbert_text,
     frame_pooling,
     frame_sequence,
     gated_embedding,
@@ -268,6 +269,9 @@ def _tvproxynet(read: WeightReader, method: Any) -> State:
     return {**state, **read.module("leader.norm", f"{proxy}proxy_decoder.event_decoder.norm")}
 
 
+ONE_EXPERT = "the weight of a single expert is 1"
+
+
 def _text_experts(read: WeightReader, method: Any, num_centres: int) -> State:
     """Return text heads and weights of experts over a VLAD vector (CE and T2VLAD)."""
     state: State = {}
@@ -278,6 +282,8 @@ def _text_experts(read: WeightReader, method: Any, num_centres: int) -> State:
     if method.weigh is not None:
         state["weigh.weight"] = columns_by_centre(read("ce.moe_fc.weight"), num_centres)
         state["weigh.bias"] = read("ce.moe_fc.bias")
+    else:
+        read.unused |= {f"ce.moe_fc.{kind}": ONE_EXPERT for kind in KINDS}
     return state
 
 
@@ -349,6 +355,9 @@ def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) 
         for kind in KINDS:
             names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths]
             state[f"weigh.{kind}"] = torch.cat([read(name) for name in names])
+    else:
+        names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths for kind in KINDS]
+        read.unused |= dict.fromkeys(names, ONE_EXPERT)
     return state
 
 
@@ -403,8 +412,17 @@ def _hgr(read: WeightReader, method: Any) -> State:
     return state
 
 
+def _projection(read: WeightReader, name: str) -> str:
+    """Return the name of the linear map in a sequence of modules, or of one alone."""
+    choices = (f"{name}.0", f"{name}.1", name)
+    return next((choice for choice in choices if f"{choice}.weight" in read), name)
+
+
 def _space_time(read: WeightReader, method: Any) -> State:
-    """Return the space-time tower of Frozen and BridgeFormer, in the layout of timm."""
+    """Return the towers of Frozen and BridgeFormer, whose visual one has the layout of timm."""
+    if "clip.visual.class_embedding" in read:  # BridgeFormer on CLIP.
+        read("clip.logit_scale")  # The temperature is fixed.
+        return openai_clip(read)
     ours, prefix = "encoder.vision", _prefix_of(read, "cls_token")
     patches = f"{prefix}patch_embed.proj"
     norm = "norm" if f"{prefix}norm.weight" in read else "norm1"
@@ -414,8 +432,11 @@ def _space_time(read: WeightReader, method: Any) -> State:
         f"{ours}.patch_embedding.projection.weight": read(f"{patches}.weight").flatten(1),
         f"{ours}.patch_embedding.projection.bias": read(f"{patches}.bias"),
         **read.module(f"{ours}.ln_post", f"{prefix}{norm}"),
-        **read.module(f"{ours}.projection", f"{_prefix_of(read, 'vid_proj.weight')}vid_proj"),
+        **read.module(f"{ours}.projection", _projection(read, "vid_proj")),
     }
+    if "text_model.embeddings.word_embeddings.weight" in read:
+        name = "txt_proj" if "txt_proj.1.weight" in read else "text_proj"  # As in MCQ and MILES.
+        state |= distilbert_text(read, "text_model.", _projection(read, name))
     blocks = timm_blocks(read, f"{prefix}blocks")
     state |= {f"encoder.{name}": value for name, value in blocks.items()}
     space_time = method.space_time
