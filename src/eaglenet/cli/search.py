@@ -389,7 +389,7 @@ def _write_files(engine: Engine, results: list[SearchResult], output: OutputOpti
         from eaglenet.search.export import write_reel
 
         hits = [hit for result in results for hit in result.hits]
-        write_reel(output.save_reel, hits, output.padding)
+        write_reel(engine, output.save_reel, hits, output.padding)
 
 
 def _print_result(

@@ -11,7 +11,6 @@ import numpy as np
 
 from eaglenet.core.errors import EagleNetError, VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.indexing.fetching import share
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, Source, TranscriptKind
 from eaglenet.transcripts.lines import TranscriptLine
@@ -230,7 +229,9 @@ class RecognitionRun:
             workers=workers,
             prefetch=PREFETCH,
             budget=budget,
-            access=Access(share=lambda request: share(request.path)),
+            access=Access(
+                share=lambda request: self.transcripts.share(pending_files[request.content][0])
+            ),
         )
         failed_contents: set[str] = set()
         source: Source | None = None

@@ -7,6 +7,7 @@ import io
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -107,9 +108,8 @@ def _frames(engine: Engine, hit: Hit) -> list[Image]:
 
     spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
     try:
-        clips = engine.decoder.decode_video(
-            engine.file_of(hit.clip_id), spec, engine.span_of(hit.clip_id)
-        )
+        with closing(engine.open_file(hit.clip_id)) as file:
+            clips = engine.decoder.decode_video(file, spec, engine.span_of(hit.clip_id))
     except (VideoDecodeError, OSError):
         content = io.BytesIO(engine.thumbnail(hit.clip_id))
         with Image.open(content, formats=("JPEG",)) as image:
@@ -126,7 +126,7 @@ def _draw_text(
     ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
 
 
-def write_reel(path: Path, hits: Sequence[Hit], padding: float) -> None:
+def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> None:
     """Write the moments of hits as one MP4, with ``padding`` seconds on both sides of each."""
     segments = [
         Segment(
@@ -136,7 +136,8 @@ def write_reel(path: Path, hits: Sequence[Hit], padding: float) -> None:
         )
         for hit in hits
     ]
-    save_reel(segments, path)
+    clip_ids = {hit.path: hit.clip_id for hit in hits}
+    save_reel(segments, path, lambda source: engine.open_file(clip_ids[source]))
 
 
 @dataclass(frozen=True)

@@ -74,12 +74,14 @@ class Segment:
 
 
 @contextlib.contextmanager
-def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Open the files of segments; they are closed after the block."""
+def open_segments(
+    segments: Sequence[Segment], share: Callable[[str], SharedFile] = share_file
+) -> Iterator[list[Segment]]:
+    """Open the files of segments, with ``share``; they are closed after the block."""
     with contextlib.ExitStack() as stack:
         segments_with_files = []
         for segment in segments[: MAX_SEGMENTS + 1]:
-            file = share_file(segment.path)
+            file = share(segment.path)
             stack.callback(file.close)
             try:
                 segments_with_files.append(replace(segment, descriptor=file.require_descriptor()))
@@ -104,8 +106,10 @@ def check_segments(segments: Sequence[Segment]) -> None:
         )
 
 
-def save_reel(segments: Sequence[Segment], path: Path) -> None:
-    """Write a reel to a file, which is replaced if it exists."""
+def save_reel(
+    segments: Sequence[Segment], path: Path, share: Callable[[str], SharedFile] = share_file
+) -> None:
+    """Write a reel to a file, which is replaced if it exists; ``share`` opens its sources."""
     from eaglenet.core.files import atomic_write
 
     check_segments(segments)
@@ -113,7 +117,7 @@ def save_reel(segments: Sequence[Segment], path: Path) -> None:
         raise UsageError(f"{path}: a reel is an MP4; use a name that ends in .mp4")
     try:
         with (
-            open_segments(segments) as sources,
+            open_segments(segments, share) as sources,
             atomic_write(path) as partial,
             partial.open("wb") as file,
         ):
