@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import av
 import pytest
 from hostile_work import SPLITTING
 from PIL import Image
@@ -23,8 +24,10 @@ from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.inspection import Inspection, inspect_ahead
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.watch import watch
+from eaglenet.research.data.checks import decode_files, probe_all
+from eaglenet.research.data.records import VideoRecord
 from eaglenet.search.engine import Engine
-from eaglenet.search.export import write_contact_sheet, write_reel
+from eaglenet.search.export import read_cuts, write_contact_sheet, write_reel
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.query import Query
 from eaglenet.store.records import LineQuery
@@ -163,6 +166,36 @@ def test_a_hit_whose_file_is_unchanged_is_saved_and_shown(
     with contextlib.closing(engine.open_file(hit.clip_id)) as file:
         assert file.error is None
         assert file.path == str(indexed)
+
+
+def test_nothing_is_decoded_in_this_process(
+    exchange: tuple[Engine, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way to show, save and check files: FFmpeg runs in confined processes."""
+    engine, indexed, private = exchange
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("decoded outside of a confined process")
+
+    monkeypatch.setattr(av, "open", refuse)
+    hits = engine.search("red", k=1)
+    results = [SearchResult(Query("red"), hits)]
+    files, problems = save_all(engine, tmp_path / "saved")
+    assert (len(files), problems) == (2, [])
+    assert is_red(engine.frame(hits[0].clip_id, 0.5))
+    assert "<video" in str(hits[0]._repr_html_())
+    write_contact_sheet(tmp_path / "sheet.png", engine, results)
+    (cut,) = read_cuts(engine, results, 0.0)
+    assert (cut.media.path, cut.media.width) == (str(indexed), 40)
+    assert engine.search(Query(video=private), k=1)
+    assert engine.search(Query(image=tmp_path / "sheet.png"), k=1)
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"no video")
+    records = {path: VideoRecord(path.stem, ("text",), path) for path in (private, broken)}
+    for check in (probe_all, decode_files):
+        reasons = dict(check(records, 0))
+        assert reasons[private] is None
+        assert reasons[broken]
 
 
 @pytest.mark.parametrize("kind", ["link", "link inside", "linked folder", "file", "fifo"])

@@ -20,10 +20,20 @@ from eaglenet.search.confidence import match_text
 from eaglenet.search.engine import Engine
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.retrieval import StoreView
-from eaglenet.search.timelines import save_text
+from eaglenet.search.timelines import (
+    Cut,
+    Media,
+    MediaValues,
+    check_media_values,
+    make_cuts,
+    read_media_values,
+    save_text,
+)
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles
+from eaglenet.video.limits import Limits
 from eaglenet.video.reel import Segment, save_reel
+from eaglenet.video.worker import IsolatedProcess
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -124,6 +134,27 @@ def _draw_text(
 
     font: Any = ImageFont.load_default(size)
     ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
+
+
+def read_cuts(engine: Engine, results: Sequence[SearchResult], padding: float) -> list[Cut]:
+    """Return the cuts of a timeline; a confined process reads frame rates and timecodes."""
+    limits = Limits()
+    process = IsolatedProcess(read_media_values, limits.memory, limits.seconds, check_media_values)
+
+    def read(hit: Hit) -> Media:
+        with closing(engine.open_file(hit.clip_id)) as file:
+            try:
+                values: MediaValues = process(file.path, file)
+            except UsageError as error:
+                raise VideoDecodeError(hit.path, str(error)) from None
+        return values.media(hit.path)
+
+    with closing(process):
+        return [
+            cut
+            for result in results
+            for cut in make_cuts(result.hits, result.query.title, padding=padding, read=read)
+        ]
 
 
 def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> None:

@@ -19,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -56,6 +57,8 @@ MAX_SIZE = (1920, 1080)
 AUDIO = AudioFormat(48_000, "stereo")
 MEMORY = 4 * 2**30
 CPU_SECONDS = 2 * 3600
+WRITE_SECONDS = 4 * 3600.0
+"""Time for writing a reel to a file."""
 MAX_BYTES = 4 * 2**30
 MAX_LINE = 4096
 MAX_REASON = 300
@@ -129,9 +132,14 @@ def save_reel(
 def write_reel(segments: Sequence[Segment], output: IO[bytes]) -> None:
     """Write the MP4 of open segments to ``output``."""
     process = start_reel(segments)
+    # The limit on CPU time does not end a process that waits.
+    watchdog = threading.Timer(WRITE_SECONDS, process.kill)
+    watchdog.daemon = True
+    watchdog.start()
     try:
         copy_reel(process, output, [segment.path for segment in segments])
     finally:
+        watchdog.cancel()
         end_reel(process)
 
 
