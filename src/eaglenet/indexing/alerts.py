@@ -180,9 +180,11 @@ def make_webhook(url: str) -> Act:
 
         def run() -> None:
             try:
-                outcome.set_result(post(moment))
+                post(moment)
             except ActionError as error:
                 outcome.set_exception(error)
+            else:
+                outcome.set_result(None)
 
         # The timeout of a socket begins again with every byte, and looking a host up has none.
         threading.Thread(target=run, name="webhook", daemon=True).start()

@@ -173,12 +173,11 @@ def probe_all(
     from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 
     limits = Limits()
+    budget: Budget[str] = Budget(limits.memory, str, lambda path: limits.time_for(0.0, path))
+    access: Access[str, None] = Access(share=share_file)
+    paths = [str(path) for path in records]
     outcomes = map_ahead(
-        require_video,
-        [str(path) for path in records],
-        workers=max(1, workers),
-        budget=Budget(limits.memory, str, lambda path: limits.time_for(0.0, path)),
-        access=Access(share=share_file),
+        require_video, paths, workers=max(1, workers), budget=budget, access=access
     )
     for path, outcome in zip(records, outcomes, strict=True):
         yield path, outcome.reason if isinstance(outcome, Failure) else None
