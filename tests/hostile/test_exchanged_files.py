@@ -19,6 +19,7 @@ from test_videos import small_video
 
 from eaglenet.cli.results import save_hits
 from eaglenet.core.errors import VideoDecodeError
+from eaglenet.indexing import decoding
 from eaglenet.indexing.files import LEADS_OUT, find_videos
 from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.inspection import Inspection, inspect_ahead
@@ -32,6 +33,7 @@ from eaglenet.search.hits import SearchResult
 from eaglenet.search.query import Query
 from eaglenet.store.records import LineQuery
 from eaglenet.store.store import LocalStore
+from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder
 from eaglenet.video.input_file import CHANGED
 from small_videos import colour_video
 from stand_in_chat import image_of, serve_chat
@@ -256,6 +258,26 @@ def test_clips_are_not_described_from_another_file(
     assert any(CHANGED in problem.reason for problem in report.problems)
 
 
+def test_subtitles_that_become_a_link_after_they_were_listed_are_not_read(
+    exchange: tuple[Engine, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, indexed, private = exchange
+    subtitles = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"
+    indexed.with_suffix(".srt").write_text(subtitles.format("an open word"))
+    private.with_suffix(".srt").write_text(subtitles.format("the secret"))
+    beside = SubtitleFinder.beside
+
+    def list_and_exchange(self: SubtitleFinder, path: str) -> list[SubtitleFile]:
+        files = beside(self, path)
+        indexed.with_suffix(".srt").unlink()
+        indexed.with_suffix(".srt").symlink_to(private.with_suffix(".srt"))
+        return files
+
+    monkeypatch.setattr(SubtitleFinder, "beside", list_and_exchange)
+    store = index_watched(tmp_path / "indexed", tmp_path / "store", workers=0)
+    assert not has_line(store, "secret")
+
+
 NAMES = [f"{number}.mp4" for number in range(6)]
 SECRET_LINE = "the secret of the other folder"
 
@@ -331,5 +353,20 @@ def test_links_that_change_while_a_watched_folder_is_indexed_leak_nothing(tmp_pa
         assert not has_line(store, "secret")
     # When nothing changes any more, all files of the folder itself are indexed.
     store = index_watched(root, tmp_path / "store 0", workers=0)
-    assert {Path(file.path).name for file in store.files() if file.status == "done"} == set(NAMES)
+    failures = {file.path: file.reason for file in store.files() if file.status != "done"}
+    assert failures == {}
+    assert {Path(file.path).name for file in store.files()} == set(NAMES)
     assert has_line(store, "open")
+
+
+def test_a_file_that_was_exchanged_and_put_back_is_indexed_by_the_next_run(
+    exchange: tuple[Engine, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, indexed, _ = exchange
+    with monkeypatch.context() as patch:
+        version = (0, 0, 0, 0)
+        patch.setattr(decoding, "current_version", lambda path: version)
+        store = index_watched(indexed.parent, tmp_path / "other", workers=0)
+    assert [file for file in store.files() if file.status == "done"] == []
+    store = index_watched(indexed.parent, tmp_path / "other", workers=0)
+    assert [file.status for file in store.files()] == ["done"]

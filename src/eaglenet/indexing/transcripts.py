@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.indexing.fetching import share_stored
+from eaglenet.indexing.fetching import share, share_stored
 from eaglenet.indexing.files import LEADS_OUT, is_missing_file, leads_out
 from eaglenet.indexing.inspection import (
     EmbeddedSubtitles,
@@ -168,7 +168,9 @@ class TranscriptRun:
         source = Source(content, "subtitle", file.path, *version, READER, "done")
         lines: list[TranscriptLine] = []
         try:
-            lines = read_subtitles(Path(file.path))
+            # It may have become a link since it was listed.
+            descriptor = share(file.path, self.folders or ()).require_descriptor()
+            lines = read_subtitles(Path(file.path), descriptor)
         except OSError as error:
             # May be temporary; the next run tries again.
             self.problems[file.path] = f"subtitles: {error.strerror or error}"
