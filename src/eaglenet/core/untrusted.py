@@ -35,8 +35,9 @@ def read_bytes(path: Path, limit: int, descriptor: int | None = None) -> bytes:
 
     ``descriptor`` is the open file, which is closed.
     """
-    opened = open_for_reading(path) if descriptor is None else descriptor
-    with os.fdopen(opened, "rb") as stream:
+    if descriptor is None:
+        descriptor = open_for_reading(path)
+    with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a regular file")

@@ -41,7 +41,7 @@ class QueryDecoder:
     def decode_image(self, path: str | Path, spec: FrameSpec) -> FrameBatch:
         """Decode an image, whatever its name, to a clip that repeats it in every frame."""
         try:
-            with _opened(path) as file:
+            with _open_file(path) as file:
                 return _batch(self._clips(QueryRequest(file.path, spec, is_image=True), file))
         except UsageError as error:
             if str(path) in str(error):
@@ -52,7 +52,7 @@ class QueryDecoder:
         self, video: str | Path | SharedFile, spec: FrameSpec, window: Window | None = None
     ) -> FrameBatch:
         """Decode a video, or a window of it, to one clip; an image is a video of one frame."""
-        with _opened(video) as file:
+        with _open_file(video) as file:
             request = QueryRequest(file.path, spec, is_image=False, window=window)
             try:
                 return _batch(self._clips(request, file))
@@ -61,7 +61,7 @@ class QueryDecoder:
 
     def read_frame(self, video: str | Path | SharedFile, seconds: float, side: int) -> Pixels:
         """Decode the frame at a time, upright, with this shorter side."""
-        with _opened(video) as file:
+        with _open_file(video) as file:
             request = FramesRequest(file.path, (seconds,), side, is_short_side=True)
             try:
                 (frame,) = self._frames(request, file)
@@ -72,7 +72,7 @@ class QueryDecoder:
 
 
 @contextlib.contextmanager
-def _opened(file: str | Path | SharedFile) -> Iterator[SharedFile]:
+def _open_file(file: str | Path | SharedFile) -> Iterator[SharedFile]:
     """Yield an open file; one that was opened here is closed."""
     if isinstance(file, SharedFile):
         yield file
