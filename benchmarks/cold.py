@@ -48,12 +48,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         store = options.store or make_store(Path(scratch) / "store", options.clips)
         num_clips = len(LocalStore.open(store).snapshot())
-        search = [sys.executable, "-m", "eaglenet", "search", QUERY, "--store", str(store)]
+        search = [sys.executable, "-P", "-m", "eaglenet", "search", QUERY, "--store", str(store)]
         measured: dict[str, Callable[[], float]] = {
             "search": lambda: seconds_of(search),
             "search what is seen": lambda: seconds_of([*search, "--in", "visual"]),
             "service until the first search": lambda: seconds_until_service(store),
-            "import torch alone": lambda: seconds_of([sys.executable, "-c", "import torch"]),
+            "import torch alone": lambda: seconds_of([sys.executable, "-P", "-c", "import torch"]),
         }
         if not options.clips:  # The features of random clips have no meaningful cosines.
             image = [*search[:4], "--image", str(CLIPS / "tent.jpg"), "--store", str(store)]
@@ -72,7 +72,7 @@ def main() -> None:
 
 def make_store(store: Path, num_clips: int) -> Path:
     """Index the demo's clips and add random ones up to ``num_clips``."""
-    index = [sys.executable, "-m", "eaglenet", "index", str(CLIPS), "--store", str(store)]
+    index = [sys.executable, "-P", "-m", "eaglenet", "index", str(CLIPS), "--store", str(store)]
     subprocess.run(index, check=True)
     manifest = LocalStore.open(store).snapshot().manifest
     maker, encoder = Maker(), MeaningEncoder.open().identity
@@ -96,7 +96,7 @@ def seconds_until_service(store: Path) -> float:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     serve = ["serve", "--store", str(store), "--port", str(port)]
-    command = [sys.executable, "-m", "eaglenet", *serve]
+    command = [sys.executable, "-P", "-m", "eaglenet", *serve]
     url = f"http://127.0.0.1:{port}/api/search?q=a+man+talks"
     began = time.perf_counter()
     service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -81,7 +81,8 @@ def memory(process: int) -> int:
 
 def index(film: Path, folder: Path) -> dict[str, Any]:
     """The command on one film: seconds, processor time and the most memory it took."""
-    command = [sys.executable, "-m", "eaglenet", "index", str(film), "--store", str(folder / "s")]
+    start = [sys.executable, "-P", "-m", "eaglenet"]
+    command = [*start, "index", str(film), "--store", str(folder / "s")]
     before, began = os.times(), time.perf_counter()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -107,6 +108,7 @@ def index(film: Path, folder: Path) -> dict[str, Any]:
 def alone_in_a_process(film: Path, seconds: int) -> dict[str, float]:
     """:func:`alone`, where torch is imported as the command has it."""
     keep_freed_memory()
+    os.environ["PYTHONSAFEPATH"] = "1"  # The child imports nothing from the current folder.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(alone, film, seconds).result()

@@ -101,7 +101,7 @@ def _write_packets(path: Path, template: Any, frames: Sequence[tuple[bytes, bool
 def index(videos: Path, store: Path, *options: str, code: str = "") -> dict[str, Any]:
     """Run the command; returns its seconds, processor seconds and report."""
     start = ["-c", code] if code else ["-m", "eaglenet"]
-    command = [sys.executable, *start, "index", str(videos), "--store", str(store), "--json"]
+    command = [sys.executable, "-P", *start, "index", str(videos), "--store", str(store), "--json"]
     before, began = os.times(), time.perf_counter()
     done = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True)
     seconds, after = time.perf_counter() - began, os.times()

@@ -182,7 +182,7 @@ def measure_bucket(num_clips: int, folder: Path) -> dict[str, Any]:
     """A store on moto's S3 server, in another process."""
     from eaglenet.cluster.bucket import BucketStore
 
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "5917"]
+    command = [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", "5917"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(command, **quiet)
     try:

@@ -99,7 +99,17 @@ def processor_seconds(process: int) -> float:
 
 
 def measure(store: Path, rates: list[float], seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "eaglenet", "serve", "--store", str(store), "--port", "0"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "eaglenet",
+        "serve",
+        "--store",
+        str(store),
+        "--port",
+        "0",
+    ]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -128,7 +128,7 @@ def summary(values: list[float]) -> dict[str, float]:
 
 def open_times(folder: Path) -> list[float]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", OPEN, str(folder)]
+    command = [sys.executable, "-P", "-c", OPEN, str(folder)]
     runs = [
         subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         for _ in range(REPEATS // 2)

@@ -100,6 +100,19 @@ def test_slow_handshake_ends_at_the_deadline() -> None:
         thread.join(5)
 
 
+def test_lookup_of_the_host_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(20))
+    began = time.monotonic()
+    with pytest.raises(ChatError, match=r"did not answer within 0\.2 s"):
+        ChatServer("http://slow.example#m").ask("", "", b"jpeg", SCHEMA, timeout=0.2)
+    assert time.monotonic() - began < 5
+    over.set()
+    monkeypatch.undo()
+    with pytest.raises(ChatError, match="cannot be used"):
+        ChatServer(f"http://{'a' * 64}.example#m").ask("", "", b"jpeg", SCHEMA, timeout=5)
+
+
 def test_addresses_of_a_host_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four addresses that never accept; each would take the whole timeout."""
     with contextlib.ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,28 @@ def test_index_in_a_folder_with_planted_modules(planted: Path, tmp_path: Path) -
     result = run(str(COMMAND), "search", "red", "--store", store, "--json")
     assert result.returncode == 0, result.stderr
     assert "film1.mp4" in result.stdout
+
+
+@pytest.mark.slow
+def test_ray_workers_in_a_folder_with_planted_modules(planted: Path, tmp_path: Path) -> None:
+    """Ray adds the current folder of the driver to the module path of its workers."""
+    pytest.importorskip("ray")
+    command = [str(COMMAND), "index", ".", "--store", str(tmp_path / "store")]
+    result = run(*command, "--workers", "1", "--executor", "ray")
+    assert result.returncode == 0, result.stderr
+
+
+def test_benchmarks_start_children_without_the_current_folder() -> None:
+    """`python -m` and `python -c` put it first on the module path, `-P` does not."""
+    scripts = list((Path(__file__).parents[2] / "benchmarks").glob("*.py"))
+    starts = [
+        line.strip()
+        for script in scripts
+        for line in script.read_text().splitlines()
+        if re.search(r"""sys\.executable, ("-[mc]"|\*)""", line)
+    ]
+    assert len(scripts) > 20
+    assert starts == []
 
 
 @pytest.mark.parametrize(

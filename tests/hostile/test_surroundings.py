@@ -31,6 +31,7 @@ from eaglenet.indexing import watch as watching
 from eaglenet.indexing.alerts import RETRY_SECONDS, ActionError, Memory, Sender
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.video import query_decoder, saving
+from eaglenet.video.input_file import share_file
 from eaglenet.video.pool import Budget, Failure, map_ahead
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="confinement is for Linux")
@@ -312,7 +313,7 @@ def test_a_moment_that_takes_over_its_encoder_reads_no_other_file(tmp_path: Path
         saving.MomentSaver(steal_as_moment) as saver,
         pytest.raises(VideoDecodeError, match="Operation not permitted"),
     ):
-        saver.save(tmp_path / "film.mp4", tmp_path / "clip.mp4", 0.0, 1.0)
+        saver.save(share_file(tmp_path / "film.mp4"), tmp_path / "clip.mp4", 0.0, 1.0)
     assert sorted(os.listdir(tmp_path)) == ["film.mp4", "secret"]
 
 

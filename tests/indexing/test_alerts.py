@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import os
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +192,7 @@ def test_hostile_names_reach_a_command_as_data(
 ) -> None:
     monkeypatch.chdir(commands.parent)
     monkeypatch.setenv("EAGLENET_TOKEN", "a secret")
+    monkeypatch.setenv("EAGLENET_CHAT_KEY", "a secret")
     act = make_command(f"{sys.executable} -S {commands} 'fixed $HOME; argument'")
     with watch(store, bag, act) as alerts:
         for number, name in enumerate(HOSTILE_NAMES):
@@ -209,7 +213,7 @@ def test_hostile_names_reach_a_command_as_data(
     assert all(row["input"]["alert"] == "red" for row in rows)
     assert f"/new/{HOSTILE_NAMES[0]}" in [row["input"]["path"] for row in rows]
     assert rows[-1]["input"]["path"] == "/new/caf?.mp4"
-    assert "EAGLENET_TOKEN" not in rows[0]["environment"]
+    assert "a secret" not in rows[0]["environment"].values()
     assert not list(commands.parent.rglob("pwned*"))
 
 
@@ -285,6 +289,27 @@ def test_a_webhook_that_fails_twice_gets_the_moment_the_third_time(
     assert webhook.bodies == [moment] * 3
     assert webhook.bodies[0]["alert"] == "red"
     assert webhook.bodies[0]["path"] == f"/new/{name}"
+
+
+def test_a_webhook_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, the answer never."""
+    monkeypatch.setattr("eaglenet.indexing.alerts.WEBHOOK_SECONDS", 0.2)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+                while not over.wait(0.05):
+                    connection.sendall(b"x")
+
+        threading.Thread(target=drip, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(ActionError, match="did not answer within"):
+            make_webhook(f"http://127.0.0.1:{server.getsockname()[1]}/")({"id": "1"})
+        over.set()
+    assert time.monotonic() - began < 5
 
 
 def test_webhooks_that_cannot_be_reached_and_addresses_that_are_none(webhook: Any) -> None:

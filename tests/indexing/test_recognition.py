@@ -5,6 +5,7 @@ The models are stand-ins here; `tests/transcripts` has the real ones.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, RecognizedText
 from eaglenet.transcripts.speech import RATE
 from eaglenet.video.audio import Samples
+from eaglenet.video.limits import Limits
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
@@ -37,6 +39,8 @@ class ColourReader:
     """Version that is stored with the lines."""
     read_at: list[float]
     left = 1000
+    seconds = 0.0
+    """Time for a frame."""
 
     def __init__(self) -> None:
         self.read_at = type(self).read_at
@@ -49,10 +53,13 @@ class ColourReader:
     def version(cls) -> str:
         return cls.name
 
-    def read(self, frames: Sequence[DistinctFrame]) -> list[list[RecognizedText]]:
+    def read(self, frames: Sequence[DistinctFrame], deadline: float) -> list[list[RecognizedText]]:
+        if time.monotonic() >= deadline:
+            raise TimeoutError
         return [self._read(frame) for frame in frames]
 
     def _read(self, frame: DistinctFrame) -> list[RecognizedText]:
+        time.sleep(self.seconds)
         if type(self).left == 0:
             raise KeyboardInterrupt
         type(self).left -= 1
@@ -106,6 +113,19 @@ def test_reads_text_once_with_its_duration(folder: Path, bag: BagMethod) -> None
     assert ColourReader.read_at == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert index(folder, bag, read_text=True).transcript_lines == 0
     assert len(ColourReader.read_at) == 5
+
+
+def test_reading_a_file_has_a_time_limit_and_is_continued(
+    folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ColourReader, "seconds", 0.1)
+    # Of the chunks at 0, 20 and 40 s, one is read per run: a limit counts for a whole file.
+    limits = Limits(seconds=0.15, seconds_per_second=0.0)
+    for run in range(3):
+        report = index(folder, bag, read_text=True, limits=limits)
+        reasons = [problem.reason for problem in report.problems]
+        assert reasons == (["on-screen text: out of time; index again to continue"] * (run < 2))
+    assert lines_of(folder, bag, '"city news"') == [(0.0, 20.0), (20.0, 40.0), (40.0, 50.75)]
 
 
 def test_recognition_reports_progress(folder: Path, bag: BagMethod) -> None:
@@ -190,10 +210,12 @@ def test_a_model_that_fails_for_one_file_reads_the_others(
     Image.new("RGB", (40, 30), (0, 200, 0)).save(folder / "v" / "a page.png")
     read = ColourReader.read
 
-    def fail_for_images(self: ColourReader, frames: Sequence[DistinctFrame]) -> Any:
+    def fail_for_images(
+        self: ColourReader, frames: Sequence[DistinctFrame], deadline: float
+    ) -> Any:
         if frames[0].end == 0.0:
             raise RuntimeError("wrong size")
-        return read(self, frames)
+        return read(self, frames, deadline)
 
     monkeypatch.setattr(ColourReader, "read", fail_for_images)
     report = index(folder, bag, read_text=True)

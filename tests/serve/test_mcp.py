@@ -409,6 +409,8 @@ def test_standard_output_carries_nothing_but_the_protocol(
     lines = [json.dumps({"jsonrpc": "2.0", **message}) for message in messages]
     lines.insert(2, "this is not JSON")
     lines.insert(3, "\x00\xff\u2028")
+    lines.insert(4, '{"jsonrpc": "1.0", "id": 7}')
+    lines.insert(5, "[" * 5000)
     process = subprocess.Popen(
         [sys.executable, "-m", "eaglenet", "-v", "mcp", "--store", str(demo.folder)],
         stdin=subprocess.PIPE,
@@ -434,6 +436,8 @@ def test_standard_output_carries_nothing_but_the_protocol(
     assert process.returncode == (130 if is_interrupted else 0)
     assert time.monotonic() - began < 10
     assert all(answer["jsonrpc"] == "2.0" for answer in answers)
+    refusals = [answer for answer in answers if answer.get("id", 0) is None]
+    assert [refusal["error"]["code"] for refusal in refusals] == [-32700, -32700, -32600, -32700]
     assert answers[-1]["result"]["structuredContent"]["files"] == 11
 
 

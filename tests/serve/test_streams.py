@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from demo_store import save_model
 from fastapi.testclient import TestClient
 from loops import run_apart
 from odd_files import write_odd
+from starlette.requests import ClientDisconnect
 
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
@@ -165,6 +167,31 @@ def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_pa
         second = await streams.begin(opened(path), 1.0)
         await streams.close()
         assert second.process.returncode is not None
+
+    run_apart(scenario())
+
+
+def test_a_conversion_that_stops_frees_its_place(tmp_path: Path) -> None:
+    """A process that was taken over may begin and then wait, after its client has gone, too."""
+    path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=5)
+
+    async def scenario() -> None:
+        streams = Streams(limit=1, timeout=20)
+        conversion = await streams.begin(opened(path), 0.0)
+        os.kill(conversion.process.pid, signal.SIGSTOP)
+        streams.timeout = 0.2
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(3600)
+            return {}
+
+        async def send(message: object) -> None:
+            """The client reads all there is."""
+
+        scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "method": "GET"}
+        with pytest.raises((OSError, ClientDisconnect)):
+            await asyncio.wait_for(streams.answer(conversion, "GET")(scope, receive, send), 10)
+        assert not streams._processes
 
     run_apart(scenario())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -109,6 +110,31 @@ def test_rules_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shapes == []
     model._recognize(np.zeros((20, 2000, 3), np.uint8))
     assert shapes == [(20, 2000, 3)]
+
+
+def test_reading_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame may show a thousand texts, and each takes time."""
+
+    class Boxes(NamedTuple):
+        boxes: Any
+
+    def engine(image: Any, use_det: bool, **steps: bool) -> Any:
+        time.sleep(0.05)
+        corners = np.array([(0, 0), (50, 0), (50, 20), (0, 20)], np.float32)
+        return Boxes(
+            [np.add(corners, (0, row), dtype=np.float32) for row in range(0, 300, 3)]
+            if use_det
+            else None
+        )
+
+    monkeypatch.setattr(OcrModel, "_load", lambda self: engine)
+    frames = [DistinctFrame(0.0, 1.0, np.zeros((3, 320, 100), np.uint8))] * 20
+    model, began_at = OcrModel(), time.monotonic()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            model.read(frames, time.monotonic() + 0.3)
+    assert time.monotonic() - began_at < 5
+    assert model.read([]) == []
 
 
 def frame_with(text: str, second: float, background: int) -> DistinctFrame:

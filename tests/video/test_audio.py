@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -111,3 +113,51 @@ def test_an_error_at_the_end_of_a_format_loses_only_its_end() -> None:
     assert sum(chunk.samples for chunk in resampler.convert(tone(*PARTS["low"]))) > 15_000
     resampler._resampler = Broken()
     assert resampler.convert(None) == []
+
+
+MANY_CHANNELS = """
+import sys
+from pathlib import Path
+from eaglenet.video.audio import AudioFormat, decode_audio
+from eaglenet.video.saving import MomentRequest, encode_moment
+from eaglenet.video.streaming import stream
+
+path = sys.argv[1]
+print(decode_audio(path, 0.0, 1.0, AudioFormat(16_000, "mono")).shape)
+assert len(encode_moment(MomentRequest(path, 0.0, 1.0)))
+with open(path, "rb") as file, open(sys.argv[2], "wb") as output:
+    stream(file, 0.0, output)
+"""
+
+
+@pytest.mark.parametrize(("channels", "samples"), [(8, 16_000), (64, 0)])
+def test_many_planar_channels_end_no_process(tmp_path: Path, channels: int, samples: int) -> None:
+    """PyAV crashes if the planes of such a frame are read; FFmpeg mixes up to 24 channels down."""
+    path, rate = tmp_path / "many.mkv", 48_000
+    with av.open(str(path), "w") as container:
+        video: Any = container.add_stream("mpeg4", rate=10)
+        video.width, video.height = 64, 48
+        audio: Any = container.add_stream("wavpack", rate=rate)
+        audio.layout = f"{channels} channels"
+        assert audio.format.is_planar
+        resampler = av.AudioResampler(audio.format.name, audio.layout, rate, audio.frame_size)
+        for number in range(10):
+            picture = av.VideoFrame(64, 48, "yuv420p")
+            picture.pts = number
+            container.mux(video.encode(picture))
+            sound = av.AudioFrame("flt", audio.layout, rate // 10)
+            sound.sample_rate, sound.pts = rate, number * rate // 10
+            sound.planes[0].update(bytes(sound.planes[0].buffer_size))
+            for frame in resampler.resample(sound):
+                container.mux(audio.encode(frame))
+        for stream in (video, audio):
+            container.mux(stream.encode(None))
+    run = subprocess.run(
+        [sys.executable, "-c", MANY_CHANNELS, str(path), str(tmp_path / "stream.mp4")],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    heard = int(run.stdout.split(",")[1].strip(" )\n"))
+    assert heard == pytest.approx(samples, abs=100)
+    assert (tmp_path / "stream.mp4").stat().st_size > 1000

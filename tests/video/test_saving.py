@@ -13,6 +13,7 @@ from PIL import Image
 from eaglenet.core.errors import UsageError
 from eaglenet.video import saving
 from eaglenet.video.decoding import probe
+from eaglenet.video.input_file import share_file
 from eaglenet.video.saving import MomentRequest, MomentSaver, encode_moment, moment_name
 
 RATE, FPS, SECONDS = 16_000, 10, 6
@@ -68,7 +69,7 @@ def test_saved_clip_has_video_and_audio(
     assert content.index(b"moov") < content.index(b"mdat")
     assert bool(encoded) != is_copied
     with MomentSaver() as saver:
-        saver.save(source, target, 2.2, 4.1)
+        saver.save(share_file(source), target, 2.2, 4.1)
     assert target.read_bytes() == content
     early = 0.2 if is_copied else 0.0  # Back to the keyframe at 2.0 s.
     assert probe(target).duration == pytest.approx(1.9 + early, abs=0.15)
@@ -80,11 +81,11 @@ def test_saves_gif_and_sheet(tmp_path: Path) -> None:
     """Eight pictures a second; twelve frames in rows that grow lighter."""
     source = film(tmp_path / "film.mp4", 60)
     saver = MomentSaver()
-    saver.save(source, tmp_path / "moving.gif", 1.0, 3.0, "gif")
+    saver.save(share_file(source), tmp_path / "moving.gif", 1.0, 3.0, "gif")
     with Image.open(tmp_path / "moving.gif") as moving:
         assert moving.n_frames == 16
         assert moving.size == (64, 48)
-    saver.save(source, tmp_path / "sheet.jpg", 0.0, 6.0, "sheet")
+    saver.save(share_file(source), tmp_path / "sheet.jpg", 0.0, 6.0, "sheet")
     with Image.open(tmp_path / "sheet.jpg") as sheet:
         assert sheet.size == (4 * 64, 3 * 48)
         shades = [
@@ -105,5 +106,5 @@ def test_file_names_and_copied_images(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="video, gif, sheet"):
         moment_name(film_path, 0, 1, "mp3")
     (tmp_path / "cat.jpg").write_bytes(b"as it is")
-    MomentSaver().save(tmp_path / "cat.jpg", tmp_path / "copy.jpg", 0, 0)
+    MomentSaver().save(share_file(tmp_path / "cat.jpg"), tmp_path / "copy.jpg", 0, 0)
     assert (tmp_path / "copy.jpg").read_bytes() == b"as it is"

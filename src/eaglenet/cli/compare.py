@@ -108,7 +108,7 @@ def compare(
         return
     print_table(title, *campaign.campaign_table(rows))
     for line in campaign.remarks(output, rows):
-        print(line)
+        print_line(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
 
 
@@ -128,13 +128,13 @@ def print_checks(
     seconds = 0.0
     for label, check in checks.items():
         if isinstance(check, str):
-            print(f"{label}: {check}")
+            print_line(f"{label}: {check}")
             continue
         print(f"{label}: {check.parameters['trained']:,} trained parameters; {check.estimate}")
         if isinstance(check.estimate, Estimate):
             seconds += check.estimate.seconds
     for line in failures:
-        print(line)
+        print_line(line)
     hours = f": about {seeds * seconds / 3600:.1f} h, without evaluation" if seconds else ""
     print(f"all rows with {pluralize(seeds, 'seed')}{hours}; nothing was trained (--dry-run)")
 
@@ -201,7 +201,7 @@ def ablate(
         return
     print_table(title, *beside_paper(rows, paper))
     for line in [*campaign.reasons(rows), *campaign.left_out_lines(output, rows)]:
-        print(line)
+        print_line(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 
 

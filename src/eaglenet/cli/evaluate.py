@@ -15,6 +15,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import option, read_assignments
+from eaglenet.core.text import escape_lines
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,7 +161,7 @@ def evaluate(
         output = folder / f"evaluation-{result.split}.json"  # For `eaglenet report`.
     if output is not None:
         write_json(output, record)
-    print(json.dumps(record, indent=2) if as_json else str(result))
+    print(json.dumps(record, indent=2) if as_json else escape_lines(str(result)))
 
 
 def _evaluate_moments(
@@ -181,7 +182,7 @@ def _evaluate_moments(
     if result.missing_videos:
         count, example = len(result.missing_videos), result.missing_videos[0]
         print_line(f"{count} videos are not in {store} (first: {example})", is_error=True)
-    print(json.dumps(record, indent=2) if as_json else str(result))
+    print(json.dumps(record, indent=2) if as_json else escape_lines(str(result)))
 
 
 def metrics(

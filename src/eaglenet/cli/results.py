@@ -14,6 +14,7 @@ import sys
 import unicodedata
 import webbrowser
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -369,15 +370,16 @@ def save_hits(
             for hit in result.hits:
                 start = max(0.0, hit.moment.start - padding)
                 end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
-                source = engine.file_of(hit.clip_id)
-                path = subfolder / moment_name(source, start, end, form)
-                target = _free_path(path, source, used_paths)
-                try:
-                    saver.save(source, target, start, end, form)
-                except VideoDecodeError as error:
-                    moments.problems.append(str(error))
-                else:
-                    moments.paths[number, hit.clip_id] = str(target)
+                with closing(engine.open_file(hit.clip_id)) as file:
+                    source = Path(file.path)
+                    path = subfolder / moment_name(source, start, end, form)
+                    target = _free_path(path, source, used_paths)
+                    try:
+                        saver.save(file, target, start, end, form)
+                    except VideoDecodeError as error:
+                        moments.problems.append(str(error))
+                    else:
+                        moments.paths[number, hit.clip_id] = str(target)
     return moments
 
 

@@ -376,20 +376,17 @@ def _write_files(engine: Engine, results: list[SearchResult], output: OutputOpti
 
         write_contact_sheet(output.save_sheet, engine, results)
     if output.save_timeline is not None:
-        from eaglenet.search.timelines import make_cuts, write_timeline
+        from eaglenet.search.export import read_cuts
+        from eaglenet.search.timelines import write_timeline
 
-        cuts = [
-            cut
-            for result in results
-            for cut in make_cuts(result.hits, result.query.title, padding=output.padding)
-        ]
+        cuts = read_cuts(engine, results, output.padding)
         title = ", ".join(result.query.title for result in results)
         write_timeline(output.save_timeline, cuts, title)
     if output.save_reel is not None:
         from eaglenet.search.export import write_reel
 
         hits = [hit for result in results for hit in result.hits]
-        write_reel(output.save_reel, hits, output.padding)
+        write_reel(engine, output.save_reel, hits, output.padding)
 
 
 def _print_result(

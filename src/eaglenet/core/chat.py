@@ -4,8 +4,8 @@
     server.ask("Describe the image.", "", jpeg, schema, timeout=20)   # a JSON object
 
 The user chooses the address; replies are untrusted. Redirects are not followed, and proxies are not
-used. A reply has a size limit and one deadline, from the first byte sent to the last one received,
-so that a server that sends its bytes slowly costs no more than one that is silent.
+used. A reply has a size limit and one deadline, from the lookup of the host to the last byte, so
+that a server that sends its bytes slowly costs no more than one that is silent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import http.client
 import json
 import os
+import queue
 import socket
 import ssl
 import threading
@@ -200,7 +201,7 @@ class ChatServer:
 
 def _connect(host: str, port: int, deadline: float) -> socket.socket:
     """Connect to the first address of a host that accepts; each gets its share of the time."""
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = _resolve(host, port, deadline)
     problem: OSError = OSError("the host has no address")
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
         share = (deadline - time.monotonic()) / (len(addresses) - number)
@@ -216,6 +217,30 @@ def _connect(host: str, port: int, deadline: float) -> socket.socket:
             channel.close()
             problem = error
     raise problem
+
+
+def _resolve(host: str, port: int, deadline: float) -> list[Any]:
+    """Look the addresses of a host up; the system's own limit may be minutes.
+
+    A lookup cannot be cancelled, so that it runs in a thread of its own, which does not keep the
+    program from ending.
+    """
+    outcome: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            outcome.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, ValueError) as error:  # UnicodeError: a label of the name is too long.
+            outcome.put(error)
+
+    threading.Thread(target=look_up, name="resolve", daemon=True).start()
+    try:
+        addresses = outcome.get(timeout=max(deadline - time.monotonic(), 0.0))
+    except queue.Empty:
+        raise TimeoutError from None
+    if isinstance(addresses, Exception):
+        raise addresses
+    return addresses
 
 
 def _parse(content: bytes | str, url: str) -> dict[str, Any]:

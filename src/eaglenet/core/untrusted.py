@@ -30,9 +30,14 @@ MAX_DEPTH = 100
 """Levels of nesting; the formats read here have fewer than ten."""
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Return the content of a regular file of at most ``limit`` bytes."""
-    with os.fdopen(open_for_reading(path), "rb") as stream:
+def read_bytes(path: Path, limit: int, descriptor: int | None = None) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes.
+
+    ``descriptor`` is the open file, which is closed.
+    """
+    if descriptor is None:
+        descriptor = open_for_reading(path)
+    with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a regular file")

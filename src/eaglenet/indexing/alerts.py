@@ -28,6 +28,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.core.chat import KEY_VARIABLE
 from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock
 from eaglenet.core.hits import Hit
@@ -59,7 +61,7 @@ MAX_HITS = 50
 """Maximum hits of a new file and the files it is compared with; later ones are unlikely."""
 APART = 10.0
 """Minimum seconds between two moments of a file; closer ones are the same moment."""
-SECRETS = ("EAGLENET_TOKEN", "EAGLENET_SESSION")
+SECRETS = ("EAGLENET_TOKEN", "EAGLENET_SESSION", KEY_VARIABLE)
 """Environment variables that are withheld from commands."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS alerts (id INTEGER PRIMARY KEY, query TEXT UNIQUE NOT NULL);
@@ -159,7 +161,7 @@ def make_webhook(url: str) -> Act:
         raise UsageError(f"--webhook {url!r:.80}: give an address such as https://host/path")
     opener = urllib.request.build_opener(_NoRedirects)
 
-    def act(moment: Mapping[str, Any]) -> None:
+    def post(moment: Mapping[str, Any]) -> None:
         headers = {"Content-Type": "application/json", "User-Agent": "eaglenet"}
         request = urllib.request.Request(url, as_json(moment), headers)
         try:
@@ -172,6 +174,25 @@ def make_webhook(url: str) -> Act:
             raise ActionError(f"the webhook cannot be reached: {error}") from error
         except Exception as error:  # http.client has its own exceptions.
             raise ActionError(f"the webhook gave no valid answer: {error!r:.100}") from error
+
+    def act(moment: Mapping[str, Any]) -> None:
+        outcome: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                post(moment)
+            except ActionError as error:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(None)
+
+        # The timeout of a socket begins again with every byte, and looking a host up has none.
+        threading.Thread(target=run, name="webhook", daemon=True).start()
+        try:
+            outcome.result(2 * WEBHOOK_SECONDS)
+        except TimeoutError:
+            limit = f"{2 * WEBHOOK_SECONDS:.0f} s"
+            raise ActionError(f"the webhook did not answer within {limit}") from None
 
     return act
 

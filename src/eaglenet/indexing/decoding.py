@@ -277,8 +277,10 @@ def check_decoded(request: ClipRequest, result: DecodedClips, spec: FrameSpec) -
 
 def failed_clips(failure: Failure[ClipRequest]) -> Iterator[ClipFailure]:
     """Yield the clips of a request that failed."""
+    # A file that was exchanged and put back has its old time: the next run must try it again.
+    is_temporary = failure.reason == CHANGED
     for number in failure.request.numbers:
-        yield ClipFailure((failure.request.content, number), failure.reason)
+        yield ClipFailure((failure.request.content, number), failure.reason, is_temporary)
 
 
 def flatten_outcomes(

@@ -35,8 +35,9 @@ from eaglenet.indexing.files import (
     leads_out,
     version_of,
 )
+from eaglenet.store.records import IndexedFile
 from eaglenet.video.containers import INDEXED_SUFFIXES
-from eaglenet.video.input_file import SharedFile, share_file, shared_file
+from eaglenet.video.input_file import SharedFile, share_file, share_indexed_file, shared_file
 
 CACHE_BYTES = 8 * 2**30
 IN_USE_SECONDS = 600.0
@@ -146,6 +147,14 @@ def share(path: str, folders: Sequence[str] = ()) -> SharedFile:
         return replace(share_file(_download(path)), path=path, version=version)
     except OSError as error:
         return SharedFile(path, error=OSError(error.errno, error.strerror or str(error), path))
+
+
+def share_stored(file: IndexedFile, roots: Sequence[str]) -> SharedFile:
+    """Open a file that is in the store; refuse one that has changed, or that a link replaced."""
+    if is_object_url(file.path):
+        return share(file.path)
+    modified = file.modified_ns / 1e9
+    return share_indexed_file(file.path, file.size, modified, file.content, roots)
 
 
 def _is_outside(file: SharedFile, folders: Sequence[str]) -> bool:

@@ -161,7 +161,9 @@ def index_videos(
     candidates = _find_files(paths, files, store, options, other_paths.append, hidden_paths.add)
     source = source or ModelSource(store, model, options, method)
     manifest, bank = source.manifest(roots), source.hubness_bank()
-    recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
+    recognizers: list[Recognizer] = []
+    if options.read_text:
+        recognizers.append(OnScreenTextRecognizer(options.limits))
     if options.listen is not None:
         recognizers.append(SpeechRecognizer(options.listen, options.device))
     describer = (

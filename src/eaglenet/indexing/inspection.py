@@ -22,6 +22,7 @@ from eaglenet.indexing.files import (
 )
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import read_embedded_subtitles
+from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.recording import Recording, read_recording
@@ -85,11 +86,13 @@ def read_stored_files(
     paths: Sequence[str],
     workers: int,
     limits: Limits,
+    share: Callable[[str], SharedFile],
     duration_of: Callable[[str], float] = lambda path: 0.0,
 ) -> Iterator[Success[str, Result] | Failure[str]]:
     """Run ``work`` on the paths of files that were indexed before, in one process with ``limits``.
 
-    ``duration_of`` returns the seconds of a file, on which its time budget depends.
+    ``share`` opens a file. ``duration_of`` returns the seconds of a file, on which its time budget
+    depends.
     """
     budget: Budget[str] = Budget(
         limits.memory, str, lambda path: limits.time_for(duration_of(path), path)

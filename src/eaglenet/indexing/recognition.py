@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -11,7 +12,6 @@ import numpy as np
 
 from eaglenet.core.errors import EagleNetError, VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.indexing.fetching import share
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, Source, TranscriptKind
 from eaglenet.transcripts.lines import TranscriptLine
@@ -51,10 +51,14 @@ class ChunkRequest:
 
 @dataclass(frozen=True)
 class ChunkLines:
-    """Lines that have ended, and the second up to which the transcript is complete."""
+    """Lines that have ended, and the second up to which the transcript is complete.
+
+    problem: the reason why it is not complete up to the end of the chunk.
+    """
 
     lines: Sequence[TranscriptLine]
     until: float
+    problem: str = ""
 
 
 class Recognizer(Protocol):
@@ -88,31 +92,49 @@ class Recognizer(Protocol):
 
 
 class OnScreenTextRecognizer:
-    """Text in frames; each line lasts as long as its text is visible."""
+    """Text in frames; each line lasts as long as its text is visible.
+
+    Reading a file takes at most as long as decoding it may; the next run continues.
+    """
 
     kind: TranscriptKind = "text"
     title = "reading on-screen text"
     seconds = TEXT_SECONDS
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.name = OcrModel.version()
         self.decode = decode_frame_chunk
+        self.limits = limits
         self._model: OcrModel | None = None
-        self._tracker = TextTracker()
+        self.begin()
 
     def load(self) -> None:
         self._model = self._model or OcrModel()
 
     def begin(self) -> None:
         self._tracker = TextTracker()
+        self._until: float | None = None
+        self._seconds_left = 0.0
 
     def read(self, request: ChunkRequest, decoded: Sequence[DistinctFrame]) -> ChunkLines:
         assert self._model is not None
+        if self._until is None:
+            self._until = request.start
+            self._seconds_left = self.limits.time_for(request.duration, request.path)
+        began_at = time.monotonic()
         lines: list[TranscriptLine] = []
-        for frame, texts in zip(decoded, self._model.read(decoded), strict=True):
-            lines += self._tracker.feed(frame, texts)
+        try:
+            texts = self._model.read(decoded, began_at + self._seconds_left)
+        except TimeoutError:
+            self._seconds_left = 0.0
+            problem = f"{TITLES[self.kind]}: out of time; index again to continue"
+            return ChunkLines(self._tracker.finish(), self._until, problem)
+        for frame, texts_of_frame in zip(decoded, texts, strict=True):
+            lines += self._tracker.feed(frame, texts_of_frame)
+        self._seconds_left -= time.monotonic() - began_at
         if request.is_last:
-            lines += self._tracker.finish()
+            return ChunkLines([*lines, *self._tracker.finish()], INFINITY)
+        self._until = request.end
         open_start = self._tracker.earliest_open
         return ChunkLines(
             lines, request.end if open_start is None else min(open_start, request.end)
@@ -230,7 +252,9 @@ class RecognitionRun:
             workers=workers,
             prefetch=PREFETCH,
             budget=budget,
-            access=Access(share=lambda request: share(request.path)),
+            access=Access(
+                share=lambda request: self.transcripts.share(pending_files[request.content][0])
+            ),
         )
         failed_contents: set[str] = set()
         source: Source | None = None
@@ -258,7 +282,9 @@ class RecognitionRun:
                 reason = f"{type(error).__name__}: {error}".removesuffix(": ")
                 self._fail(source, request.path, reason[:MAX_REASON], keep_until)
                 continue
-            source = replace(source, until=INFINITY if request.is_last else chunk.until)
+            if chunk.problem:
+                self.transcripts.problems[request.path] = chunk.problem
+            source = replace(source, until=chunk.until)
             self.transcripts.store_chunk(source, chunk.lines, keep_until)
             keep_until = INFINITY
         report_progress(self.progress, title, total, total)

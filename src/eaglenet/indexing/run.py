@@ -14,7 +14,7 @@ from pathlib import Path
 from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.executor import ClipOutcome, Executor
-from eaglenet.indexing.fetching import is_missing
+from eaglenet.indexing.fetching import is_missing, share_stored
 from eaglenet.indexing.files import (
     CandidateFile,
     count_suffixes,
@@ -37,6 +37,7 @@ from eaglenet.indexing.report import (
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.base import Writer
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile
+from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failure
 
@@ -304,7 +305,12 @@ class IndexRun:
         # Objects would have to be downloaded for it; they stay unknown until they change.
         local = (file.path for file in files if not is_object_url(file.path))
         paths = self.ledger.without_recording(local)
-        for outcome in read_stored_files(recording_of, paths, workers, limits):
+        roots = self.commit.writer.manifest.roots
+
+        def share(path: str) -> SharedFile:
+            return share_stored(self.ledger.files[path], roots)
+
+        for outcome in read_stored_files(recording_of, paths, workers, limits, share):
             # Files that cannot be opened or end their process are tried again by the next run.
             if isinstance(outcome, Failure) or is_missing(outcome.request):
                 continue

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.indexing.fetching import share, share_stored
 from eaglenet.indexing.files import LEADS_OUT, is_missing_file, leads_out
 from eaglenet.indexing.inspection import (
     EmbeddedSubtitles,
@@ -37,6 +38,7 @@ from eaglenet.store.records import (
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.transcripts.lines import TranscriptLine, analyse, make_windows
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
+from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failure
 
@@ -166,7 +168,9 @@ class TranscriptRun:
         source = Source(content, "subtitle", file.path, *version, READER, "done")
         lines: list[TranscriptLine] = []
         try:
-            lines = read_subtitles(Path(file.path))
+            # It may have become a link since it was listed.
+            descriptor = share(file.path, self.folders or ()).require_descriptor()
+            lines = read_subtitles(Path(file.path), descriptor)
         except OSError as error:
             # May be temporary; the next run tries again.
             self.problems[file.path] = f"subtitles: {error.strerror or error}"
@@ -181,7 +185,12 @@ class TranscriptRun:
         """Read the embedded subtitles of files that were indexed before."""
         by_path = {file.path: file for file in files}
         for outcome in read_stored_files(
-            embedded_subtitles, list(by_path), workers, limits, lambda path: by_path[path].duration
+            embedded_subtitles,
+            list(by_path),
+            workers,
+            limits,
+            lambda path: self.share(by_path[path]),
+            lambda path: by_path[path].duration,
         ):
             subtitles = (
                 EmbeddedSubtitles(problem=f"embedded subtitles: {outcome.reason}")
@@ -189,6 +198,10 @@ class TranscriptRun:
                 else outcome.result
             )
             self._add_embedded(by_path[outcome.request].content, outcome.request, subtitles)
+
+    def share(self, file: IndexedFile) -> SharedFile:
+        """Open a file of the store for a worker; refuse one that has changed."""
+        return share_stored(file, self.writer.manifest.roots)
 
     def _add_embedded(self, content: str, path: str, subtitles: EmbeddedSubtitles) -> None:
         source = Source(content, "subtitle", "", 0, 0, READER, "done")

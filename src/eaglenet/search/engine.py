@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -46,6 +47,7 @@ from eaglenet.store.kinds import open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.store.snapshot import OutdatedError, Snapshot
+from eaglenet.video.input_file import SharedFile, share_indexed_file
 
 if TYPE_CHECKING:
     import torch
@@ -317,7 +319,7 @@ class Engine:
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
                 hits, notices = judgement.hits[:k], [*notices, judgement.notice]
-            results.append(HitList(hits, self.thumbnail, "; ".join(filter(None, notices))))
+            results.append(HitList(hits, self, "; ".join(filter(None, notices))))
         return results
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
@@ -358,12 +360,13 @@ class Engine:
     def frame(self, clip_id: str, seconds: float, size: int = 240) -> bytes:
         """Return a JPEG of the frame at a time; its shorter side has ``size`` pixels.
 
-        Returns the thumbnail if the file does not exist or cannot be decoded.
+        Returns the thumbnail if the file does not exist, has changed or cannot be decoded.
         """
         from eaglenet.video.images import pixels_to_jpeg
 
         try:
-            return pixels_to_jpeg(self.decoder.read_frame(self.file_of(clip_id), seconds, size))
+            with contextlib.closing(self.open_file(clip_id)) as file:
+                return pixels_to_jpeg(self.decoder.read_frame(file, seconds, size))
         except (VideoDecodeError, OSError):
             return self.thumbnail(clip_id)
 
@@ -387,6 +390,19 @@ class Engine:
     def file_of(self, clip_id: str) -> Path:
         """Return the file of a clip; of several copies, the first that exists."""
         return Path(first_existing(self.clip(clip_id)[1].paths[0]))
+
+    def open_file(self, clip_id: str) -> SharedFile:
+        """Open the file of a clip for a decoder; of several copies, the first that is unchanged.
+
+        The error of the result says if there is none. Close the result.
+        """
+        _, files = self.clip(clip_id)
+        version = files.sizes[0], float(files.modified[0]), files.contents[0]
+        for path in files.paths[0]:
+            file = share_indexed_file(path, *version, self.manifest.roots)
+            if file.error is None:
+                break
+        return file
 
     def span_of(self, clip_id: str) -> tuple[float, float]:
         """Return the start and end of a clip in its file, in seconds."""

@@ -7,6 +7,7 @@ import io
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -19,10 +20,20 @@ from eaglenet.search.confidence import match_text
 from eaglenet.search.engine import Engine
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.retrieval import StoreView
-from eaglenet.search.timelines import save_text
+from eaglenet.search.timelines import (
+    Cut,
+    Media,
+    MediaValues,
+    check_media_values,
+    make_cuts,
+    read_media_values,
+    save_text,
+)
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles
+from eaglenet.video.limits import Limits
 from eaglenet.video.reel import Segment, save_reel
+from eaglenet.video.worker import IsolatedProcess
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -107,9 +118,8 @@ def _frames(engine: Engine, hit: Hit) -> list[Image]:
 
     spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
     try:
-        clips = engine.decoder.decode_video(
-            engine.file_of(hit.clip_id), spec, engine.span_of(hit.clip_id)
-        )
+        with closing(engine.open_file(hit.clip_id)) as file:
+            clips = engine.decoder.decode_video(file, spec, engine.span_of(hit.clip_id))
     except (VideoDecodeError, OSError):
         content = io.BytesIO(engine.thumbnail(hit.clip_id))
         with Image.open(content, formats=("JPEG",)) as image:
@@ -126,7 +136,28 @@ def _draw_text(
     ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
 
 
-def write_reel(path: Path, hits: Sequence[Hit], padding: float) -> None:
+def read_cuts(engine: Engine, results: Sequence[SearchResult], padding: float) -> list[Cut]:
+    """Return the cuts of a timeline; a confined process reads frame rates and timecodes."""
+    limits = Limits()
+    process = IsolatedProcess(read_media_values, limits.memory, limits.seconds, check_media_values)
+
+    def read(hit: Hit) -> Media:
+        with closing(engine.open_file(hit.clip_id)) as file:
+            try:
+                values: MediaValues = process(file.path, file)
+            except UsageError as error:
+                raise VideoDecodeError(hit.path, str(error)) from None
+        return values.media(hit.path)
+
+    with closing(process):
+        return [
+            cut
+            for result in results
+            for cut in make_cuts(result.hits, result.query.title, padding=padding, read=read)
+        ]
+
+
+def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> None:
     """Write the moments of hits as one MP4, with ``padding`` seconds on both sides of each."""
     segments = [
         Segment(
@@ -136,7 +167,8 @@ def write_reel(path: Path, hits: Sequence[Hit], padding: float) -> None:
         )
         for hit in hits
     ]
-    save_reel(segments, path)
+    clip_ids = {hit.path: hit.clip_id for hit in hits}
+    save_reel(segments, path, lambda source: engine.open_file(clip_ids[source]))
 
 
 @dataclass(frozen=True)

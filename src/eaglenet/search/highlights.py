@@ -51,7 +51,7 @@ def find_highlights(engine: Engine, k: int = 10, filters: Filters | None = None)
     """
     k = check_count(k)
     find = partial(_find, k=k, filters=filters or Filters())
-    return HitList(engine.read(find), engine.thumbnail)
+    return HitList(engine.read(find), engine)
 
 
 def _find(view: StoreView, k: int, filters: Filters) -> list[Hit]:

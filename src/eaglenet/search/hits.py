@@ -7,10 +7,10 @@ import contextlib
 import html
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +34,14 @@ from eaglenet.search.selection import (
 )
 from eaglenet.search.shortlist import hubness_offsets
 from eaglenet.search.transcripts import ClipTranscript, fuse_scores
-from eaglenet.store.records import MAX_TIME_DIFFERENCE, FileTable
+from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from eaglenet.video.input_file import SharedFile
 
 CAPTION_BATCH = 256
 
@@ -273,19 +275,26 @@ def explain_clip(
     )
 
 
-Thumbnails = Callable[[str], bytes]
-"""Returns the JPEG of a clip id."""
+class ClipSource(Protocol):
+    """Location, thumbnails and files of the clips of a store; an :class:`Engine` has them."""
+
+    @property
+    def location(self) -> str: ...
+
+    def thumbnail(self, clip_id: str) -> bytes: ...
+
+    def open_file(self, clip_id: str) -> SharedFile: ...
 
 
 class HitList(list[Hit]):
     """Hits of one query, best first: a list that converts to tables and renders in notebooks."""
 
     def __init__(
-        self, hits: Iterable[Hit] = (), thumbnails: Thumbnails | None = None, notice: str = ""
+        self, hits: Iterable[Hit] = (), source: ClipSource | None = None, notice: str = ""
     ) -> None:
         super().__init__(hits)
-        self._thumbnails = thumbnails
-        for hit in self if thumbnails is not None else ():
+        self._source = source
+        for hit in self if source is not None else ():
             hit.set_display(self._show_hit)
         self.notice = notice
         """Remarks for the user: a date read from the text, a language that the model does not know,
@@ -303,7 +312,7 @@ class HitList(list[Hit]):
 
     def __getitem__(self, index: SupportsIndex | slice) -> Hit | HitList:
         if isinstance(index, slice):
-            return HitList(super().__getitem__(index), self._thumbnails, self.notice)
+            return HitList(super().__getitem__(index), self._source, self.notice)
         return super().__getitem__(index)
 
     def __repr__(self) -> str:
@@ -378,7 +387,7 @@ class HitList(list[Hit]):
             return f"{notice}<p>No moments found.</p>"
         cards = "".join(map(self._card, self))
         note = ""
-        if self._thumbnails is not None:
+        if self._source is not None:
             note = "<small>A hit in a cell of its own, such as hits[0], can be played.</small>"
             if "<img" not in cards:
                 note = "<p>No thumbnails: the engine is closed, or the clips were removed.</p>"
@@ -394,13 +403,14 @@ class HitList(list[Hit]):
             f"<div>&ldquo;{html.escape(escape_line(line.text))}&rdquo;</div>"
             for line in hit.transcript
         )
-        return f"<div>{_player(hit) or self._image(hit)}{_caption(hit)}{lines}</div>"
+        player = "" if self._source is None else _player(hit, self._source)
+        return f"<div>{player or self._image(hit)}{_caption(hit)}{lines}</div>"
 
     def _image(self, hit: Hit) -> str:
-        if self._thumbnails is None:
+        if self._source is None:
             return ""
         try:
-            data = base64.b64encode(self._thumbnails(hit.clip_id)).decode()
+            data = base64.b64encode(self._source.thumbnail(hit.clip_id)).decode()
         except (EagleNetError, OSError):
             return ""  # The clip was removed meanwhile; show the others.
         return f'<img alt="" style="width:180px" src="data:image/jpeg;base64,{data}">'
@@ -413,26 +423,22 @@ MAX_ENCODING_SECONDS = 60.0
 """Time for encoding it; the cell waits."""
 
 
-def _player(hit: Hit) -> str:
+def _player(hit: Hit, source: ClipSource) -> str:
     """Return a player with the moment itself; empty if it cannot be decoded or is too large.
 
-    Also empty for a file that has changed since it was indexed: notebooks are published, and a link
-    in its place may lead to a private video.
+    Also empty for a file that has changed since it was indexed: notebooks are published.
     """
     if not hit.duration or is_object_url(hit.path):
         return ""
-    from eaglenet.video.input_file import share_file
     from eaglenet.video.saving import MomentSaver, encode_for_browsers
 
     start, end = hit.moment.start, min(hit.moment.end, hit.moment.start + MAX_PLAYED_SECONDS)
     try:
         with (
-            contextlib.closing(share_file(hit.path)) as file,
+            contextlib.closing(source.open_file(hit.clip_id)) as file,
             MomentSaver(encode_for_browsers, MAX_ENCODING_SECONDS) as saver,
         ):
-            modified = os.fstat(file.require_descriptor()).st_mtime
-            if not abs(modified - hit.metadata.get("modified", math.inf)) < MAX_TIME_DIFFERENCE:
-                return ""
+            file.require_descriptor()
             content = saver.read(file, start, end)
     except (EagleNetError, OSError):
         return ""

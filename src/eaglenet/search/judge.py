@@ -21,15 +21,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from eaglenet.core.chat import ChatError, ChatServer, ReplyError
 from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.search.grammar import AnyQuery
+from eaglenet.search.hits import ClipSource
 from eaglenet.search.query import Query
 from eaglenet.video.frame_images import Span, decode_sheet, draw_sheet
-from eaglenet.video.input_file import share_file
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Success, map_ahead
 
@@ -60,15 +60,6 @@ SCHEMA: Mapping[str, Any] = {
     "required": ["match"],
     "additionalProperties": False,
 }
-
-
-class ClipSource(Protocol):
-    """Location of a store and thumbnails of its clips; an :class:`Engine` has both."""
-
-    @property
-    def location(self) -> str: ...
-
-    def thumbnail(self, clip_id: str) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -213,7 +204,11 @@ class _Session:
         budget: Budget[Span] = Budget(
             Limits().memory, lambda span: span, lambda span: max(self._remaining_seconds(), 0.1)
         )
-        access: Access[Span, Any] = Access(share=lambda span: share_file(span.path))
+        clip_ids = {span: hits[position].clip_id for position, span in spans.items()}
+        # The file that the span names may be another copy.
+        access: Access[Span, Any] = Access(
+            share=lambda span: replace(store.open_file(clip_ids[span]), path=span.path)
+        )
         workers = 1 if spans else 0
         outcomes = map_ahead(
             decode_sheet, list(spans.values()), workers=workers, budget=budget, access=access

@@ -233,9 +233,12 @@ def make_cuts(
     title: str,
     *,
     padding: float = 0.0,
-    read: Callable[[str], Media] = read_media,
+    read: Callable[[Hit], Media],
 ) -> list[Cut]:
-    """Return cuts of whole frames: the moment of each hit and ``padding`` seconds around it."""
+    """Return cuts of whole frames: the moment of each hit and ``padding`` seconds around it.
+
+    ``read`` is called once per video, with a hit in it.
+    """
     sources: dict[str, Media] = {}
     cuts = []
     for hit in hits:
@@ -244,7 +247,7 @@ def make_cuts(
             sources[hit.path] = (
                 Media(hit.path, num_frames=round(IMAGE_SECONDS * DEFAULT_RATE))
                 if is_image
-                else read(hit.path)
+                else read(hit)
             )
         media = sources[hit.path]
         if hit.duration:

@@ -49,7 +49,7 @@ class TimelineExports:
         for hit in hits:
             if hit.duration and hit.path not in sources:
                 sources[hit.path] = await self._read(hit)
-        cuts = make_cuts(hits, title, read=sources.__getitem__)
+        cuts = make_cuts(hits, title, read=lambda hit: sources[hit.path])
         # Lone surrogates, as in some file names, become "?".
         return format_timeline(cuts, title, kind).encode("utf-8", errors="replace")
 

@@ -16,15 +16,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import IO, Annotated, Any, ParamSpec, TypeVar
+from typing import IO, Annotated, Any, ParamSpec, Self, TypeVar
 
 import anyio
 import anyio.to_thread
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
+from mcp.shared.message import SessionMessage
+from mcp.types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    CallToolResult,
+    ErrorData,
+    InputRequiredResult,
+    JSONRPCError,
+    ToolAnnotations,
+)
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -575,6 +585,60 @@ def _new_file(folder: Path, stem: str) -> Iterator[tuple[Path, IO[bytes]]]:
         raise
 
 
+class _ClientMessages:
+    """Messages of a client; a line that is none gets an error as its reply.
+
+    The library leaves such lines out, so that a client would wait for a reply.
+    """
+
+    def __init__(self, lines: Any, replies: Any) -> None:
+        self._lines, self._replies = lines, replies
+
+    @property
+    def last_context(self) -> Any:
+        """The context of the last message, which the library reads."""
+        return self._lines.last_context
+
+    async def receive(self) -> Any:
+        while isinstance(message := await self._lines.receive(), Exception):
+            problems = message.errors() if isinstance(message, ValidationError) else []
+            is_json = bool(problems) and problems[0]["type"] != "json_invalid"
+            error = ErrorData(
+                code=INVALID_REQUEST if is_json else PARSE_ERROR,
+                message="not a message of JSON-RPC 2.0" if is_json else "not JSON",
+            )
+            await self._replies.send(
+                SessionMessage(JSONRPCError(jsonrpc="2.0", id=None, error=error))
+            )
+        return message
+
+    async def aclose(self) -> None:
+        await self._lines.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+
+async def _run_stdio(server: MCPServer) -> None:
+    """Serve standard input and output, as ``run_stdio_async`` of the library does."""
+    async with stdio_server() as (lines, replies):
+        messages = _ClientMessages(lines, replies)
+        inner = server._lowlevel_server
+        await inner.run(messages, replies, inner.create_initialization_options())
+
+
 async def serve_stdio(engine: Engine, save_folder: Path | None = None) -> None:
     """Serve one client on standard input and output until it closes them.
 
@@ -584,7 +648,7 @@ async def serve_stdio(engine: Engine, save_folder: Path | None = None) -> None:
     state = State.make(engine, Settings(timeout=STDIO_TIMEOUT, workers=1))
     agents = Agents(state, save_folder)
     state.start()
-    server = asyncio.ensure_future(agents.server.run_stdio_async())
+    server = asyncio.ensure_future(_run_stdio(agents.server))
     try:
         await asyncio.wait([server])
         server.result()

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from eaglenet.core.platform import is_below, open_beneath, read_at, split_below
 from eaglenet.search.engine import Engine
 from eaglenet.serve.problems import Problem
-from eaglenet.store.records import MAX_TIME_DIFFERENCE
+from eaglenet.video.input_file import MAX_TIME_DIFFERENCE
 
 CHUNK = 256 * 1024
 MAX_CACHED_HASHES = 1024

@@ -127,7 +127,14 @@ class _StreamResponse(StreamingResponse):
     async def _chunks(self) -> AsyncIterator[bytes]:
         # If the client reads slowly, the pipe fills and the process waits.
         output = self.conversion.process.stdout
-        while output is not None and (chunk := await output.read(CHUNK)):
+        while output is not None:
+            try:
+                # A process that was taken over may send nothing, and keep its place for ever.
+                chunk = await asyncio.wait_for(output.read(CHUNK), self.streams.timeout)
+            except TimeoutError:
+                raise OSError("the conversion has stopped") from None
+            if not chunk:
+                return
             yield chunk
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -31,10 +31,6 @@ def clip_id(key: ClipKey) -> str:
     return f"{key[0][:ID_CHARACTERS]}-{key[1]}"
 
 
-MAX_TIME_DIFFERENCE = 1e-5
-"""Seconds by which equal modification times may differ, due to rounding to 64-bit floats."""
-
-
 @dataclass(frozen=True)
 class ClipBatch:
     """Encoded clips that are ready to be stored, column by column."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
+import math
 import queue
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -60,8 +62,8 @@ def _distinct(source: VideoSource, start: float, end: float) -> list[DistinctFra
     blocks: NDArray[np.float32] | None = None
     next_time = last_seconds = start
     first = source.zero + int(Fraction(start) / source.tick) if start else None
-    for time, frame in decode_through(source, first):
-        seconds = source.seconds(time)
+    for ticks, frame in decode_through(source, first):
+        seconds = source.seconds(ticks)
         if seconds >= end:
             break
         last_seconds = max(last_seconds, seconds)
@@ -183,8 +185,14 @@ class OcrModel:
         finally:
             self._idle.put(engine)
 
-    def read(self, frames: Sequence[DistinctFrame]) -> list[list[RecognizedText]]:
-        """Return the texts of each frame, from top to bottom; ``frames`` follow the last ones."""
+    def read(
+        self, frames: Sequence[DistinctFrame], deadline: float = math.inf
+    ) -> list[list[RecognizedText]]:
+        """Return the texts of each frame, from top to bottom; ``frames`` follow the last ones.
+
+        Raises ``TimeoutError`` at ``deadline`` (``time.monotonic``): a frame may show a thousand
+        texts.
+        """
         # [3, height, width] RGB to the [height, width, 3] BGR of OpenCV.
         images = [np.ascontiguousarray(frame.pixels[::-1].transpose(1, 2, 0)) for frame in frames]
         located = [self._pool.submit(self._locate, image) for image in images]
@@ -193,7 +201,8 @@ class OcrModel:
         try:
             for image, boxes in zip(images, located, strict=True):
                 text_boxes = []
-                for box in boxes.result():
+                for box in boxes.result(_timeout(deadline)):
+                    _timeout(deadline)
                     text_box = next(
                         (each for each in self._previous if each.is_same(box, image)), None
                     )
@@ -204,7 +213,9 @@ class OcrModel:
                     text_boxes.append(text_box)
                 self._previous = text_boxes
                 results.append([text_box.text for text_box in text_boxes])
-            return [_readable([text.result() for text in texts]) for texts in results]
+            return [
+                _readable([text.result(_timeout(deadline)) for text in texts]) for texts in results
+            ]
         except BaseException:
             # Otherwise they would delay Ctrl-C.
             futures: list[Future[Any]] = [*located, *readings]
@@ -240,6 +251,14 @@ class OcrModel:
         if not texts or not scores:
             return RecognizedText("", 0.0)
         return RecognizedText(str(texts[0]), float(scores[0]))
+
+
+def _timeout(deadline: float) -> float | None:
+    """Return the seconds left; raises ``TimeoutError`` if there are none."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError
+    return None if seconds == math.inf else seconds
 
 
 def _readable(texts: Sequence[RecognizedText]) -> list[RecognizedText]:

@@ -33,9 +33,12 @@ _STYLE = re.compile(r"\{\\[^{}]{0,500}\}")
 _DRAWING = re.compile(r"\\p[1-9]")
 
 
-def read_subtitles(path: Path) -> list[TranscriptLine]:
-    """Read a subtitle file; raise ``ValueError`` or ``OSError`` if that is not possible."""
-    text = decode(untrusted.read_bytes(path, MAX_BYTES))
+def read_subtitles(path: Path, descriptor: int | None = None) -> list[TranscriptLine]:
+    """Read a subtitle file; raise ``ValueError`` or ``OSError`` if that is not possible.
+
+    ``descriptor`` is the open file, which is closed.
+    """
+    text = decode(untrusted.read_bytes(path, MAX_BYTES, descriptor))
     lines = clean_lines(
         parse_subtitles(text, is_substation=path.suffix.lower() in (".ass", ".ssa"))
     )

@@ -115,6 +115,10 @@ class Resampler:
 
     The frames may change their own format: a broadcast goes from stereo to 5.1 and back. PyAV's
     resampler refuses such a change, or passes samples of the wrong rate on.
+
+    Read samples of converted frames only. PyAV 18.1 counts the planes of a frame up to a null
+    pointer, which 8 and more planar channels do not have: ``planes`` and ``to_ndarray`` of such a
+    frame read memory of others and end the process.
     """
 
     def __init__(self, format: AudioFormat) -> None:

@@ -239,6 +239,11 @@ class QueryRequest(NamedTuple):
     window: Window | None = None
 
 
+def require_video(path: str) -> None:
+    """Raise an error if a file cannot be opened as a video or an image."""
+    probe(path)
+
+
 def decode_query(request: QueryRequest) -> DecodedVideo:
     """Decode an image or video to search with, whatever the name of its file."""
     path, spec = request.path, request.spec

@@ -6,13 +6,23 @@ sends the descriptor along; :func:`use_shared_file` makes the worker's readers u
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import io
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglenet.core.platform import open_for_reading, read_at, read_into
+from eaglenet.core.platform import (
+    is_below,
+    open_beneath,
+    open_for_reading,
+    read_at,
+    read_into,
+    split_below,
+)
 
 Version = tuple[int, int, int, int]
 EMPTY_FILE = "the file is empty (0 bytes)"
@@ -54,6 +64,62 @@ def share_file(path: str | Path) -> SharedFile:
         os.close(descriptor)
         return SharedFile(name, error=OSError(22, "not a regular file", name))
     return SharedFile(name, descriptor)
+
+
+CHANGED = "the file has changed since it was indexed; index its folder again: eaglenet index FOLDER"
+MAX_TIME_DIFFERENCE = 1e-5
+"""Seconds by which equal modification times may differ, due to rounding to 64-bit floats."""
+MAX_DIGESTS = 1024
+_digests: dict[tuple[int, ...], str] = {}
+"""Hashes of the last files that were compared, by device, inode, size and times."""
+
+
+def share_indexed_file(
+    path: str, size: int, modified: float, content: str, roots: Sequence[str]
+) -> SharedFile:
+    """Open a file for a worker if it still has the indexed content.
+
+    Whoever may write to an indexed folder can put another file, or a link to a private one, in the
+    place of an indexed one. A file of the indexed size and modification time (in seconds) that is
+    reached from ``roots`` without a link is taken as it is. Any other must have the hash
+    ``content``; so must one behind a link. Otherwise the error of the result says so.
+    """
+    try:
+        descriptor, is_direct = _open_below(path, roots)
+    except OSError as error:
+        return SharedFile(path, error=OSError(error.errno, error.strerror, path))
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size == size:
+        is_untouched = abs(status.st_mtime_ns / 1e9 - modified) < MAX_TIME_DIFFERENCE
+        if (is_direct and is_untouched) or _digest(descriptor, status) == content:
+            return SharedFile(path, descriptor)
+    os.close(descriptor)
+    return SharedFile(path, error=OSError(errno.ESTALE, CHANGED, path))
+
+
+def _open_below(path: str, roots: Sequence[str]) -> tuple[int, bool]:
+    """Return a descriptor, and whether it was reached from one of ``roots`` without a link."""
+    for root in roots:
+        # A root that is a file may have become a link, too.
+        folder = os.path.dirname(path) if path == root else root
+        if is_below(path, folder):
+            try:
+                return open_beneath(os.path.realpath(folder), split_below(path, folder)), True
+            except OSError:
+                break
+    return open_for_reading(path), False
+
+
+def _digest(descriptor: int, status: os.stat_result) -> str:
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    key = (status.st_dev, status.st_ino, status.st_size, *times)
+    if key not in _digests:
+        if len(_digests) >= MAX_DIGESTS:
+            _digests.clear()
+        with InputFile(os.dup(descriptor), "") as stream:
+            digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
+        _digests[key] = digest.hexdigest()
+    return _digests[key]
 
 
 _current_file: SharedFile | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, check_frames, decode_query
 from eaglenet.video.frame_images import FramesRequest, check_frame_images, read_frame_images
-from eaglenet.video.input_file import share_file
+from eaglenet.video.input_file import SharedFile, share_file
 from eaglenet.video.inputs import FrameBatch
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
@@ -40,39 +41,44 @@ class QueryDecoder:
     def decode_image(self, path: str | Path, spec: FrameSpec) -> FrameBatch:
         """Decode an image, whatever its name, to a clip that repeats it in every frame."""
         try:
-            return _batch(_run(self._clips, QueryRequest(str(path), spec, is_image=True)))
+            with _open_file(path) as file:
+                return _batch(self._clips(QueryRequest(file.path, spec, is_image=True), file))
         except UsageError as error:
             if str(path) in str(error):
                 raise
             raise UsageError(f"{path}: {error}") from None
 
     def decode_video(
-        self, path: str | Path, spec: FrameSpec, window: Window | None = None
+        self, video: str | Path | SharedFile, spec: FrameSpec, window: Window | None = None
     ) -> FrameBatch:
         """Decode a video, or a window of it, to one clip; an image is a video of one frame."""
-        request = QueryRequest(str(path), spec, is_image=False, window=window)
-        try:
-            return _batch(_run(self._clips, request))
-        except UsageError as error:
-            raise VideoDecodeError(path, str(error)) from None
+        with _open_file(video) as file:
+            request = QueryRequest(file.path, spec, is_image=False, window=window)
+            try:
+                return _batch(self._clips(request, file))
+            except UsageError as error:
+                raise VideoDecodeError(file.path, str(error)) from None
 
-    def read_frame(self, path: str | Path, seconds: float, side: int) -> Pixels:
+    def read_frame(self, video: str | Path | SharedFile, seconds: float, side: int) -> Pixels:
         """Decode the frame at a time, upright, with this shorter side."""
-        request = FramesRequest(str(path), (seconds,), side, is_short_side=True)
-        try:
-            (frame,) = _run(self._frames, request)
-        except UsageError as error:
-            raise VideoDecodeError(path, str(error)) from None
+        with _open_file(video) as file:
+            request = FramesRequest(file.path, (seconds,), side, is_short_side=True)
+            try:
+                (frame,) = self._frames(request, file)
+            except UsageError as error:
+                raise VideoDecodeError(file.path, str(error)) from None
         pixels: Pixels = frame
         return pixels
 
 
-def _run(process: IsolatedProcess, request: Any) -> Any:
-    file = share_file(request.path)
-    try:
-        return process(request, file)
-    finally:
-        file.close()
+@contextlib.contextmanager
+def _open_file(file: str | Path | SharedFile) -> Iterator[SharedFile]:
+    """Yield an open file; one that was opened here is closed."""
+    if isinstance(file, SharedFile):
+        yield file
+        return
+    with contextlib.closing(share_file(file)) as own_file:
+        yield own_file
 
 
 def _batch(video: DecodedVideo) -> FrameBatch:

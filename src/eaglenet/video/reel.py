@@ -19,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -56,6 +57,8 @@ MAX_SIZE = (1920, 1080)
 AUDIO = AudioFormat(48_000, "stereo")
 MEMORY = 4 * 2**30
 CPU_SECONDS = 2 * 3600
+WRITE_SECONDS = 4 * 3600.0
+"""Time for writing a reel to a file."""
 MAX_BYTES = 4 * 2**30
 MAX_LINE = 4096
 MAX_REASON = 300
@@ -74,12 +77,14 @@ class Segment:
 
 
 @contextlib.contextmanager
-def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Open the files of segments; they are closed after the block."""
+def open_segments(
+    segments: Sequence[Segment], share: Callable[[str], SharedFile] = share_file
+) -> Iterator[list[Segment]]:
+    """Open the files of segments, with ``share``; they are closed after the block."""
     with contextlib.ExitStack() as stack:
         segments_with_files = []
         for segment in segments[: MAX_SEGMENTS + 1]:
-            file = share_file(segment.path)
+            file = share(segment.path)
             stack.callback(file.close)
             try:
                 segments_with_files.append(replace(segment, descriptor=file.require_descriptor()))
@@ -104,8 +109,10 @@ def check_segments(segments: Sequence[Segment]) -> None:
         )
 
 
-def save_reel(segments: Sequence[Segment], path: Path) -> None:
-    """Write a reel to a file, which is replaced if it exists."""
+def save_reel(
+    segments: Sequence[Segment], path: Path, share: Callable[[str], SharedFile] = share_file
+) -> None:
+    """Write a reel to a file, which is replaced if it exists; ``share`` opens its sources."""
     from eaglenet.core.files import atomic_write
 
     check_segments(segments)
@@ -113,7 +120,7 @@ def save_reel(segments: Sequence[Segment], path: Path) -> None:
         raise UsageError(f"{path}: a reel is an MP4; use a name that ends in .mp4")
     try:
         with (
-            open_segments(segments) as sources,
+            open_segments(segments, share) as sources,
             atomic_write(path) as partial,
             partial.open("wb") as file,
         ):
@@ -125,9 +132,14 @@ def save_reel(segments: Sequence[Segment], path: Path) -> None:
 def write_reel(segments: Sequence[Segment], output: IO[bytes]) -> None:
     """Write the MP4 of open segments to ``output``."""
     process = start_reel(segments)
+    # The limit on CPU time does not end a process that waits.
+    watchdog = threading.Timer(WRITE_SECONDS, process.kill)
+    watchdog.daemon = True
+    watchdog.start()
     try:
         copy_reel(process, output, [segment.path for segment in segments])
     finally:
+        watchdog.cancel()
         end_reel(process)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shutil
+import os
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +16,7 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.files import atomic_write
 from eaglenet.video.containers import is_image, pyav
 from eaglenet.video.images import pixels_to_image, tile_images
-from eaglenet.video.input_file import SharedFile, share_file
+from eaglenet.video.input_file import InputFile, SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.sampling import clip_window
@@ -196,14 +196,13 @@ class MomentSaver:
             raise VideoDecodeError(file.path, str(error)) from None
 
     def save(
-        self, source: Path, target: Path, start: float, end: float, format: str = "video"
+        self, source: SharedFile, target: Path, start: float, end: float, format: str = "video"
     ) -> None:
-        """Save ``[start, end)`` seconds of a file; an image is copied."""
-        if is_image(source):
-            _copy_image(source, target)
-            return
-        with contextlib.closing(share_file(source)) as file:
-            content = self.read(file, start, end, format)
+        """Save ``[start, end)`` seconds of an open file; an image is copied."""
+        if is_image(source.path):
+            content = _read_image(source, target)
+        else:
+            content = self.read(source, start, end, format)
         try:
             with atomic_write(target) as partial:
                 partial.write_bytes(content)
@@ -211,13 +210,14 @@ class MomentSaver:
             raise UsageError(f"{target}: cannot be written: {error.strerror}") from error
 
 
-def _copy_image(source: Path, target: Path) -> None:
+def _read_image(source: SharedFile, target: Path) -> bytes:
     try:
-        shutil.copyfile(source, target)
-    except shutil.SameFileError:
-        raise VideoDecodeError(source, "is already in that folder; choose another folder") from None
+        descriptor = source.require_descriptor()
+        if target.exists() and os.path.samestat(target.stat(), os.fstat(descriptor)):
+            raise VideoDecodeError(source.path, "is already in that folder; choose another folder")
+        return InputFile(os.dup(descriptor), source.path).read()
     except OSError as error:
-        raise VideoDecodeError(source, f"cannot be copied ({error.strerror})") from error
+        raise VideoDecodeError(source.path, f"cannot be copied ({error.strerror})") from error
 
 
 def _time_label(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -140,3 +141,20 @@ def test_an_unknown_dataset_and_options_that_do_not_go_together(
     command = ["evaluate", "small", "--from-hub", "mteb/Colours", "--data", "msrvtt"]
     result = CliRunner().invoke(app, command)
     assert "--from-hub includes its videos" in str(result.exception)
+
+
+@pytest.mark.parametrize("write", [write_pairs, write_three])
+def test_a_small_table_does_not_fill_the_disk(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that repeats one video of zeros is a thousand times smaller than its videos."""
+    monkeypatch.setattr("eaglenet.research.data.hub_dataset.MIN_BYTES", 0)
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
+    video = tmp_path / "zeros.mp4"
+    video.write_bytes(bytes(2**20))
+    folder = write(tmp_path / "data", [video] * 40, ["a text"] * 40)
+    size = sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+    assert size < 40 * 2**20 / 64
+    with pytest.raises(DatasetError, match="64 times the size"):
+        unpack_hub_dataset(str(folder))
+    assert not list((tmp_path / "cache").rglob("*.mp4"))

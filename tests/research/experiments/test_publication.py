@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -112,6 +113,9 @@ def test_a_push_that_fails_half_way_is_repeated(
             '{"training": {"lr_encoder": 1' + 400 * "0" + ', "lr_head": 1}}',
             r"experiment\.json: int too large",
         ),
+        ("experiment.json", '{"encoder": ["a"]}', r"experiment\.json: "),
+        ("model/config.json", '{"encoder": "clip"}', r"config\.json: 'str' object"),
+        ("model/config.json", '{"frame_spec": [12]}', r"config\.json: 'list' object"),
     ],
 )
 def test_a_card_is_not_made_from_damaged_files(
@@ -121,3 +125,15 @@ def test_a_card_is_not_made_from_damaged_files(
     (folder / name).write_text(content)
     with pytest.raises(UsageError, match=message):
         model_card(folder, "somebody/tiny-head")
+
+
+def test_values_of_files_add_no_lines_to_a_card(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    config = json.loads((folder / "model" / "config.json").read_text())
+    config["method"] = "x\n---\nlicense: mit\x1b[31m\u202e"
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    card = model_card(folder, "somebody/tiny-head", "apache-2.0")
+    assert [line for line in card.splitlines() if line.startswith("license:")] == [
+        "license: apache-2.0"
+    ]
+    assert all(char.isprintable() or char == "\n" for char in card)

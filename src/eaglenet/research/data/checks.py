@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eaglenet.core.errors import DatasetError, UsageError, VideoDecodeError
+from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data.annotation_files import finder_for
@@ -167,17 +166,21 @@ def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
 def probe_all(
     records: Mapping[Path, VideoRecord], workers: int
 ) -> Iterator[tuple[Path, str | None]]:
-    from eaglenet.video.decoding import probe
+    """Open files in confined processes; yield their paths and what is wrong with them."""
+    from eaglenet.video.decoding import require_video
+    from eaglenet.video.input_file import share_file
+    from eaglenet.video.limits import Limits
+    from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 
-    def cause(path: Path) -> str | None:
-        try:
-            probe(path)
-        except VideoDecodeError as error:
-            return error.cause
-        return None
-
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        yield from zip(records, pool.map(cause, records), strict=True)
+    limits = Limits()
+    budget: Budget[str] = Budget(limits.memory, str, lambda path: limits.time_for(0.0, path))
+    access: Access[str, None] = Access(share=share_file)
+    paths = [str(path) for path in records]
+    outcomes = map_ahead(
+        require_video, paths, workers=max(1, workers), budget=budget, access=access
+    )
+    for path, outcome in zip(records, outcomes, strict=True):
+        yield path, outcome.reason if isinstance(outcome, Failure) else None
 
 
 def decode_files(
@@ -187,6 +190,6 @@ def decode_files(
     from eaglenet.video.pool import Failure
 
     items = [(str(path), path, record.window) for path, record in records.items()]
-    for outcome in decode_many(items, FrameSpec(), workers=workers):
+    for outcome in decode_many(items, FrameSpec(), workers=max(1, workers)):
         reason = outcome.reason if isinstance(outcome, Failure) else None
         yield Path(outcome.request.video_id), reason

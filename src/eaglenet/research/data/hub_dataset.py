@@ -32,6 +32,9 @@ CAPTION_COLUMNS = ("caption", "text", "sentence")
 QUERY, DOCUMENT = "query-id", "corpus-id"
 ROWS = 8
 """Rows read at a time; a row contains a whole video."""
+MIN_BYTES, MAX_EXPANSION = 2**30, 64
+"""Unpacked videos may take ``MAX_EXPANSION`` times the size of their tables, and ``MIN_BYTES`` in
+any case. A table stores a video once that it repeats in many rows, with other captions."""
 
 
 @dataclass(frozen=True)
@@ -158,15 +161,17 @@ def write_folder(
 ) -> None:
     """Write videos as files, and ``captions.jsonl``."""
     (folder / "videos").mkdir()
+    size = sum(file.stat().st_size for table in tables for file in table.files)
+    room = _Room(max(MIN_BYTES, MAX_EXPANSION * size))
     captions_of: dict[str, list[str]] = {}
     pairs = next((table for table in tables if "video" in table.columns and table.caption), None)
     if pairs is not None:
         for number, (value, text) in enumerate(pairs.rows("video", pairs.caption)):
             where = f"{name}: row {number}"
-            captions_of[_write_video(folder, number, value, where)] = _captions(text, where)
+            captions_of[_write_video(folder, number, value, where, room)] = _captions(text, where)
             report_progress(progress, "videos", number + 1, 0)
     else:
-        captions_of = _write_corpus(name, tables, folder, progress)
+        captions_of = _write_corpus(name, tables, folder, room, progress)
     if not captions_of:
         raise DatasetError(f"{name}: the split {split!r} has no videos")
     with (folder / CAPTIONS).open("w", encoding="utf-8") as file:
@@ -176,8 +181,15 @@ def write_folder(
     logger.info("%s: %d videos in %s", name, len(captions_of), folder)
 
 
+@dataclass
+class _Room:
+    """Bytes that may still be written, so that a small table cannot fill the disk."""
+
+    num_bytes: int
+
+
 def _write_corpus(
-    name: str, tables: Sequence[Table], folder: Path, progress: Progress | None
+    name: str, tables: Sequence[Table], folder: Path, room: _Room, progress: Progress | None
 ) -> dict[str, list[str]]:
     """Write the videos of a corpus; return their captions, the queries relevant to them."""
     corpus = next((table for table in tables if "video" in table.columns and table.key), None)
@@ -204,7 +216,7 @@ def _write_corpus(
     for number, (key, value) in enumerate(corpus.rows(corpus.key, "video")):
         if str(key) in captions:
             where = f"{name}: row {number} of {corpus.name}"
-            video = _write_video(folder, number, value, where)
+            video = _write_video(folder, number, value, where, room)
             captions_of[video] = captions.pop(str(key))
             report_progress(progress, "videos", number + 1, 0)
     if captions:
@@ -222,13 +234,16 @@ def _captions(value: Any, where: str) -> list[str]:
     return list(texts)
 
 
-def _write_video(folder: Path, number: int, value: Any, where: str) -> str:
+def _write_video(folder: Path, number: int, value: Any, where: str, room: _Room) -> str:
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if not isinstance(content, bytes):
         raise DatasetError(
             f"{where}: the video is not in the table; only datasets that contain their videos can "
             "be read"
         )
+    room.num_bytes -= len(content)
+    if room.num_bytes < 0:
+        raise DatasetError(f"{where}: the videos take {MAX_EXPANSION} times the size of the tables")
     suffix = Path(str(value.get("path") or "")).suffix.lower()
     name = f"videos/{number:06d}{suffix if suffix in VIDEO_SUFFIXES else '.mp4'}"
     (folder / name).write_bytes(content)

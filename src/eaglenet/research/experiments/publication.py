@@ -12,6 +12,7 @@ from typing import Any
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.run_folder import EXPERIMENT, MODEL, RESULT
+from eaglenet.core.text import escape_line
 from eaglenet.encoders.hub import is_hub_id
 from eaglenet.models.files import CONFIG, WEIGHTS
 from eaglenet.version import __version__
@@ -33,17 +34,22 @@ def find_model(folder: Path) -> Path:
 
 
 def model_card(folder: Path, repository: str, licence: str = "") -> str:
-    """Write the model card: metadata for the hub, usage, training and recalls, as Markdown."""
+    """Write the model card: metadata for the hub, usage, training and recalls, as Markdown.
+
+    A value of a file cannot add a line to it, such as one of the metadata.
+    """
     folder = folder.expanduser()
-    config = _read(find_model(folder) / CONFIG)
+    config_path = find_model(folder) / CONFIG
+    config = _read(config_path)
     experiment, result = _read(folder / EXPERIMENT), _read(folder / RESULT)
+    with _name_file(config_path):
+        method, tower = config.get("method", ""), config.get("encoder", {}).get("kind", "")
+        frame_spec = config.get("frame_spec", {})
+        frames, size = (frame_spec.get(name, "?") for name in ("num_frames", "size"))
     with _name_file(folder / EXPERIMENT):
         training_lines = _training_lines(experiment, result)
-    method = str(config.get("method", ""))
-    encoder = experiment.get("encoder", {})
-    tower = encoder.get("source") or config.get("encoder", {}).get("kind", "")
+        tower = str(experiment.get("encoder", {}).get("source") or tower)
     name = repository.rpartition("/")[2]
-    frames = config.get("frame_spec", {})
     lines = [
         "---",
         "library_name: eaglenet",
@@ -51,7 +57,7 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         "- text-video-retrieval",
         "- video-search",
         *([f"license: {licence}"] if licence else []),
-        *([f"base_model: {tower}"] if is_hub_id(str(tower)) and "/" in str(tower) else []),
+        *([f"base_model: {tower}"] if is_hub_id(tower) and "/" in tower else []),
         "---",
         f"# {name}",
         "",
@@ -73,12 +79,11 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         'scores = model.similarity(["a dog runs on the beach"], ["video.mp4"])',
         "```",
         "",
-        f"It reads {frames.get('num_frames', '?')} frames of {frames.get('size', '?')} pixels per "
-        "video.",
+        f"It reads {frames} frames of {size} pixels per video.",
         *training_lines,
         *_result_lines(folder, result),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(escape_line, lines)) + "\n"
 
 
 def _training_lines(experiment: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
@@ -101,7 +106,7 @@ def _training_lines(experiment: Mapping[str, Any], result: Mapping[str, Any]) ->
     if result.get("selection"):
         lines.append(f"Epoch {result.get('selected_epoch')}: {result['selection']}.")
     if experiment.get("notes"):
-        lines.append(str(experiment["notes"]))
+        lines.append(" ".join(str(experiment["notes"]).split()))
     return lines
 
 
