@@ -64,7 +64,7 @@ audit: $(STAMP) ## known holes in the dependencies, where a network is; pins and
 	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 10 pip-audit -c constraints.txt
 	$(BIN)/python tools/audit.py --sbom dist/sbom.json
 
-dist: $(TOOLS_STAMP) ## wheel and sdist in dist/, checked as PyPI checks them; .ci/release uploads them
+dist: $(TOOLS_STAMP) ## wheel and sdist in dist/, checked as PyPI checks them
 	rm -f dist/*.whl dist/*.tar.gz
 	$(TOOLS)/bin/python -m build --no-isolation --outdir dist .
 	$(TOOLS)/bin/twine check --strict dist/*.whl dist/*.tar.gz

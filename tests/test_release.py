@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 60 * 2**20
@@ -36,7 +37,6 @@ def test_a_release_wants_its_tag_and_its_section(tmp_path: Path) -> None:
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "--quiet", "-m", "first")
     environment = {**os.environ, "PATH": f"{make.parent}:{os.environ['PATH']}"}
-    environment.pop("TWINE_PASSWORD", None)
 
     def release() -> subprocess.CompletedProcess[str]:
         command = [str(tmp_path / ".ci/release")]
@@ -51,7 +51,15 @@ def test_a_release_wants_its_tag_and_its_section(tmp_path: Path) -> None:
         0,
         ["made test", "made audit", "made dist"],
     )
-    assert "set TWINE_USERNAME" in done.stderr
+
+
+def test_releases_are_published_without_a_password() -> None:
+    """Only the job that publishes may sign, and it runs no code of the repository."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text("utf-8"))["jobs"]
+    assert "permissions" not in jobs["build"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert all(set(step) <= {"uses", "with"} for step in jobs["publish"]["steps"])
+    assert not any("password" in step["with"] for step in jobs["publish"]["steps"])
 
 
 @pytest.mark.slow
