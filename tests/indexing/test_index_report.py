@@ -33,6 +33,11 @@ def test_a_report_is_short_and_readable() -> None:
     assert lines[-2:] == ["1 file not indexed:", "  /v/<b>\\x1b[2J.mp4: the file is empty"]
 
 
+def test_a_report_says_when_the_first_pass_was_done() -> None:
+    lines = str(replace(REPORT, searchable_after=20.0)).splitlines()
+    assert "all new files were searchable after 0:00:20" in lines
+
+
 def test_many_problems_are_counted() -> None:
     problem = FileProblem("/v/a.mp4", "torn")
     lines = str(replace(REPORT, damaged=(problem,) * (MAX_SHOWN + 5))).splitlines()

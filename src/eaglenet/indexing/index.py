@@ -103,6 +103,8 @@ def index(
     paths = [videos] if isinstance(videos, str | Path) else videos
     if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
         raise UsageError(f"expected a folder, or a list of folders and files, not {videos!r:.60}")
+    if not paths:
+        raise UsageError("nothing to index: the list is empty; pass folders or files")
     if not isinstance(store, str | Path | None):
         raise UsageError(f"expected the location of a store, not {store!r:.60}")
     if not isinstance(progress, bool):

@@ -144,7 +144,7 @@ class IndexReport:
     keyframe_clips: int = 0
     """Clips in the store now that were encoded from keyframes only."""
     searchable_after: float = 0.0
-    """Seconds after which all new files could be searched."""
+    """Seconds from the start until all new files were searchable."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -196,7 +196,7 @@ class IndexReport:
         if self.completed:
             yield f"{pluralize(self.completed, 'file')} of earlier runs completed"
         if self.indexed and self.searchable_after < self.elapsed - 1:
-            yield f"all could be searched after {format_duration(self.searchable_after)}"
+            yield f"all new files were searchable after {format_duration(self.searchable_after)}"
         if self.indexed or self.completed:
             yield f"encoded on {self.device} in {self.precision}"
         if self.transcript_lines:

@@ -88,6 +88,12 @@ def save(
     ``storage="int8"`` takes a quarter of the space and rounds the weights (:func:`to_int8`).
     ``weights`` replace the method's own state, which several processes may share.
     """
+    if not isinstance(method, Method):
+        raise UsageError(
+            f"save takes a loaded model, such as eaglenet.load('small'), not {method!r:.60}"
+        )
+    if not isinstance(folder, str | Path):
+        raise UsageError(f"folder must be a path, not {folder!r:.60}")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     encoder = method.encoder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import math
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +55,30 @@ def expand_path(pattern: str) -> str | None:
     return os.path.abspath(pattern) if is_relative else pattern or None
 
 
+class NamedFields:
+    """Base of dataclasses whose constructor raises ``UsageError`` for an unknown field."""
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        names = [spec.name for spec in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in fields:
+            if name not in names:
+                raise UsageError(f"{cls.__name__} has no field {name!r}; {_advice(name, names)}")
+        return super().__new__(cls)
+
+
+def _advice(name: str, names: Sequence[str]) -> str:
+    """Say where an option belongs that a dataclass with the fields ``names`` does not have."""
+    if name in ("k", "limit", "top_k"):
+        return "pass the number of results to the search: engine.search(query, k=10)"
+    if "filters" in names and name in (spec.name for spec in dataclasses.fields(Filters)):
+        return f"it is a filter: SearchOptions(filters=Filters({name}=...))"
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "check its name"
+    return f"{hint} (fields: {', '.join(names)})"
+
+
 @dataclass(frozen=True)
-class Filters:
+class Filters(NamedFields):
     """Conditions on files, all of which must hold. Impossible combinations raise ``UsageError``.
 
     path: shell pattern (``*``, ``?``, ``[...]``; ``*`` matches ``/`` too). A pattern with ``/`` is
@@ -164,9 +187,20 @@ class Filters:
             return ""
         unmet = [title for title, mask in conditions if not mask.any()]
         if unmet:
-            return f"none of the {len(files)} files has {' or '.join(unmet)}"
+            hint = self._folder_hint(files)
+            return f"none of the {len(files)} files has {' or '.join(unmet)}{hint}"
         counts = [f"{title} ({int(mask.sum())} files)" for title, mask in conditions]
         return f"none of the {len(files)} files has all of: {', '.join(counts)}"
+
+    def _folder_hint(self, files: FileTable) -> str:
+        """Say how to write a pattern that matches folders but no file name; or empty."""
+        if not self.path or "/" in self.path:
+            return ""
+        matches_name, matches_folder = path_matcher(self.path), path_matcher(f"{self.path}/*")
+        paths = [path for each in files.paths for path in each]
+        if any(map(matches_name, paths)) or not any(map(matches_folder, paths)):
+            return ""
+        return f"; for a folder, write '{self.path}/*'"
 
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Yield the title of each condition, and the mask of the files that meet it."""
@@ -191,7 +225,9 @@ class Filters:
         if self.path:
             matches = path_matcher(self.path)
             is_match = (any(map(matches, paths)) for paths in files.paths)
-            yield f"a path like {self.path!r}", np.fromiter(is_match, bool, len(files.paths))
+            is_name = "/" not in self.path and any(char in self.path for char in "*?[")
+            title = f"a {'file name' if is_name else 'path'} like {self.path!r}"
+            yield title, np.fromiter(is_match, bool, len(files.paths))
         for tag in self.tags:
             has_tag = (tag.casefold() in map(str.casefold, tags) for tags in files.tags)
             yield f"the tag {tag!r}", np.fromiter(has_tag, bool, len(files.tags))
@@ -234,8 +270,10 @@ def _seconds(name: str, value: Any) -> float | None:
         except (ValueError, OverflowError, OSError):
             # Local time is not defined in the years 1 and 9999; a few hours do not matter there.
             return moment.replace(tzinfo=UTC).timestamp()
-    if value is None or isinstance(value, Real):
-        return None if value is None else float(value)
+    if value is None:
+        return None
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
     raise UsageError(
         f"{name} must be a date, a time or seconds since 1970, not "
         f"{type(value).__name__} {value!r:.60}"
@@ -293,7 +331,7 @@ def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(NamedFields):
     """Options of a search.
 
     filters: files that may contain hits.
