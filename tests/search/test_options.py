@@ -33,10 +33,14 @@ def test_unknown_options_are_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        (SearchOptions, {"k": 1}, r"SearchOptions has no field 'k'; .*engine\.search\(query, k=10\)"),
+        (
+            SearchOptions,
+            {"k": 1},
+            r"SearchOptions has no field 'k'; .*engine\.search\(query, k=10\)",
+        ),
         (SearchOptions, {"path": "x"}, r"SearchOptions\(filters=Filters\(path=\.\.\.\)\)"),
         (SearchOptions, {"shortlst": 3}, r"did you mean 'shortlist'\? \(fields: filters, "),
-        (Filters, {"colour": "red"}, r"Filters has no field 'colour'; check its name \(fields: "),
+        (Filters, {"colour": "red"}, r"Filters has no field 'colour' \(fields: "),
     ],
 )
 def test_unknown_fields_are_refused_with_advice(kind: type, fields: dict, message: str) -> None:

@@ -247,7 +247,9 @@ def test_a_hit_prints_as_one_short_line(engine: Engine) -> None:
     assert str(hit) == repr(hit)
     assert len(repr(hit)) < 200
     assert f"path={hit.path!r}, clip_id={hit.clip_id!r})" in repr(hit)
-    assert repr(hit).startswith(f"Hit(rank=1, score={hit.score:.3f}, confidence=None, moment=Moment(")
+    assert repr(hit).startswith(
+        f"Hit(rank=1, score={hit.score:.3f}, confidence=None, moment=Moment("
+    )
 
 
 def test_filters_take_dates_and_times(engine: Engine) -> None:

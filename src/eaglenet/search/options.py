@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import fnmatch
 import math
 import os
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
+from eaglenet.core.text import did_you_mean
 from eaglenet.search.confidence import MIN_CLIPS
 from eaglenet.search.dates import DateRange
 from eaglenet.search.places import find_place, fold_accents
@@ -62,19 +62,17 @@ class NamedFields:
         names = [spec.name for spec in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in fields:
             if name not in names:
-                raise UsageError(f"{cls.__name__} has no field {name!r}; {_advice(name, names)}")
+                raise UsageError(f"{cls.__name__} has no field {name!r}{_advice(name, names)}")
         return super().__new__(cls)
 
 
 def _advice(name: str, names: Sequence[str]) -> str:
     """Say where an option belongs that a dataclass with the fields ``names`` does not have."""
     if name in ("k", "limit", "top_k"):
-        return "pass the number of results to the search: engine.search(query, k=10)"
+        return "; pass the number of results to the search: engine.search(query, k=10)"
     if "filters" in names and name in (spec.name for spec in dataclasses.fields(Filters)):
-        return f"it is a filter: SearchOptions(filters=Filters({name}=...))"
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "check its name"
-    return f"{hint} (fields: {', '.join(names)})"
+        return f"; it is a filter: SearchOptions(filters=Filters({name}=...))"
+    return f"{did_you_mean(name, names)} (fields: {', '.join(names)})"
 
 
 @dataclass(frozen=True)
