@@ -16,7 +16,13 @@ from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError, require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
-from eaglenet.core.progress import Progress, ProgressUpdate, is_watched, show_progress
+from eaglenet.core.progress import (
+    Progress,
+    ProgressUpdate,
+    activity,
+    is_watched,
+    show_progress,
+)
 from eaglenet.core.settings import from_plain
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
@@ -189,7 +195,9 @@ def index_videos(
         todo = run.todo(candidates, retry=options.retry)
         if todo:
             for recognizer in recognizers:
-                recognizer.load()  # Checked now, so that a wrong name does not end a long run.
+                # Checked now, so that a wrong name does not end a long run.
+                with activity(f"loading the model for {recognizer.title}"):
+                    recognizer.load()
             source.require_same(writer.manifest, roots)
             run.encode(todo, executors.executor(todo), executors.exact_seconds)
         else:
@@ -307,6 +315,10 @@ class ModelSource:
     @cached_property
     def method(self) -> Method | LightModel:
         """The model: without torch if that is possible and as fast."""
+        with activity(f"loading the model {self.name}"):
+            return self._load()
+
+    def _load(self) -> Method | LightModel:
         from eaglenet.core.hardware import choose_precision
         from eaglenet.search.model import refuse_other_model, require_model_name
 

@@ -14,6 +14,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.core.files import write_json, write_tensors
 from eaglenet.core.hardware import require_device
+from eaglenet.core.progress import activity
 from eaglenet.core.run_folder import EXPERIMENT, MODEL, WHOLE_MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
@@ -149,6 +150,11 @@ def load_for_texts(name_or_folder: str | Path) -> Method:
 
 
 def _find(name_or_folder: str | Path) -> Method:
+    with activity(f"loading the model {name_or_folder}"):
+        return _read(name_or_folder)
+
+
+def _read(name_or_folder: str | Path) -> Method:
     if isinstance(name_or_folder, str):
         name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
     folder = local_folder(name_or_folder)

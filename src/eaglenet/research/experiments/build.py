@@ -21,7 +21,7 @@ from eaglenet.core.errors import (
     UsageError,
     shell_quote,
 )
-from eaglenet.core.progress import Progress
+from eaglenet.core.progress import Progress, activity
 from eaglenet.core.types import (
     Clips,
     Encoder,
@@ -179,7 +179,8 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer 
             model = load(choice.source)
             return model.encoder, model.tokenizer
         try:
-            return load_pretrained(choice.source)
+            with activity(f"loading the tower {choice.source}"):
+                return load_pretrained(choice.source)
         except ModelNotFoundError as error:
             raise _with_advice(error, choice.source) from error
     spec = ENCODERS[choice.kind]
