@@ -26,8 +26,12 @@ def test_replaces_options_and_filters_by_name() -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"option colour, size; known: k, .*after, .*shortlist"):
+    with pytest.raises(UsageError, match=r"option colour, size \(known: k, .*after, .*shortlist"):
         SearchOptions().replace({"size": 1, "colour": "red", "path": "x"})
+    with pytest.raises(UsageError, match=r"option aftr; did you mean 'after'\? "):
+        SearchOptions().replace({"aftr": "2023-07-01"})
+    with pytest.raises(UsageError, match=r"option limit; did you mean 'k'\? "):
+        SearchOptions().replace({"limit": 3})
 
 
 @pytest.mark.parametrize(

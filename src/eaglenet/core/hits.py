@@ -74,7 +74,7 @@ class Hit:
 
     def __repr__(self) -> str:
         """Show the fields that tell hits apart; :meth:`to_dict` has all."""
-        confidence = None if self.confidence is None else round(self.confidence, 2)
+        confidence = None if self.confidence is None else round(self.confidence, 3)
         return (
             f"Hit(rank={self.rank}, score={self.score:.3f}, confidence={confidence}, "
             f"moment={self.moment!r}, path={self.path!r}, clip_id={self.clip_id!r})"

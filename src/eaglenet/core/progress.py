@@ -272,6 +272,8 @@ class Lines:
         if update.done <= num_before or update.done >= update.total:
             return ""
         minutes = (now - start) * (update.total - update.done) / (update.done - num_before) / 60
+        if minutes < 1:
+            return "less than a minute left"
         return f"about {pluralize(round(minutes), 'minute')} left"
 
 

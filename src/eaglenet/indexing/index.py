@@ -24,6 +24,7 @@ from eaglenet.core.progress import (
     show_progress,
 )
 from eaglenet.core.settings import from_plain
+from eaglenet.core.text import did_you_mean
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.executor import (
@@ -118,7 +119,8 @@ def index(
     names = [spec.name for spec in dataclasses.fields(IndexOptions)]
     for name in options:
         if name not in names:
-            raise UsageError(f"index has no option {name!r}; it has {', '.join(names)}")
+            hint = did_you_mean(name, names)
+            raise UsageError(f"index has no option {name!r}{hint} (options: {', '.join(names)})")
     model = None if model is None else str(model)
     typed_options = from_plain(
         IndexOptions, {name: _plain(value) for name, value in options.items()}
@@ -166,9 +168,11 @@ def index_videos(
     roots = [absolute_location(path) for path in (*paths, *parents_of(files))]
     other_paths: list[str] = []
     hidden_paths: set[str] = set()
-    candidates = _find_files(paths, files, store, options, other_paths.append, hidden_paths.add)
+    with activity("looking for videos"):
+        candidates = _find_files(paths, files, store, options, other_paths.append, hidden_paths.add)
     source = source or ModelSource(store, model, options, method)
-    manifest, bank = source.manifest(roots), source.hubness_bank()
+    with activity("preparing the model"):
+        manifest, bank = source.manifest(roots), source.hubness_bank()
     recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
     if options.listen is not None:
         recognizers.append(SpeechRecognizer(options.listen, options.device))
@@ -271,12 +275,13 @@ class ExecutorSource:
             from eaglenet.indexing.encoding import prepare_for_precision
 
             options = self.options
-            encoder, self.precision = prepare_for_precision(
-                self.source.method,
-                options.precision,
-                files,
-                lambda: supports_int8(self.factory, options.cluster),
-            )
+            with activity("preparing the model"):
+                encoder, self.precision = prepare_for_precision(
+                    self.source.method,
+                    options.precision,
+                    files,
+                    lambda: supports_int8(self.factory, options.cluster),
+                )
             settings = ExecutorSettings(
                 encoder,
                 self.manifest,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
-from eaglenet.core.text import did_you_mean
+from eaglenet.core.text import did_you_mean, pluralize
 from eaglenet.search.confidence import MIN_CLIPS
 from eaglenet.search.dates import DateRange
 from eaglenet.search.places import find_place, fold_accents
@@ -55,6 +55,10 @@ def expand_path(pattern: str) -> str | None:
     return os.path.abspath(pattern) if is_relative else pattern or None
 
 
+COUNTS = ("limit", "top_k", "num_results")
+"""Names of ``k`` in other libraries."""
+
+
 class NamedFields:
     """Base of dataclasses whose constructor raises ``UsageError`` for an unknown field."""
 
@@ -68,7 +72,7 @@ class NamedFields:
 
 def _advice(name: str, names: Sequence[str]) -> str:
     """Say where an option belongs that a dataclass with the fields ``names`` does not have."""
-    if name in ("k", "limit", "top_k"):
+    if name == "k" or name in COUNTS:
         return "; pass the number of results to the search: engine.search(query, k=10)"
     if "filters" in names and name in (spec.name for spec in dataclasses.fields(Filters)):
         return f"; it is a filter: SearchOptions(filters=Filters({name}=...))"
@@ -185,20 +189,20 @@ class Filters(NamedFields):
             return ""
         unmet = [title for title, mask in conditions if not mask.any()]
         if unmet:
-            hint = self._folder_hint(files)
+            hint = self._path_hint(files)
             return f"none of the {len(files)} files has {' or '.join(unmet)}{hint}"
         counts = [f"{title} ({int(mask.sum())} files)" for title, mask in conditions]
         return f"none of the {len(files)} files has all of: {', '.join(counts)}"
 
-    def _folder_hint(self, files: FileTable) -> str:
-        """Say how to write a pattern that matches folders but no file name; or empty."""
-        if not self.path or "/" in self.path:
+    def _path_hint(self, files: FileTable) -> str:
+        """Say that a pattern for file names would match paths without its ``*``; or empty."""
+        text = (self.path or "").strip("*?")
+        if text in ("", self.path) or any(char in text for char in "*?[/"):
             return ""
-        matches_name, matches_folder = path_matcher(self.path), path_matcher(f"{self.path}/*")
-        paths = [path for each in files.paths for path in each]
-        if any(map(matches_name, paths)) or not any(map(matches_folder, paths)):
-            return ""
-        return f"; for a folder, write '{self.path}/*'"
+        matches = path_matcher(text)
+        count = sum(any(map(matches, paths)) for paths in files.paths)
+        files_text = pluralize(count, "path contains", "paths contain")
+        return f"; {files_text} it: write {text!r} without *" if count else ""
 
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Yield the title of each condition, and the mask of the files that meet it."""
@@ -400,9 +404,12 @@ class SearchOptions(NamedFields):
         filter_names = {spec.name for spec in dataclasses.fields(Filters)}
         unknown = sorted(set(changes) - option_names - filter_names)
         if unknown:
+            names = ["k", "judge", "options", *sorted(option_names | filter_names)]
+            hint = (
+                "; did you mean 'k'?" if unknown[0] in COUNTS else did_you_mean(unknown[0], names)
+            )
             raise UsageError(
-                f"unknown search option {', '.join(unknown)}; known: k, judge, options, "
-                f"{', '.join(sorted(option_names | filter_names))}"
+                f"unknown search option {', '.join(unknown)}{hint} (known: {', '.join(names)})"
             )
         options = dataclasses.replace(
             self, **{name: value for name, value in changes.items() if name in option_names}

@@ -199,8 +199,8 @@ def _with_advice(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
     if is_hub_id(split_revision(identifier)[0]):
         options.append(
             "download it on a machine with a network: eaglenet models --download "
-            f"{shell_quote(identifier)}; `--data folder --tower small` (your own videos) and "
-            "`--data frames` need no download"
+            f"{shell_quote(identifier)}; `--tower small-frozen` and `--tower small` need no "
+            "download (--data folder, --data frames)"
         )
     return ModelNotFoundError(error.fact, "; or ".join(options))
 
