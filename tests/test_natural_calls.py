@@ -235,7 +235,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
 
 
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no option 'works'; it has .*workers"):
+    with pytest.raises(UsageError, match=r"no option 'works'; did you mean 'workers'\?"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
 
 
@@ -262,12 +262,20 @@ def test_what_is_no_model_is_refused() -> None:
         eaglenet.load(None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--device gpu is unknown"):
         eaglenet.load("demo", device="gpu")
+    for model in (None, "demo"):
+        with pytest.raises(UsageError, match=r"save takes a loaded model, .*eaglenet.load"):
+            eaglenet.save(model, "folder")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="folder must be a path, not None"):
+        eaglenet.save(eaglenet.load("demo"), None)  # type: ignore[arg-type]
 
 
 def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
     for videos in (3, None, [tmp_path, 3], b"/videos"):
         with pytest.raises(UsageError, match="expected a folder"):
             eaglenet.index(videos, tmp_path / "store")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="nothing to index: the list is empty"):
+        eaglenet.index([], tmp_path / "store")
+    assert not (tmp_path / "store").exists()
     for call in (lambda: eaglenet.index(tmp_path, 5), lambda: eaglenet.open(5)):
         with pytest.raises(UsageError, match="expected the location of a store, not 5"):
             call()

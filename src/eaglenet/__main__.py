@@ -6,7 +6,7 @@ import sys
 # Python puts the current folder first on the module path here, and it may hold anyone's files.
 sys.path[:] = [entry for entry in sys.path if entry and entry != os.getcwd()]
 
-from eaglenet.cli.main import main  # noqa: E402
+from eaglenet.cli import run  # noqa: E402
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from time import sleep
 from types import SimpleNamespace
 
@@ -79,16 +80,38 @@ def test_log_says_now_and_then_that_work_goes_on(
     monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.01)
     monkeypatch.setattr(display, "LINE_SECONDS", 0.1)
     with show_progress(quiet=False) as announce:
-        sleep(0.25)  # a model is loaded
+        sleep(0.15)
+        with display.activity("loading the model x"):
+            sleep(0.15)
         progress = announce("run")
         assert progress is not None
         progress(ProgressUpdate("step", 3, 6))
-        sleep(0.25)  # a step takes long
+        sleep(0.15)  # a step takes long
     text = capsys.readouterr().err
     assert text.startswith("still working after 0:00\n")
+    assert "still working after 0:00: loading the model x\n" in text
     assert "still working after 0:00; last step: run: step 3 of 6\n" in text
     sleep(0.15)
     assert capsys.readouterr().err == ""
+
+
+def test_terminal_shows_an_activity_until_it_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    with show_progress(quiet=False):
+        with suppress(ValueError), display.activity("loading the model x"):
+            sleep(0.2)
+            assert "loading the model x" in capsys.readouterr().err
+            raise ValueError
+        capsys.readouterr()
+        sleep(0.2)
+        assert "loading" not in capsys.readouterr().err
+    with display.activity("loading another"):  # Nothing shows it.
+        pass
+    assert "loading" not in capsys.readouterr().err
 
 
 def test_prints_nothing_before_the_first_update(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -66,3 +68,21 @@ def test_results_are_escaped(
     results.print_result(SearchResult(Query(f"dog {C1}"), [hit]), {}, "")
     results.print_result(SearchResult(Query("dog"), []), {}, f"no file like {UNSAFE}")
     assert is_safe(capsys.readouterr().out)
+
+
+def test_ctrl_c_while_modules_are_imported_prints_one_line() -> None:
+    code = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["eaglenet", "--version"]
+from eaglenet.cli import run
+run()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")

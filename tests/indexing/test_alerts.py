@@ -358,6 +358,15 @@ def test_a_model_without_confidence_is_refused(
         watch(store, bag).__enter__()
 
 
+def test_the_location_of_the_store_is_absolute_and_plain(store: Path, bag: BagMethod) -> None:
+    (store.parent / "sub").mkdir()
+    with watch(store.parent / "sub" / ".." / store.name, bag) as alerts:
+        add(store, bag, "/new/a.mp4", 10, ["red"])
+        assert [moment["store"] for moment in alerts.check()] == [str(store)]
+        assert alerts.memory.path == store.with_name("store.alerts.db")
+    assert Alerts("s3://bucket/store", ["red"], min_confidence=0.8).store == "s3://bucket/store"
+
+
 def test_files_that_were_reported_are_no_rivals_and_others_are_bounded(
     store: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eaglenet.indexing.report import MAX_LISTED, MAX_SHOWN, FileProblem, IndexReport
+from eaglenet.indexing.report import (
+    MAX_LISTED,
+    MAX_SHOWN,
+    FileProblem,
+    IndexReport,
+    problem_lines,
+)
 
 REPORT = IndexReport(
     indexed=3,
@@ -31,6 +37,28 @@ def test_a_report_is_short_and_readable() -> None:
     lines = str(REPORT).splitlines()
     assert "1,200 clips in the store" in lines
     assert lines[-2:] == ["1 file not indexed:", "  /v/<b>\\x1b[2J.mp4: the file is empty"]
+
+
+def test_a_report_says_when_the_first_pass_was_done() -> None:
+    lines = str(replace(REPORT, searchable_after=20.0)).splitlines()
+    assert "all new files were searchable after 0:00:20" in lines
+
+
+def test_files_with_one_problem_are_listed_below_it() -> None:
+    problems = [FileProblem(f"/v/{n}.heic", "needs a package") for n in range(2)]
+    lines = list(problem_lines("not indexed", [*problems, FileProblem("/v/a.mov", "empty")]))
+    assert lines == [
+        "3 files not indexed:",
+        "  2 files: needs a package",
+        "    /v/0.heic",
+        "    /v/1.heic",
+        "  /v/a.mov: empty",
+    ]
+
+
+def test_seconds_of_video_are_left_out_for_images_alone() -> None:
+    report = replace(REPORT, indexed=1, images=1, hours=0.0)
+    assert str(report).startswith("1 image indexed (in 0:01:05), 4 unchanged")
 
 
 def test_many_problems_are_counted() -> None:

@@ -10,6 +10,7 @@ from ledger_cases import WINDOWS, FakeWriter, batch_of, candidate, done_file, in
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.ledger import FileResult, Ledger
 from eaglenet.store.records import IndexedFile
+from eaglenet.video import images
 
 
 def ledger(*rows: IndexedFile, clips: int = 3, **tags: tuple[str, ...]) -> Ledger:
@@ -103,6 +104,18 @@ def test_unchanged_files_are_settled_at_once() -> None:
     assert book.check_unchanged(candidate("/a.mp4", modified_ns=6), retry=False) is None
     assert book.check_unchanged(candidate("/a.mp4", size=101), retry=False) is None
     assert book.check_unchanged(candidate("/new.mp4"), retry=False) is None
+
+
+def test_images_are_tried_again_once_their_decoder_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reason = f"not an image that can be read ({images.NEEDS_HEIF})"
+    file = done_file("/a.heic", "A")
+    book = ledger(dataclasses.replace(file, status="failed", reason=reason, num_clips=0))
+    monkeypatch.setattr(images, "image_formats", lambda: images.FORMATS)
+    assert book.check_unchanged(candidate("/a.heic"), retry=False) is not None
+    monkeypatch.setattr(images, "image_formats", lambda: (*images.FORMATS, images.HEIF))
+    assert book.check_unchanged(candidate("/a.heic"), retry=False) is None
 
 
 def test_stores_new_tags_of_an_unchanged_file() -> None:

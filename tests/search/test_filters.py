@@ -74,6 +74,11 @@ def test_explains_which_filter_matches_no_file() -> None:
     reason = Filters(max_duration=5, tags=("pets",)).why_empty(FILES)
     conditions = "at most 5 s (1 files), the tag 'pets' (1 files)"
     assert reason == f"none of the 3 files has all of: {conditions}"
+    folder = Filters(path="*hom\u00e9*").why_empty(FILES)
+    name = "a file name like '*hom\u00e9*'"
+    hint = "; 2 paths contain it: write 'hom\u00e9' without *"
+    assert folder == f"none of the 3 files has {name}{hint}"
+    assert Filters(path="nowhere*").why_empty(FILES).endswith("a file name like 'nowhere*'")
 
 
 def test_expands_typed_paths(monkeypatch: pytest.MonkeyPatch) -> None:

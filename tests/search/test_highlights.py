@@ -144,6 +144,22 @@ def test_plain_thumbnails_are_left_out(
     assert find_highlights(engine, k=1)[0].clip_id != first.clip_id
 
 
+def test_damaged_files_are_left_out(bag: BagMethod, tmp_path: Path) -> None:
+    """Their test patterns and grey frames resemble nothing else."""
+    with LocalStore.write(tmp_path / "store", make_manifest(bag)) as writer:
+        for number in range(3):
+            frames = usual_frames(number)
+            frames[ODD_CLIP] = torch.eye(DIM)[9 + number]
+            reason = "damaged: unreadable frames" if number == 1 else ""
+            add_file(writer, bag, f"/{number}.mp4", content_of(number), frames, reason=reason)
+        writer.finish()
+    engine = Engine.open(tmp_path / "store", bag)
+    assert {hit.path for hit in find_highlights(engine)} == {"/0.mp4", "/2.mp4"}
+    assert find_highlights(engine, filters=Filters(path="1.mp4")) == []
+    arguments = ["highlights", "--path", "1.mp4", "--store", str(tmp_path / "store")]
+    assert "damaged files" in CliRunner().invoke(app, arguments).output
+
+
 def test_command_prints_a_table_or_json(odd_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = CliRunner().invoke
     result = run(app, ["highlights", "--store", str(odd_store), "-k", "2"])

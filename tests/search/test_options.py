@@ -26,13 +26,37 @@ def test_replaces_options_and_filters_by_name() -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"option colour, size; known: k, .*after, .*shortlist"):
+    with pytest.raises(UsageError, match=r"option colour, size \(known: k, .*after, .*shortlist"):
         SearchOptions().replace({"size": 1, "colour": "red", "path": "x"})
+    with pytest.raises(UsageError, match=r"option aftr; did you mean 'after'\? "):
+        SearchOptions().replace({"aftr": "2023-07-01"})
+    with pytest.raises(UsageError, match=r"option limit; did you mean 'k'\? "):
+        SearchOptions().replace({"limit": 3})
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (
+            SearchOptions,
+            {"k": 1},
+            r"SearchOptions has no field 'k'; .*engine\.search\(query, k=10\)",
+        ),
+        (SearchOptions, {"path": "x"}, r"SearchOptions\(filters=Filters\(path=\.\.\.\)\)"),
+        (SearchOptions, {"shortlst": 3}, r"did you mean 'shortlist'\? \(fields: filters, "),
+        (Filters, {"colour": "red"}, r"Filters has no field 'colour' \(fields: "),
+    ],
+)
+def test_unknown_fields_are_refused_with_advice(kind: type, fields: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        kind(**fields)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"after": float("nan")}, "after must be a date, a time or seconds since 1970, not float"),
+        ({"before": float("inf")}, "before must be a date"),
         ({"path": 3}, "path must be a text, not 3"),
         ({"camera": b"x"}, "camera must be a text"),
         ({"tags": 3}, "tags must be texts, not 3"),

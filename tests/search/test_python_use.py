@@ -247,6 +247,16 @@ def test_wrong_arguments_of_a_search_are_named(engine: Engine) -> None:
         engine.search(Query(image=Path(__file__).parents[1]))
 
 
+def test_a_hit_prints_as_one_short_line(engine: Engine) -> None:
+    hit = engine.search("red", k=1)[0]
+    assert str(hit) == repr(hit)
+    assert len(repr(hit)) < 200
+    assert f"path={hit.path!r}, clip_id={hit.clip_id!r})" in repr(hit)
+    assert repr(hit).startswith(
+        f"Hit(rank=1, score={hit.score:.3f}, confidence=None, moment=Moment("
+    )
+
+
 def test_filters_take_dates_and_times(engine: Engine) -> None:
     noon = datetime(2024, 5, 31, 12, tzinfo=UTC)
     assert Filters(after=noon).after == noon.timestamp()  # type: ignore[arg-type]

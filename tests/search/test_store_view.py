@@ -12,7 +12,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.store.records import Changes, Clip
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
-from synthetic_store import BagMethod, make_store
+from synthetic_store import BagMethod, make_manifest, make_store
 
 
 def test_store_replaced_by_one_of_another_model_is_refused(
@@ -113,3 +113,13 @@ def test_search_gives_up_when_every_attempt_is_outdated(
     monkeypatch.setattr(Snapshot, "clips", fail)
     with pytest.raises(OutdatedError, match="search again"):
         engine.search("red")
+
+
+def test_info_lists_each_folder_once(tmp_path: Path) -> None:
+    bag = BagMethod()
+    roots = ("/videos/june", "/videos", "/videos/a.mp4", "/videos-2", "s3://b/x/y", "s3://b/x")
+    manifest = make_manifest(bag).with_roots(roots)
+    with LocalStore.write(tmp_path / "store", manifest) as writer:
+        writer.finish()
+    info = Engine.open(tmp_path / "store", bag).info()
+    assert info["folders"] == ["/videos", "/videos-2", "s3://b/x"]

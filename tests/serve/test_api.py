@@ -85,6 +85,14 @@ def test_a_clip_its_picture_and_the_store_are_described(
     assert picture.headers["content-type"] == "image/jpeg"
     assert picture.content == engine.thumbnail(clip_id)
     assert picture.content.startswith(b"\xff\xd8")
+    short_id = engine.short_id(clip_id)
+    assert len(short_id) < len(clip_id)
+    assert client.get(f"/api/clips/{short_id}").json() == body
+    assert client.get(f"/api/similar/{short_id}").status_code == 200
+    short = client.get(f"/api/clips/{short_id}/thumbnail")
+    assert (short.content, short.headers["cache-control"]) == (picture.content, "no-store")
+    assert "max-age" in picture.headers["cache-control"]
+    assert client.get("/api/clips/012-0").status_code == 422
     frames = [client.get(f"/api/clips/{clip_id}/frame?side={side}") for side in (640, 640, 1600)]
     assert [frame.status_code for frame in frames] == [200, 200, 200]
     sides = [max(PIL.Image.open(io.BytesIO(frame.content)).size) for frame in frames]

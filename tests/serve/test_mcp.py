@@ -152,6 +152,8 @@ async def use_tools_without_a_model(client: Client, saved: Path) -> None:
     for block in frames[1:]:
         with Image.open(io.BytesIO(base64.b64decode(block.data))) as image:
             assert (image.format, max(image.size)) == ("JPEG", 64)
+    beginning, number = clip_id.split("-")
+    clip_id = f"{beginning[:8]}-{number}"  # As short as the command line prints it.
     transcript = await call(client, "read_transcript", clip_id=clip_id)
     assert (transcript["lines"], transcript["note"]) == ([], "no transcript in this span")
     clip = {"clip_id": clip_id, "start": 0.5, "end": 1.5}

@@ -201,6 +201,7 @@ def test_clip_ids(tmp_path: Path) -> None:
         short = snapshot.short_id(name)
         assert len(short) < len(name)
         assert snapshot.full_id(short) == name
+        assert snapshot.row(short) == snapshot.row(name)
     assert "0" * 16 + "-0" not in snapshot
     with pytest.raises(UsageError, match="no clip '3f9c-0'"):
         snapshot.row("3f9c-0")

@@ -114,7 +114,7 @@ def test_damaged_photographs_are_errors(tmp_path: Path, picture: np.ndarray) -> 
     for size in (40, len(data) // 2):
         part = tmp_path / f"cut{size}.heic"
         part.write_bytes(data[:size])
-        with pytest.raises(VideoDecodeError):
+        with pytest.raises(VideoDecodeError, match="damaged or incomplete; copy it again"):
             open_image(part)
 
 

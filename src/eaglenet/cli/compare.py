@@ -26,7 +26,7 @@ from eaglenet.cli.terminal import print_line, print_record
 from eaglenet.core.errors import EagleNetError, UnknownNameError
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import option
-from eaglenet.core.text import pluralize
+from eaglenet.core.text import format_hours, pluralize
 
 if TYPE_CHECKING:
     from eaglenet.research.evaluation.figures import QualitativeExample
@@ -135,7 +135,7 @@ def print_checks(
             seconds += check.estimate.seconds
     for line in failures:
         print_line(line)
-    hours = f": about {seeds * seconds / 3600:.1f} h, without evaluation" if seconds else ""
+    hours = f": about {format_hours(seeds * seconds / 3600)}, without evaluation" if seconds else ""
     print(f"all rows with {pluralize(seeds, 'seed')}{hours}; nothing was trained (--dry-run)")
 
 

@@ -507,5 +507,6 @@ def highlights(
         return
     ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in hits}
     reason = "" if hits else engine.why_empty(SearchOptions(filters=filters))
+    reason = reason or "damaged files and clips of one colour do not count"
     print_result(SearchResult(Query("unusual moments"), hits), ids, reason)
     print_line(f"compared with {pluralize(num_clips, 'clip')} in {store}", is_error=True)

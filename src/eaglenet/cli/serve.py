@@ -82,7 +82,7 @@ def serve(
     note = "; a token is required" if token else ""
 
     def ready(address: str) -> None:
-        print_line(f"serving {content} of {store} at {address} (ctrl-c stops){note}")
+        print_line(f"serving {content} of {store} at {address} (stop with Ctrl-C){note}")
 
     if shard is not None:
         from eaglenet.cluster.shards import create_shard_app, parse_shard

@@ -72,6 +72,14 @@ class Hit:
     transcript: tuple[TranscriptMatch, ...] = ()
     confidence: float | None = None
 
+    def __repr__(self) -> str:
+        """Show the fields that tell hits apart; :meth:`to_dict` has all."""
+        confidence = None if self.confidence is None else round(self.confidence, 3)
+        return (
+            f"Hit(rank={self.rank}, score={self.score:.3f}, confidence={confidence}, "
+            f"moment={self.moment!r}, path={self.path!r}, clip_id={self.clip_id!r})"
+        )
+
     def set_display(self, display: Callable[[Hit], str]) -> None:
         """Render this hit with ``display`` in a notebook; its fields stay as they are."""
         object.__setattr__(self, "_display", display)

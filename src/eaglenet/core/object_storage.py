@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -88,6 +88,20 @@ def is_inside(location: str, root: str) -> bool:
     """
     flavour = posixpath if is_object_url(root) else os.path
     return location == root or is_below(location, root, flavour)
+
+
+def outermost(locations: Iterable[str]) -> list[str]:
+    """Leave out locations that lie below another one.
+
+    >>> outermost(["/videos/june", "/videos", "/videos/a.mp4", "/images"])
+    ['/videos', '/images']
+    """
+    names = dict.fromkeys(locations)
+    return [
+        name
+        for name in names
+        if not any(name[:end] in names for end, char in enumerate(name) if char in ("/", os.sep))
+    ]
 
 
 class ObjectFolder:

@@ -74,10 +74,34 @@ def show_progress(quiet: bool) -> Iterator[Announce]:
             yield lambda title: Lines(title, heartbeat)
         return
     display = NotebookDisplay() if is_notebook() else _terminal_display()
+    bars = Bars(display, "")
+    _activity_displays.append(bars)
     try:
         yield lambda title: Bars(display, title)
     finally:
+        _activity_displays.remove(bars)
         display.stop()
+
+
+_activities: list[str] = []
+_activity_displays: list[Progress] = []
+
+
+@contextmanager
+def activity(title: str) -> Iterator[None]:
+    """Show that work without measurable progress goes on, such as loading a model.
+
+    Terminals and notebooks show ``title`` at once, logs if it takes more than ``LINE_SECONDS``.
+    """
+    _activities.append(title)
+    for show in tuple(_activity_displays):
+        show(ProgressUpdate(title, 0, 1, is_counted=False))
+    try:
+        yield
+    finally:
+        _activities.remove(title)
+        for show in tuple(_activity_displays):
+            show(ProgressUpdate(title, 1, 1, is_counted=False))
 
 
 def is_watched() -> bool:
@@ -206,8 +230,8 @@ class Heartbeat:
             now = time.monotonic()
             if now - self._last_line >= LINE_SECONDS:
                 minutes, seconds = divmod(round(now - self._start), 60)
-                line = f"still working after {minutes}:{seconds:02}"
-                self.print(_join("; ", line, self.last_update and f"last step: {self.last_update}"))
+                work = _join(": ", f"still working after {minutes}:{seconds:02}", *_activities[-1:])
+                self.print(_join("; ", work, self.last_update and f"last step: {self.last_update}"))
 
 
 class Lines:
@@ -248,6 +272,8 @@ class Lines:
         if update.done <= num_before or update.done >= update.total:
             return ""
         minutes = (now - start) * (update.total - update.done) / (update.done - num_before) / 60
+        if minutes < 1:
+            return "less than a minute left"
         return f"about {pluralize(round(minutes), 'minute')} left"
 
 

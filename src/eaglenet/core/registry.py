@@ -12,7 +12,6 @@ methods, datasets, encoders and stores. Other modules are imported with
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import logging
@@ -23,6 +22,7 @@ from importlib import import_module
 from typing import Generic, TypeVar
 
 from eaglenet.core.errors import UnknownNameError, UsageError
+from eaglenet.core.text import did_you_mean
 
 Entry = TypeVar("Entry")
 
@@ -69,12 +69,11 @@ class Registry(Generic[Entry]):
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self:
-            close = difflib.get_close_matches(name, list(self), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, self)
             plugin_hint = "; a plug-in may provide it: install it, or pass --import MODULE"
             raise UnknownNameError(
                 f"unknown {self.kind} {name!r}{hint} ({self._list_names()})"
-                + (plugin_hint if self.is_open and not close else "")
+                + (plugin_hint if self.is_open and not hint else "")
             )
         return self._entries[name]
 

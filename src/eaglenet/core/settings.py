@@ -6,7 +6,6 @@ All settings are read here, so that wrong values give the same errors everywhere
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import types
 import typing
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from eaglenet.core.errors import ConfigError
+from eaglenet.core.text import did_you_mean
 from eaglenet.core.untrusted import parse_json
 
 Settings = TypeVar("Settings")
@@ -179,8 +179,7 @@ def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
 
 
 def _unknown_setting(full: str, name: str, names: list[str]) -> ConfigError:
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(name, names)
     known_names = ", ".join(names) or "none"
     return ConfigError(f"unknown setting {full!r}{hint} (known: {known_names})")
 

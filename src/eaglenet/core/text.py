@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 def escape_line(text: str) -> str:
     """Escape line breaks, control characters (C0 and C1) and marks that change text direction.
@@ -24,6 +27,16 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
     ('1 clip', '1,200 copies')
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a suggestion to append to an error; empty if no name is similar.
+
+    >>> did_you_mean("small-froze", ["small-frozen", "clip-b32"]), did_you_mean("x", ["clip-b32"])
+    ("; did you mean 'small-frozen'?", '')
+    """
+    close_names = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {close_names[0]!r}?" if close_names else ""
 
 
 def format_bytes(count: float) -> str:

@@ -197,13 +197,19 @@ def make_webhook(url: str) -> Act:
     return act
 
 
+def _absolute(store: str | Path) -> str:
+    """Absolute path of a local store, without ``..``; URLs stay as they are."""
+    text = str(store)
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
 def memory_path(store: str | Path) -> Path:
     """Database of alerts: beside a local store, or in the data folder for one at a URL."""
-    text = str(store)
+    text = _absolute(store)
     if "://" in text:
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
         return data_folder() / f"{name}.alerts.db"
-    path = Path(text).expanduser().absolute()
+    path = Path(text)
     return path.with_name(f"{path.name}.alerts.db")
 
 
@@ -381,8 +387,7 @@ class Alerts(AbstractContextManager["Alerts"]):
         """Without ``act``, moments are only returned by :meth:`check`."""
         if not 0 <= min_confidence <= 1:
             raise UsageError(f"--min-confidence {min_confidence}: give a number from 0 to 1")
-        is_local = "://" not in str(store)
-        self.store = str(Path(store).expanduser().absolute()) if is_local else str(store)
+        self.store = _absolute(store)
         self.queries = list(dict.fromkeys(map(_plain_text, queries)))
         self.min_confidence = min_confidence
         self.act = act

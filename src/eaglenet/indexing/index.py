@@ -16,8 +16,15 @@ from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError, require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
-from eaglenet.core.progress import Progress, ProgressUpdate, is_watched, show_progress
+from eaglenet.core.progress import (
+    Progress,
+    ProgressUpdate,
+    activity,
+    is_watched,
+    show_progress,
+)
 from eaglenet.core.settings import from_plain
+from eaglenet.core.text import did_you_mean
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.executor import (
@@ -103,6 +110,8 @@ def index(
     paths = [videos] if isinstance(videos, str | Path) else videos
     if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
         raise UsageError(f"expected a folder, or a list of folders and files, not {videos!r:.60}")
+    if not paths:
+        raise UsageError("nothing to index: the list is empty; pass folders or files")
     if not isinstance(store, str | Path | None):
         raise UsageError(f"expected the location of a store, not {store!r:.60}")
     if not isinstance(progress, bool):
@@ -110,7 +119,8 @@ def index(
     names = [spec.name for spec in dataclasses.fields(IndexOptions)]
     for name in options:
         if name not in names:
-            raise UsageError(f"index has no option {name!r}; it has {', '.join(names)}")
+            hint = did_you_mean(name, names)
+            raise UsageError(f"index has no option {name!r}{hint} (options: {', '.join(names)})")
     model = None if model is None else str(model)
     typed_options = from_plain(
         IndexOptions, {name: _plain(value) for name, value in options.items()}
@@ -158,9 +168,11 @@ def index_videos(
     roots = [absolute_location(path) for path in (*paths, *parents_of(files))]
     other_paths: list[str] = []
     hidden_paths: set[str] = set()
-    candidates = _find_files(paths, files, store, options, other_paths.append, hidden_paths.add)
+    with activity("looking for videos"):
+        candidates = _find_files(paths, files, store, options, other_paths.append, hidden_paths.add)
     source = source or ModelSource(store, model, options, method)
-    manifest, bank = source.manifest(roots), source.hubness_bank()
+    with activity("preparing the model"):
+        manifest, bank = source.manifest(roots), source.hubness_bank()
     recognizers: list[Recognizer] = []
     if options.read_text:
         recognizers.append(OnScreenTextRecognizer(options.limits))
@@ -189,7 +201,9 @@ def index_videos(
         todo = run.todo(candidates, retry=options.retry)
         if todo:
             for recognizer in recognizers:
-                recognizer.load()  # Checked now, so that a wrong name does not end a long run.
+                # Checked now, so that a wrong name does not end a long run.
+                with activity(f"loading the model for {recognizer.title}"):
+                    recognizer.load()
             source.require_same(writer.manifest, roots)
             run.encode(todo, executors.executor(todo), executors.exact_seconds)
         else:
@@ -263,12 +277,13 @@ class ExecutorSource:
             from eaglenet.indexing.encoding import prepare_for_precision
 
             options = self.options
-            encoder, self.precision = prepare_for_precision(
-                self.source.method,
-                options.precision,
-                files,
-                lambda: supports_int8(self.factory, options.cluster),
-            )
+            with activity("preparing the model"):
+                encoder, self.precision = prepare_for_precision(
+                    self.source.method,
+                    options.precision,
+                    files,
+                    lambda: supports_int8(self.factory, options.cluster),
+                )
             settings = ExecutorSettings(
                 encoder,
                 self.manifest,
@@ -307,6 +322,10 @@ class ModelSource:
     @cached_property
     def method(self) -> Method | LightModel:
         """The model: without torch if that is possible and as fast."""
+        with activity(f"loading the model {self.name}"):
+            return self._load()
+
+    def _load(self) -> Method | LightModel:
         from eaglenet.core.hardware import choose_precision
         from eaglenet.search.model import refuse_other_model, require_model_name
 

@@ -19,6 +19,7 @@ from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.report import DAMAGED, NO_VIDEO
 from eaglenet.store.base import Writer
 from eaglenet.store.records import ClipBatch, ClipKey, IndexedFile
+from eaglenet.video.images import needs_installed_extra
 from eaglenet.video.recording import Recording
 
 Outcome = Literal["encoded", "completed", "alias", "unchanged", "failed", "other"]
@@ -135,6 +136,7 @@ class Ledger:
             return None
         if stored_file.status == "failed":
             outcome: Outcome = "other" if stored_file.reason == NO_VIDEO else "failed"
+            retry = retry or needs_installed_extra(stored_file.reason)
             return None if retry else FileResult(stored_file, outcome, is_new=False)
         if stored_file.content not in self.complete:
             return None  # Its clips were lost.

@@ -144,7 +144,7 @@ class IndexReport:
     keyframe_clips: int = 0
     """Clips in the store now that were encoded from keyframes only."""
     searchable_after: float = 0.0
-    """Seconds after which all new files could be searched."""
+    """Seconds from the start until all new files were searchable."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -184,10 +184,10 @@ class IndexReport:
         videos = self.indexed - self.images
         counts = [pluralize(videos, "video")] if videos or not self.images else []
         counts += [pluralize(self.images, "image")] if self.images else []
+        hours = f"{format_hours(self.hours)} " if videos or not self.images else ""
         return (
-            f"{' and '.join(counts)} indexed ({format_hours(self.hours)} in "
-            f"{format_duration(self.elapsed)}), {self.unchanged} unchanged, "
-            f"{pluralize(self.aliases, 'copy', 'copies')} of others"
+            f"{' and '.join(counts)} indexed ({hours}in {format_duration(self.elapsed)}), "
+            f"{self.unchanged} unchanged, {pluralize(self.aliases, 'copy', 'copies')} of others"
         )
 
     def summary_lines(self, store: str = "the store") -> Iterator[str]:
@@ -196,7 +196,7 @@ class IndexReport:
         if self.completed:
             yield f"{pluralize(self.completed, 'file')} of earlier runs completed"
         if self.indexed and self.searchable_after < self.elapsed - 1:
-            yield f"all could be searched after {format_duration(self.searchable_after)}"
+            yield f"all new files were searchable after {format_duration(self.searchable_after)}"
         if self.indexed or self.completed:
             yield f"encoded on {self.device} in {self.precision}"
         if self.transcript_lines:
@@ -239,8 +239,15 @@ def problem_lines(title: str, files: Sequence[FileProblem]) -> Iterator[str]:
     known_names = [file.path for file in files if file.is_known]
     if new_files:
         yield f"{pluralize(len(new_files), 'file')} {title}:"
+    paths: dict[str, list[str]] = {}
     for file in new_files:
-        yield f"  {file.path}: {file.reason}"
+        paths.setdefault(file.reason, []).append(file.path)
+    for reason, reason_paths in paths.items():
+        if len(reason_paths) == 1:
+            yield f"  {reason_paths[0]}: {reason}"
+        else:
+            yield f"  {pluralize(len(reason_paths), 'file')}: {reason}"
+            yield from (f"    {path}" for path in reason_paths)
     if known_names:
         count, names = pluralize(len(known_names), "file"), ", ".join(known_names[:MAX_KNOWN])
         more = ", ..." if len(known_names) > MAX_KNOWN else ""

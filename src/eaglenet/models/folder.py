@@ -14,6 +14,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.core.files import write_json, write_tensors
 from eaglenet.core.hardware import require_device
+from eaglenet.core.progress import activity
 from eaglenet.core.run_folder import EXPERIMENT, MODEL, WHOLE_MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
@@ -88,6 +89,12 @@ def save(
     ``storage="int8"`` takes a quarter of the space and rounds the weights (:func:`to_int8`).
     ``weights`` replace the method's own state, which several processes may share.
     """
+    if not isinstance(method, Method):
+        raise UsageError(
+            f"save takes a loaded model, such as eaglenet.load('small'), not {method!r:.60}"
+        )
+    if not isinstance(folder, str | Path):
+        raise UsageError(f"folder must be a path, not {folder!r:.60}")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     encoder = method.encoder
@@ -148,6 +155,11 @@ def load_for_texts(name_or_folder: str | Path) -> Method:
 
 
 def _find(name_or_folder: str | Path) -> Method:
+    with activity(f"loading the model {name_or_folder}"):
+        return _read(name_or_folder)
+
+
+def _read(name_or_folder: str | Path) -> Method:
     if isinstance(name_or_folder, str):
         name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
     folder = local_folder(name_or_folder)

@@ -450,7 +450,8 @@ def open_model(store: Store, model: str | Path | Method | None, device: Any) -> 
         return NumpyModel(light)
     if isinstance(model, str):
         require_model_name(model)
-    require_torch(f"the model {store.manifest.model!r}")
+    name = source if isinstance(source, str | Path) else store.manifest.model
+    require_torch(f"the model {str(name)!r}")
     from eaglenet.search.torch_model import TorchModel, load_for_search
 
     return TorchModel(load_for_search(store, model, device))

@@ -199,7 +199,7 @@ def read_transcripts(engine: Engine, file: str) -> list[Transcript]:
         if not ids:
             if not CLIP.fullmatch(file):
                 raise UsageError(f"{file}: not in the store; list its files: eaglenet store files")
-            (clip,) = view.snapshot.clips([view.snapshot.row(view.snapshot.full_id(file))])
+            (clip,) = view.snapshot.clips([view.snapshot.row(file)])
             ids = [clip.content_id]
         sources = sorted(
             view.snapshot.transcripts(content_id=ids[0]),

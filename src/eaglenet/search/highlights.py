@@ -7,8 +7,9 @@ The unusualness of a clip is its mean distance from its nearest neighbours elsew
 
 v are coarse vectors, n is 10, and j runs over up to 2,048 clips, evenly spaced in the store,
 without those right beside i in the same file. Frequent scenes have near neighbours, unique ones
-have none. Clips of one plain colour (black leader, a covered lens) are left out. Every file first
-contributes its most unusual moment, then its second, so that one odd file does not fill the list.
+have none. Clips of one plain colour (black leader, a covered lens) are left out, and so are damaged
+files, whose broken frames resemble nothing else. Every file first contributes its most unusual
+moment, then its second, so that one odd file does not fill the list.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ def _find(view: StoreView, k: int, filters: Filters) -> list[Hit]:
     if filters:
         content_ids = view.files.ids[filters.matches(view.files)]
         rows = rows[snapshot.rows_of_contents(content_ids)[rows]]
+    if view.files.damage:
+        damaged_ids = view.files.ids[list(view.files.damage)]
+        rows = rows[~snapshot.rows_of_contents(damaged_ids)[rows]]
     rows = rows[spaced_indices(len(rows), MAX_CLIPS)]
     if not len(rows):
         return []

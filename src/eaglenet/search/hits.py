@@ -316,7 +316,7 @@ class HitList(list[Hit]):
         return super().__getitem__(index)
 
     def __repr__(self) -> str:
-        """Show one line per hit; the ``repr`` of a hit shows its fields."""
+        """Show one line per hit."""
         lines = (
             "  ".join(
                 filter(None, (f"{hit.rank}.", _span(hit), match_text(hit), escape_line(hit.path)))

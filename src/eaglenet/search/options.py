@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
+from eaglenet.core.text import did_you_mean, pluralize
 from eaglenet.search.confidence import MIN_CLIPS
 from eaglenet.search.dates import DateRange
 from eaglenet.search.places import find_place, fold_accents
@@ -54,8 +55,32 @@ def expand_path(pattern: str) -> str | None:
     return os.path.abspath(pattern) if is_relative else pattern or None
 
 
+COUNTS = ("limit", "top_k", "num_results")
+"""Names of ``k`` in other libraries."""
+
+
+class NamedFields:
+    """Base of dataclasses whose constructor raises ``UsageError`` for an unknown field."""
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        names = [spec.name for spec in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in fields:
+            if name not in names:
+                raise UsageError(f"{cls.__name__} has no field {name!r}{_advice(name, names)}")
+        return super().__new__(cls)
+
+
+def _advice(name: str, names: Sequence[str]) -> str:
+    """Say where an option belongs that a dataclass with the fields ``names`` does not have."""
+    if name == "k" or name in COUNTS:
+        return "; pass the number of results to the search: engine.search(query, k=10)"
+    if "filters" in names and name in (spec.name for spec in dataclasses.fields(Filters)):
+        return f"; it is a filter: SearchOptions(filters=Filters({name}=...))"
+    return f"{did_you_mean(name, names)} (fields: {', '.join(names)})"
+
+
 @dataclass(frozen=True)
-class Filters:
+class Filters(NamedFields):
     """Conditions on files, all of which must hold. Impossible combinations raise ``UsageError``.
 
     path: shell pattern (``*``, ``?``, ``[...]``; ``*`` matches ``/`` too). A pattern with ``/`` is
@@ -164,9 +189,20 @@ class Filters:
             return ""
         unmet = [title for title, mask in conditions if not mask.any()]
         if unmet:
-            return f"none of the {len(files)} files has {' or '.join(unmet)}"
+            hint = self._path_hint(files)
+            return f"none of the {len(files)} files has {' or '.join(unmet)}{hint}"
         counts = [f"{title} ({int(mask.sum())} files)" for title, mask in conditions]
         return f"none of the {len(files)} files has all of: {', '.join(counts)}"
+
+    def _path_hint(self, files: FileTable) -> str:
+        """Say that a pattern for file names would match paths without its ``*``; or empty."""
+        text = (self.path or "").strip("*?")
+        if text in ("", self.path) or any(char in text for char in "*?[/"):
+            return ""
+        matches = path_matcher(text)
+        count = sum(any(map(matches, paths)) for paths in files.paths)
+        files_text = pluralize(count, "path contains", "paths contain")
+        return f"; {files_text} it: write {text!r} without *" if count else ""
 
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Yield the title of each condition, and the mask of the files that meet it."""
@@ -191,7 +227,9 @@ class Filters:
         if self.path:
             matches = path_matcher(self.path)
             is_match = (any(map(matches, paths)) for paths in files.paths)
-            yield f"a path like {self.path!r}", np.fromiter(is_match, bool, len(files.paths))
+            is_name = "/" not in self.path and any(char in self.path for char in "*?[")
+            title = f"a {'file name' if is_name else 'path'} like {self.path!r}"
+            yield title, np.fromiter(is_match, bool, len(files.paths))
         for tag in self.tags:
             has_tag = (tag.casefold() in map(str.casefold, tags) for tags in files.tags)
             yield f"the tag {tag!r}", np.fromiter(has_tag, bool, len(files.tags))
@@ -234,8 +272,10 @@ def _seconds(name: str, value: Any) -> float | None:
         except (ValueError, OverflowError, OSError):
             # Local time is not defined in the years 1 and 9999; a few hours do not matter there.
             return moment.replace(tzinfo=UTC).timestamp()
-    if value is None or isinstance(value, Real):
-        return None if value is None else float(value)
+    if value is None:
+        return None
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
     raise UsageError(
         f"{name} must be a date, a time or seconds since 1970, not "
         f"{type(value).__name__} {value!r:.60}"
@@ -293,7 +333,7 @@ def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(NamedFields):
     """Options of a search.
 
     filters: files that may contain hits.
@@ -364,9 +404,12 @@ class SearchOptions:
         filter_names = {spec.name for spec in dataclasses.fields(Filters)}
         unknown = sorted(set(changes) - option_names - filter_names)
         if unknown:
+            names = ["k", "judge", "options", *sorted(option_names | filter_names)]
+            hint = (
+                "; did you mean 'k'?" if unknown[0] in COUNTS else did_you_mean(unknown[0], names)
+            )
             raise UsageError(
-                f"unknown search option {', '.join(unknown)}; known: k, judge, options, "
-                f"{', '.join(sorted(option_names | filter_names))}"
+                f"unknown search option {', '.join(unknown)}{hint} (known: {', '.join(names)})"
             )
         options = dataclasses.replace(
             self, **{name: value for name, value in changes.items() if name in option_names}

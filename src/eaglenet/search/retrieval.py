@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
+from eaglenet.core.object_storage import outermost
 from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.confidence import SAMPLE_SIZE, Calibration, joint_confidence
 from eaglenet.search.dates import DateRange
@@ -92,7 +93,7 @@ class StoreView:
             "index": scan_name(snapshot),
             "hubness": "off" if bank is None else str(bank),
             "snapshot": snapshot.version,
-            "folders": list(manifest.roots),
+            "folders": outermost(manifest.roots),
             "tags": sorted({tag for tags in self.files.tags for tag in tags}),
             "transcript_lines": snapshot.num_lines,
             "files_with_date": int(np.isfinite(self.files.recorded).sum()),
@@ -224,7 +225,7 @@ class Retriever:
     def _row(self, clip_id: str | None = None) -> int | None:
         """Return the row of the clip with this id or prefix of an id."""
         snapshot = self.view.snapshot
-        return None if clip_id is None else snapshot.row(snapshot.full_id(clip_id))
+        return None if clip_id is None else snapshot.row(clip_id)
 
     def _meaning(self, query: TranscriptQuery) -> Meaning | None:
         """Return the vector of a query for comparison with windows of transcript lines.
@@ -306,7 +307,7 @@ class Retriever:
         """Encode the image or video of a query, or read the features of its clip."""
         snapshot = self.view.snapshot
         if query.clip_id is not None:
-            row = snapshot.row(snapshot.full_id(query.clip_id))
+            row = snapshot.row(query.clip_id)
             (clip,) = snapshot.clips([row])
             return Example(self.load(np.array([row])), (clip.start, clip.end))
         clips = self._decode(query)

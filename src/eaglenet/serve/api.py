@@ -54,11 +54,13 @@ from eaglenet.serve.schemas import (
     TranscriptBody,
 )
 from eaglenet.serve.state import State, state_of
-from eaglenet.store.records import Clip, FileTable
+from eaglenet.store.records import ID_CHARACTERS, Clip, FileTable
 from eaglenet.version import __version__
 from eaglenet.video.frame_images import spread
 
-ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="Clip id of a search result")]
+ClipId = Annotated[
+    str, PathParameter(pattern=CLIP_ID, description="Clip id of a search result, or a prefix")
+]
 MAX_FOLDERS = 500
 MAX_TIMELINE_CLIPS = 1000
 COMMON = (400, 401, 403, 404, 421, 422, 429, 431, 500, 503, 504)
@@ -109,7 +111,7 @@ async def similar(
     """Find moments that look like a clip."""
     start = time.perf_counter()
     state = state_of(request)
-    find_clip(state.engine, clip_id)
+    await run_in_threadpool(find_clip, state.engine, clip_id)
     options = await run_in_threadpool(parameters.options)
     query = SearchQuery(clip_id=clip_id)
     find = partial(state.engine.search, query, parameters.k, options=options)
@@ -125,7 +127,7 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
     clip, files = find_clip(state.engine, clip_id)
     path = files.paths[0][0]
     return ClipBody(
-        clip_id=clip_id,
+        clip_id=clip.id,
         name=Path(path).name,
         path=shown_path(state, path),
         start=clip.start,
@@ -136,8 +138,8 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
         modified=float(files.modified[0]),
         **recording_of(files, 0),
         tags=files.tags[0],
-        video=f"/api/clips/{clip_id}/video",
-        thumbnail=f"/api/clips/{clip_id}/thumbnail",
+        video=f"/api/clips/{clip.id}/video",
+        thumbnail=f"/api/clips/{clip.id}/thumbnail",
     )
 
 
@@ -153,9 +155,13 @@ def thumbnail(request: Request, clip_id: ClipId) -> Response:
         content = state_of(request).engine.thumbnail(clip_id)
     except UsageError as error:
         raise Problem(404, str(error)) from None
-    # The content of a clip id never changes.
-    headers = {"Cache-Control": "private, max-age=86400"}
-    return Response(content, media_type="image/jpeg", headers=headers)
+    return Response(content, media_type="image/jpeg", headers=_cache_headers(clip_id))
+
+
+def _cache_headers(clip_id: str) -> dict[str, str]:
+    """The content of a clip id never changes; that of a prefix may."""
+    is_whole = len(clip_id.partition("-")[0]) == ID_CHARACTERS
+    return {"Cache-Control": "private, max-age=86400"} if is_whole else {}
 
 
 @router.get(
@@ -173,9 +179,8 @@ async def frame(
     count = state.engine.manifest.frame_spec.num_frames
     second = spread(clip.start, clip.end, count)[count // 2] if files.durations[0] else 0.0
     suffix = Path(files.paths[0][0]).suffix
-    content = await state.frames.thumbnail(clip_id, suffix, second, int(parameters.side))
-    headers = {"Cache-Control": "private, max-age=86400"}
-    return Response(content, media_type="image/jpeg", headers=headers)
+    content = await state.frames.thumbnail(clip.id, suffix, second, int(parameters.side))
+    return Response(content, media_type="image/jpeg", headers=_cache_headers(clip_id))
 
 
 @router.get(
@@ -315,7 +320,7 @@ def _is_visible(text: str) -> bool:
 
 
 def find_clip(engine: Engine, clip_id: str) -> tuple[Clip, FileTable]:
-    """Return a clip and its file as a table with one row; raise 404 if there is none."""
+    """Return the clip of an id or a prefix of it, and its file; raise 404 if there is none."""
     try:
         return engine.clip(clip_id)
     except UsageError as error:
@@ -434,7 +439,7 @@ async def export(request: Request, parameters: ExportParameters) -> Response:
     state = state_of(request)
     hits = []
     for rank, moment in enumerate(parameters.moments, 1):
-        _, files = await run_in_threadpool(find_clip, state.engine, moment.clip_id)
+        clip, files = await run_in_threadpool(find_clip, state.engine, moment.clip_id)
         path = shown_path(state, files.paths[0][0])
         # Absolute, because a relative path would be resolved in the folder of the service.
         path = path if state.settings.local or "://" in path else f"/{path}"
@@ -442,7 +447,7 @@ async def export(request: Request, parameters: ExportParameters) -> Response:
         hits.append(
             Hit(
                 rank,
-                moment.clip_id,
+                clip.id,
                 path,
                 moment.score,
                 moment.score,

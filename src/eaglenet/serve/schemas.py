@@ -65,7 +65,8 @@ def _json_number(value: object) -> object:
 
 
 Date = Annotated[date | datetime, BeforeValidator(_iso_date)]
-CLIP_ID = r"^[0-9a-f]{16}-[0-9]{1,9}$"
+CLIP_ID = r"^[0-9a-f]{4,16}-[0-9]{1,9}$"
+"""A clip id or a prefix of it, as the command line prints it."""
 
 
 class SearchParameters(BaseModel):

@@ -317,8 +317,11 @@ class Snapshot:
     # Clip ids
 
     def row(self, name: str) -> int:
-        """Row of the clip with an id as :func:`clip_id` makes it."""
-        row = self._row(name) if isinstance(name, str) else None
+        """Row of the clip with an id as :func:`clip_id` makes it, or with a prefix of it."""
+        row = None
+        if isinstance(name, str):
+            row = self._row(name)
+            row = self._row(self.full_id(name)) if row is None else row
         if row is None:
             raise UsageError(
                 f"no clip {name!r:.60} in this store; clip ids come from hits, like 3f9c-0"

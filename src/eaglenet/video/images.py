@@ -31,6 +31,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 HEIF = "HEIF"
 """HEIC photographs of phones, if ``pillow-heif`` is installed."""
 NEEDS_HEIF = "HEIC needs pillow-heif: pip install 'eaglenet[heic]'"
+BROKEN_HEIF = "damaged or incomplete; copy it again"
 NEEDS_RAW = "RAW photographs need rawpy: pip install 'eaglenet[raw]'"
 RAW_TURNS = {3: 180, 5: 90, 6: 270}
 """Counter-clockwise degrees to rotate a preview by, for LibRaw's values of ``flip``."""
@@ -129,8 +130,16 @@ def decode_image(path: str | Path, size: int, resize: str = "crop") -> Pixels:
         raise UsageError(f"{path}: no such image file") from error
     except UnreadableImageError as error:
         raise UsageError(
-            f"{path}: not an image that can be read ({error}); give a JPEG, PNG or WebP file"
+            f"{path}: not an image that can be read ({error}); give a JPEG, PNG, WebP, AVIF or "
+            "HEIC file, or search with a video: --video, in Python Query(video=...)"
         ) from error
+
+
+def needs_installed_extra(reason: str) -> bool:
+    """Return whether an image failed for want of a package that is installed by now."""
+    return (NEEDS_HEIF in reason and HEIF in image_formats()) or (
+        NEEDS_RAW in reason and _rawpy() is not None
+    )
 
 
 class UnreadableImageError(ValueError):
@@ -161,8 +170,9 @@ def read_image(path: Path) -> Image:
     except Exception as error:
         if file_status(path).st_size == 0:
             raise UnreadableImageError(EMPTY_FILE) from error
-        if HEIF not in image_formats() and has_image_brand(path):
-            raise UnreadableImageError(NEEDS_HEIF) from error
+        if has_image_brand(path):
+            is_readable = HEIF in image_formats()
+            raise UnreadableImageError(BROKEN_HEIF if is_readable else NEEDS_HEIF) from error
         raise UnreadableImageError(_cause(error)) from error
 
 

@@ -112,6 +112,11 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -
         "## Selected epoch, on the validation split",
     ]
     assert "val 4 found, 1 missing" in text
+    assert "too few" not in text
+    few = timed | {"v2t": {**timed["v2t"], "queries": 4}}
+    (tmp_path / "run0" / "evaluation-test.json").write_text(json.dumps(few))
+    few_text = write_report([tmp_path], tmp_path / "report").markdown.read_text()
+    assert few_text.count("Caution: 4 videos are too few for recalls to mean much.") == 1
     assert "## Seconds" in text
     assert "A100)" not in text  # Of the paper's data, on its machine.
     assert "| recipe | pre-training | features | split | epoch chosen on |" in text

@@ -443,7 +443,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     output = str(tmp_path / "file" / "run")
-    words = ["eaglenet", "train", "clip4clip", "--data", "features", "--output", output]
+    words = ["eaglenet", "train", "clip4clip", "--data", "demo", "--output", output]
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONSAFEPATH", "1")

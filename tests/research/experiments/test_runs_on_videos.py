@@ -116,6 +116,9 @@ def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
         CliRunner().invoke(
             app, [each for each in command if each != "--dry-run"], catch_exceptions=False
         )
+    assert not (tmp_path / "run").exists(), "a refused run leaves nothing"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "experiment.json").write_text("{}")
     with pytest.raises(ModelNotFoundError, match="a run without a model"):
         load(tmp_path / "run")
 

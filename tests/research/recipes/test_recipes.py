@@ -398,8 +398,10 @@ def test_refuses_what_cannot_be_combined(recipe: Recipe, message: str) -> None:
     [
         (Recipe("xpol"), "did you mean 'xpool'"),
         (Recipe("xpool", "moon"), "choose one of demo, folder"),
-        (Recipe("xpool", "msrvtt", "b61"), "unknown tower 'b61'; choose one of clip-b16"),
-        (Recipe("xpool", "msrvtt", "", "papre"), "unknown protocol 'papre'; choose one of paper"),
+        (Recipe("xpool", "foldr"), "unknown data 'foldr'; did you mean 'folder'"),
+        (Recipe("xpool", "folder", "small-froze"), "; did you mean 'small-frozen'"),
+        (Recipe("xpool", "msrvtt", "b61"), r"unknown tower 'b61' \(choose one of clip-b16"),
+        (Recipe("xpool", "msrvtt", "", "papre"), "'papre'; did you mean 'paper'\\? "),
         (Recipe("xpool", variants=("head=lstm",)), "xpool has no variant 'head'"),
         (Recipe("clip4clip", variants=("head=round",)), "choose one of mean, lstm"),
     ],

@@ -83,6 +83,11 @@ def load(
     else:
         rows = read_csv(file) if file.suffix == ".csv" else read_json_lines(file)
         entries = [entry_of(row, f"{file}: line {line}") for line, row in rows]
+        if not entries:
+            raise DatasetError(
+                f"{file} is empty; write one line per caption: VIDEO,CAPTION under the header "
+                "video,caption"
+            )
     find = finder or finder_for(folder, video_folders)
     videos, splits, left_out = merge(entries, folder, find)
     if split != "all":

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, UsageError
+from eaglenet.research.data.sources import FEW_VIDEOS, few_videos
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.figures import (
     Curve,
@@ -289,6 +290,10 @@ def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) 
     blocks: list[Block] = []
     for protocol, rows in by_protocol.items():
         blocks += [f"Protocol: {protocol}", make_table(header, rows)]
+    counts = [
+        int(record["v2t"].get("queries", FEW_VIDEOS)) for _, each in records for record in each
+    ]
+    blocks += [f"Caution: {warning}." for warning in few_videos(min(counts, default=FEW_VIDEOS))]
     return blocks
 
 

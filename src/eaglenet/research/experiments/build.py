@@ -21,7 +21,7 @@ from eaglenet.core.errors import (
     UsageError,
     shell_quote,
 )
-from eaglenet.core.progress import Progress
+from eaglenet.core.progress import Progress, activity
 from eaglenet.core.types import (
     Clips,
     Encoder,
@@ -179,7 +179,8 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer 
             model = load(choice.source)
             return model.encoder, model.tokenizer
         try:
-            return load_pretrained(choice.source)
+            with activity(f"loading the tower {choice.source}"):
+                return load_pretrained(choice.source)
         except ModelNotFoundError as error:
             raise _with_advice(error, choice.source) from error
     spec = ENCODERS[choice.kind]
@@ -198,8 +199,8 @@ def _with_advice(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
     if is_hub_id(split_revision(identifier)[0]):
         options.append(
             "download it on a machine with a network: eaglenet models --download "
-            f"{shell_quote(identifier)}; `--data folder --tower small` (your own videos) and "
-            "`--data frames` need no download"
+            f"{shell_quote(identifier)}; `--tower small-frozen` and `--tower small` need no "
+            "download (--data folder, --data frames)"
         )
     return ModelNotFoundError(error.fact, "; or ".join(options))
 

@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 
-from eaglenet.core.errors import CheckpointError, ConfigError, UnknownNameError, UsageError
+from eaglenet.core.errors import (
+    CheckpointError,
+    ConfigError,
+    EagleNetError,
+    UnknownNameError,
+    UsageError,
+)
 from eaglenet.core.files import LockHeldError, hold_lock, read_json, write_json
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import imported_modules
@@ -81,22 +87,25 @@ def train(
         result = find_result(experiment, folder)
         if result is not None:
             return Run(folder, experiment, result, was_finished=True)
+        # Before anything is written, so that a refused run leaves nothing behind.
+        method = build_checked(experiment, world)
         with run_lock(folder, world):
-            begin_run(experiment, folder, world)
-            method, sources = prepare(experiment, folder, world, progress)
-            if world.is_main:
-                write_manifest(experiment, folder, sources, method, world)
-            trainer = Trainer(
-                experiment.training,
-                method,
-                sources["train"],
-                sources[experiment.training.select],
-                folder,
-                world,
-                experiment=experiment.to_plain(),
-                progress=progress,
-                boards=boards,
-            )
+            with remove_refused_run(folder, world):
+                begin_run(experiment, folder, world)
+                sources = open_splits(experiment, folder, method, world, progress)
+                if world.is_main:
+                    write_manifest(experiment, folder, sources, method, world)
+                trainer = Trainer(
+                    experiment.training,
+                    method,
+                    sources["train"],
+                    sources[experiment.training.select],
+                    folder,
+                    world,
+                    experiment=experiment.to_plain(),
+                    progress=progress,
+                    boards=boards,
+                )
             reset_peak_memory(world.device)
             with deterministic(world.device, experiment.training.deterministic):
                 position = trainer.fit()
@@ -149,17 +158,25 @@ def frames_folder(folder: Path) -> Path:
     return next((candidate for candidate in candidates if candidate.is_dir()), folder / "frames")
 
 
-def prepare(
-    experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
-) -> tuple[Method, dict[str, Source]]:
-    """Build the method and open its splits; rank 0 decodes first, other ranks read its cache."""
+def build_checked(experiment: Experiment, world: World) -> Method:
+    """Build the method; raise if its data cannot be read, or does not fit it or fill a batch."""
     check_data(experiment.data)
-    method = build_method(experiment)
-    check_fit(method, experiment.data)
     if SOURCES[experiment.data.dataset].inspect is not None:
-        # Raises if the data does not fill a batch, before it is decoded.
         summary = inspect_split(experiment.data, "train", None)
         pair_samplers(experiment.training, summary.video_of_text, world)
+    method = build_method(experiment)
+    check_fit(method, experiment.data)
+    return method
+
+
+def open_splits(
+    experiment: Experiment,
+    folder: Path,
+    method: Method,
+    world: World,
+    progress: Progress | None = None,
+) -> dict[str, Source]:
+    """Open the splits; rank 0 decodes first, other ranks read its cache."""
     names = splits_of(experiment)
     data = experiment.data
     num_frames = data.jitter * data.frames.num_frames
@@ -181,7 +198,7 @@ def prepare(
         for name in names:
             for warning in few_videos(sources[name].num_videos):
                 logger.warning("%s: %s", name, warning)
-    return method, sources
+    return sources
 
 
 def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
@@ -243,6 +260,22 @@ def run_lock(folder: Path, world: World) -> Iterator[None]:
                 "finished, or choose another --output"
             )
         yield
+
+
+@contextmanager
+def remove_refused_run(folder: Path, world: World) -> Iterator[None]:
+    """Remove the description of a new run whose data or settings turn out to be unusable.
+
+    A folder with other files, such as decoded frames, stays a run that can be continued.
+    """
+    try:
+        yield
+    except EagleNetError:
+        files = {path.name for path in folder.iterdir()} - {LOCK}
+        if world.is_main and files <= {EXPERIMENT, MANIFEST}:
+            for name in files:
+                (folder / name).unlink()
+        raise
 
 
 def begin_run(experiment: Experiment, folder: Path, world: World) -> None:

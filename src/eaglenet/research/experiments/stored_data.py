@@ -75,7 +75,7 @@ def write_features(
     write token features, token ids and graphs of the texts, as ``experts`` does too.
     """
     text_chunks = index_chunks(source.num_texts, 256)
-    video_chunks = index_chunks(source.num_videos, 32)
+    video_chunks = index_chunks(source.num_videos, 8)
     texts = encode_batches(
         method.encode_text,
         fetch_batches(source.texts, text_chunks, "encoding texts", progress),

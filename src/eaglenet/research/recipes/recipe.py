@@ -17,6 +17,7 @@ from functools import cache
 from eaglenet.core.errors import ConfigError, UnknownNameError, shell_quote
 from eaglenet.core.registry import Registry
 from eaglenet.core.settings import split_assignment
+from eaglenet.core.text import did_you_mean
 from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
 from eaglenet.research.evaluation.paper import paper_tables
@@ -266,7 +267,8 @@ class Recipe:
     ) -> None:
         listing = ", ".join(choices)
         if value not in names:
-            raise UnknownNameError(f"unknown {axis} {value!r}; choose one of {listing}")
+            hint = did_you_mean(value, choices)
+            raise UnknownNameError(f"unknown {axis} {value!r}{hint} (choose one of {listing})")
         other_axes = f"--data {self.data}" + (f" --tower {tower}" if tower else "")
         raise ConfigError(
             f"--{axis} {value} cannot be combined with {other_axes}; choose one of {listing}"
@@ -313,8 +315,8 @@ def find_data(name: str) -> DataAxis:
         return DATA[name]
     if name not in SOURCES:
         raise UnknownNameError(
-            f"unknown data {name!r}; choose one of {', '.join(DATA)}, or a dataset of a plug-in "
-            "(--import MODULE)"
+            f"unknown data {name!r}{did_you_mean(name, DATA)} (choose one of {', '.join(DATA)}, or "
+            "a dataset of a plug-in: --import MODULE)"
         )
     return DataAxis(SOURCES[name].title, DATA["folder"].towers)
 

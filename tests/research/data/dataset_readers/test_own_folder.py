@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.research.data.checks import check_dataset
 from eaglenet.research.data.own_folder import load
 
 
@@ -117,8 +118,11 @@ def test_wrong_roots_say_what_is_expected(tmp_path: Path, files: Any) -> None:
     files.write_lines(tmp_path / "b.csv", ["video,caption"])
     with pytest.raises(DatasetError, match=r"several captions files \(a.csv, b.csv\)"):
         load(tmp_path, "all")
-    with pytest.raises(DatasetError, match="the split is empty"):
+    with pytest.raises(DatasetError, match=r"a\.csv is empty; write one line per caption"):
         load(tmp_path / "a.csv", "all")
+    with pytest.raises(DatasetError) as error:
+        check_dataset("folder", tmp_path / "a.csv")
+    assert str(error.value).count("is empty") == 1, "once, not per split"
 
 
 def test_too_few_videos_to_share_out_say_so(tmp_path: Path) -> None:
