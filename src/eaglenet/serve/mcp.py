@@ -280,7 +280,8 @@ class Agents:
             Filter, Field(description="Part of a path, or '*.mov'; '': all files")
         ] = "",
         search_in: Annotated[
-            list[Modality], Field(min_length=1, max_length=3, description="Modalities to search")
+            list[Modality],
+            Field(min_length=1, max_length=len(MODALITIES), description="Modalities to search"),
         ] = list(MODALITIES),  # noqa: B006
         min_confidence: Annotated[
             float, Field(ge=0, le=1, description="Leave out less likely moments")
