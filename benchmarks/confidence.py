@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,12 @@ def save(light: LightModel, bank: str, gallery: Gallery, rows: list[dict[str, An
         "calibration_error": [row["calibration_error"] for row in with_absent],
         "command": "python benchmarks/confidence.py --save",
     }
-    make_calibration(trials, light.identity, bank, measured).save(light.folder)
+    calibration = make_calibration(trials, light.identity, bank, measured)
+    earlier = Calibration.load(light.folder)
+    if earlier is not None and (earlier.identity, earlier.hubness) == (light.identity, bank):
+        # Weights for sequences (benchmarks/sequence_confidence.py) do not depend on these.
+        calibration = replace(calibration, sequences=earlier.sequences)
+    calibration.save(light.folder)
     print(light.folder)
 
 
