@@ -99,7 +99,7 @@ class TemporalQuery(_FrameQuery):
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.steps) <= MAX_STEPS:
-            raise UsageError(f"{len(self.steps)} steps; a sequence has 2 to {MAX_STEPS}")
+            raise UsageError(f"a sequence has 2 to {MAX_STEPS} steps, not {len(self.steps)}")
         if self.within is not None and not 0 < self.within <= MAX_WITHIN:
             raise UsageError(f"within {self.within!r} s; use more than 0 s, and at most 7 days")
 
