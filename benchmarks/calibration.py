@@ -76,6 +76,12 @@ class Trials:
         )
 
 
+def join_trials(*parts: Trials) -> Trials:
+    """Join trials of several galleries."""
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return Trials(*map(np.concatenate, columns))
+
+
 def draw_trials(
     gallery: Gallery,
     *,
