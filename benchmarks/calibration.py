@@ -7,7 +7,7 @@ four fifths of the videos and measured on the others, five times over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ BINS = 10
 RIDGE = 1e-4
 SCALE = 30.0
 """Factor on scores in the softmax: the best of 10 to 80 for ``small`` (AUC 0.74 at both ends)."""
+
+
+AddEvidence = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,12 @@ class Trials:
         )
 
 
+def join_trials(*parts: Trials) -> Trials:
+    """Join trials of several galleries."""
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return Trials(*map(np.concatenate, columns))
+
+
 def draw_trials(
     gallery: Gallery,
     *,
@@ -80,10 +89,12 @@ def draw_trials(
     count: int,
     absent_share: float,
     seed: int = 0,
+    add_evidence: AddEvidence | None = None,
 ) -> Trials:
     """Search ``count`` texts in galleries whose size is drawn, log-uniformly, from ``sizes``.
 
-    In ``absent_share`` of them no clip of the text's subject is there.
+    In ``absent_share`` of them no clip of the text's subject is there. ``add_evidence`` returns
+    more columns ``[HITS, columns]`` for a text and its clips, best first.
     """
     generator = np.random.default_rng(seed)
     num_texts, num_clips = gallery.scores.shape
@@ -100,7 +111,10 @@ def draw_trials(
         scores = gallery.scores[text, members]
         order = np.argsort(-scores, kind="stable")[: MAX_RIVALS + HITS]
         own = make_evidence(scores[order], SCALE, mean=float(scores.mean()), num_clips=len(members))
-        evidence.append(own[:HITS])
+        own = own[:HITS]
+        if add_evidence is not None:
+            own = np.concatenate([own, add_evidence(int(text), members[order])], axis=1)
+        evidence.append(own)
         right.append(members[order[:HITS]] == target)
         first.append(np.arange(len(right[-1])) == 0)
         present.append(np.full(len(right[-1]), is_present))

@@ -1,13 +1,15 @@
 """How well confidence tells right hits from wrong ones, and the calibration that ships.
 
-python benchmarks/confidence.py --root TEST --subjects MSRVTT_data.json --vectors CACHE \
-    [--distractors FRAMES ...] [--model small] [--name NAME] [--save]
+python benchmarks/confidence.py --root TEST --subjects MSRVTT_data.json [LABELS.json] \
+    --vectors CACHE [--distractors FRAMES ...] [--photographs PHOTOS] [--name NAME] [--save]
 
-TEST and FRAMES are folders of frames (`eaglenet data frames`). Every caption of an item of TEST is
-a query. Galleries of each size are drawn from TEST and the distractors; in a fifth of the searches
-no item with a subject of the query's is there, where enough items have known subjects: MSR-VTT's
-categories, or JSON with the labels of each item. `fitted` are weights that were fitted to galleries
-of 100 to 1,000 without the query's item (five folds), `shipped` those of the model, as they are.
+TEST, FRAMES and PHOTOS are folders of frames (`eaglenet data frames`). Every caption of an item of
+TEST is a query. Galleries of each size are drawn from TEST and the distractors; in a fifth of the
+searches no item with a subject of the query's is there, where enough items have known subjects:
+MSR-VTT's categories, or JSON with the labels of each item. `fitted` are weights that were fitted to
+galleries of 100 to 1,000 without the query's item (five folds), `shipped` those of the model, as
+they are. With PHOTOS, weights are fitted to searches for its captions among its items, too, and are
+measured with these (``photographs``) and with captions of TEST among all items (``both``).
 ``--save`` writes the weights, fitted with all items, into the model folder. CACHE keeps the vectors
 (benchmarks/frame_vectors.py). The result is written to `results/NAME-cpu.json`.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from calibration import (
     Trials,
     cross_fit,
     draw_trials,
+    join_trials,
     make_calibration,
     measure,
     roc_auc,
@@ -51,8 +55,11 @@ def main() -> None:
     """Read the options, encode or load, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="frames of unseen items")
-    parser.add_argument("--subjects", type=Path, required=True, help="MSRVTT_data.json or labels")
+    parser.add_argument(
+        "--subjects", nargs="+", type=Path, required=True, help="MSRVTT_data.json, labels of PHOTOS"
+    )
     parser.add_argument("--distractors", nargs="*", type=Path, default=(), help="more frames")
+    parser.add_argument("--photographs", type=Path, default=None, help="other unseen items")
     parser.add_argument("--items", type=int, default=None, help="items of each folder, at most")
     parser.add_argument("--vectors", type=Path, required=True, help="folder where vectors are kept")
     parser.add_argument("--model", default="small")
@@ -72,9 +79,35 @@ def main() -> None:
     owners = np.array([number for _, number in queries])
     ids = [item.id for folder in folders for item in folder.items]
     gallery = Gallery(
-        score_texts(texts, clips, bank.offsets(clips)), owners, read_subjects(options.subjects, ids)
+        score_texts(texts, clips, bank.offsets(clips)),
+        owners,
+        read_subjects(options.subjects[0], ids),
     )
-    rows = measure_sizes(gallery, Calibration.load(light.folder))
+    fitting = draw_fitting(gallery)
+    galleries = {"videos": gallery}
+    if options.photographs is not None:
+        photographs = encode_folder(
+            options.photographs, options.vectors, options.model, "int8", options.items
+        )
+        sentences = encode_texts(
+            options.model, [text for text, _ in photographs.texts], options.vectors
+        )
+        offsets = bank.offsets(photographs.clips)
+        galleries["photographs"] = Gallery(
+            score_texts(sentences, photographs.clips, offsets),
+            np.array([number for _, number in photographs.texts]),
+            read_subjects(options.subjects[-1], [item.id for item in photographs.items]),
+        )
+        fitting = join_trials(fitting, draw_fitting(galleries["photographs"]))
+        others = score_texts(texts, photographs.clips, offsets)
+        scores = np.concatenate([gallery.scores, others], axis=1)
+        galleries["both"] = Gallery(scores, owners, np.zeros((scores.shape[1], 1), bool))
+    shipped = Calibration.load(light.folder)
+    rows = [
+        {"files": name, **row}
+        for name, each in galleries.items()
+        for row in measure_sizes(each, shipped, fitting)
+    ]
     result: dict[str, Any] = {
         "model": options.model,
         "queries": len(texts),
@@ -86,14 +119,14 @@ def main() -> None:
     }
     print(save_result(options.name, result))
     if options.save:
-        save(light, str(bank), gallery, rows)
+        save(light, str(bank), fitting, rows)
 
 
-def measure_sizes(gallery: Gallery, shipped: Calibration | None) -> list[dict[str, Any]]:
+def measure_sizes(
+    gallery: Gallery, shipped: Calibration | None, fitting: Trials
+) -> list[dict[str, Any]]:
     """Measure at each size that the clips allow, with and without absent subjects."""
     num_clips = gallery.scores.shape[1]
-    share = ABSENT_SHARE if gallery.can_lack_subjects(FITTED_SIZES[0]) else 0.0
-    fitting = draw_fitting(gallery, share)
     rows = []
     for size in (size for size in SIZES if size <= num_clips):
         shares = (0.0, ABSENT_SHARE) if gallery.can_lack_subjects(size) else (0.0,)
@@ -109,8 +142,9 @@ def measure_sizes(gallery: Gallery, shipped: Calibration | None) -> list[dict[st
     return rows
 
 
-def draw_fitting(gallery: Gallery, absent_share: float) -> Trials:
-    """Searches that weights are fitted to."""
+def draw_fitting(gallery: Gallery) -> Trials:
+    """Searches that weights are fitted to; in a fifth the subject is absent, if that can be."""
+    absent_share = ABSENT_SHARE if gallery.can_lack_subjects(FITTED_SIZES[0]) else 0.0
     num_clips = gallery.scores.shape[1]
     last = max(
         size
@@ -135,20 +169,26 @@ def raw_auc(cosines: NDArray[np.float32], clip_of_text: NDArray[np.int64]) -> fl
     return roc_auc(cosines.max(axis=1).astype(np.float64), is_right)
 
 
-def save(light: LightModel, bank: str, gallery: Gallery, rows: list[dict[str, Any]]) -> None:
+def save(light: LightModel, bank: str, trials: Trials, rows: list[dict[str, Any]]) -> None:
     """Fit with all items and write the file of the model."""
-    trials = draw_fitting(gallery, ABSENT_SHARE)
-    with_absent = [row for row in rows if "absent" in row]
+    # One row per gallery: with absent subjects where there are any.
+    best = {(row["files"], row["gallery"]): row for row in rows}.values()
     measured = {
         "date": environment()["date"][:10],
-        "data": "476 test videos of MSR-VTT 1k-A, every caption a query; a fifth of the searches "
-        "without any video of the query's category; five folds by video",
-        "galleries": [row["gallery"] for row in with_absent],
-        "auc": [row["auc"] for row in with_absent],
-        "calibration_error": [row["calibration_error"] for row in with_absent],
-        "command": "python benchmarks/confidence.py --save",
+        "data": "test videos of MSR-VTT 1k-A, every caption a query, a fifth of the searches "
+        "without any video of the query's category; photographs of COCO, sentences of COCO-QA; "
+        "five folds",
+        "galleries": [f"{row['gallery']} {row['files']}" for row in best],
+        "auc": [row["auc"] for row in best],
+        "calibration_error": [row["calibration_error"] for row in best],
+        "command": "python benchmarks/confidence.py --photographs PHOTOS --save",
     }
-    make_calibration(trials, light.identity, bank, measured).save(light.folder)
+    calibration = make_calibration(trials, light.identity, bank, measured)
+    earlier = Calibration.load(light.folder)
+    if earlier is not None and (earlier.identity, earlier.hubness) == (light.identity, bank):
+        # Weights for sequences (benchmarks/sequence_confidence.py) do not depend on these.
+        calibration = replace(calibration, sequences=earlier.sequences)
+    calibration.save(light.folder)
     print(light.folder)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent))
 from calibration import Gallery, score_texts
 from common import save_result
-from confidence import ABSENT_SHARE, measure_sizes, raw_auc, read_subjects
+from confidence import ABSENT_SHARE, draw_fitting, measure_sizes, raw_auc, read_subjects
 from eaglenet.core.files import read_json
 from eaglenet.models.light_model import unit
 from eaglenet.store.hubness import TEMPERATURE, HubnessBank
@@ -84,7 +84,21 @@ def main() -> None:
     parser.add_argument("--subjects", type=Path, required=True, help="MSRVTT_data.json")
     parser.add_argument("--name", default="confidence-features", help="name of the result")
     options = parser.parse_args()
-    features = Features.load(options.features)
+    gallery, texts, clips, num_unseen, _ = make_gallery(options.features, options.subjects)
+    result: dict[str, Any] = {
+        "queries": len(texts),
+        "items": num_unseen,
+        "distractors": len(clips) - num_unseen,
+        "absent_share": ABSENT_SHARE,
+        "auc_of_raw_cosines": round(raw_auc(texts @ clips[:num_unseen].T, gallery.clip_of_text), 4),
+        "rows": measure_sizes(gallery, None, draw_fitting(gallery)),
+    }
+    print(save_result(options.name, result))
+
+
+def make_gallery(folder: Path, subjects: Path) -> tuple[Gallery, Array, Array, int, HubnessBank]:
+    """Learn the space; return the gallery, its texts, its clips (unseen first) and the bank."""
+    features = Features.load(folder)
     generator = np.random.default_rng(0)
     order = generator.permutation(len(features.ids))
     unseen, learnt = np.split(order, [len(order) // 3])
@@ -109,17 +123,9 @@ def main() -> None:
     gallery = Gallery(
         score_texts(texts, clips, bank.offsets(clips)),
         owners,
-        read_subjects(options.subjects, [features.ids[number] for number in order]),
+        read_subjects(subjects, [features.ids[number] for number in order]),
     )
-    result: dict[str, Any] = {
-        "queries": len(texts),
-        "items": len(unseen),
-        "distractors": len(learnt),
-        "absent_share": ABSENT_SHARE,
-        "auc_of_raw_cosines": round(raw_auc(texts @ clips[: len(unseen)].T, owners), 4),
-        "rows": measure_sizes(gallery, None),
-    }
-    print(save_result(options.name, result))
+    return gallery, texts, clips, len(unseen), bank
 
 
 if __name__ == "__main__":

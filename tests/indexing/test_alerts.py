@@ -120,6 +120,23 @@ def test_acts_once_per_new_moment_and_remembers_across_restarts(
         assert alerts.check() == []
 
 
+def test_the_first_files_of_a_store_are_compared_with_each_other(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file without rivals has the whole share, whatever it shows."""
+    bank = HubnessBank("test", np.eye(DIM, dtype=np.float32)[:3], 0.0, 20.0)
+    weights = {**dict.fromkeys(FEATURES, 0.0), "bias": 3.0, "share": 5.0}
+    calibration = Calibration(make_manifest(bag).identity, str(bank), 30.0, weights)
+    monkeypatch.setattr(Engine, "_load_calibration", lambda self, view: calibration)
+    store = tmp_path / "first"
+    with LocalStore.write(store, make_manifest(bag)) as writer:
+        writer.set_hubness(bank)
+    with watch(store, bag) as alerts:
+        for number, word in enumerate(("dog", "red", "ball")):
+            add(store, bag, f"/new/{number}.mp4", number, [word])
+        assert [moment["path"] for moment in alerts.check()] == ["/new/1.mp4"]
+
+
 def test_moments_that_were_not_sent_are_sent_after_a_restart(store: Path, bag: BagMethod) -> None:
     failing = Receiver(failures=99)
     with watch(store, bag, failing) as alerts:

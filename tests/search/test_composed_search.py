@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from eaglenet.core.errors import UsageError
-from eaglenet.search.confidence import Calibration, joint_confidence
+from eaglenet.search.confidence import Calibration
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, Part
 from eaglenet.search.options import Filters, SearchOptions
@@ -21,6 +22,7 @@ from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.store import LocalStore
 from synthetic_store import FRAMES, BagMethod, add_file, content_of, make_manifest
 
+SEQUENCES = {"bias": 0.3, "share": 0.5, "lead": 0.0, "score": 1.0, "mean": 2.0, "size": 0.1}
 CALIBRATION = {"bias": 0.0, "share": 1.0, "lead": 0.0, "score": 0.0, "mean": 0.0, "size": 0.0}
 
 
@@ -141,7 +143,9 @@ def measured(
             add_file(writer, bag, f"/videos/{number}.mp4", content_of(number), frames)
         writer.finish()
     engine = Engine.open(location, bag)
-    calibration = Calibration(engine.manifest.identity, str(bank), 30.0, CALIBRATION)
+    calibration = Calibration(
+        engine.manifest.identity, str(bank), 30.0, CALIBRATION, sequences=SEQUENCES
+    )
     monkeypatch.setattr(Engine, "_load_calibration", lambda self, view: calibration)
     monkeypatch.setattr(Filters, "min_clips", 3)
     assert isinstance(engine.read(lambda view: view), StoreView)
@@ -191,20 +195,38 @@ def test_so_few_clips_were_not_measured(measured: Engine) -> None:
     assert measured.search('"blue ball" then "red car"', path="2.mp4").notice.startswith("conf")
 
 
-def test_a_sequence_is_as_likely_as_its_steps_together(measured: Engine) -> None:
+def test_the_confidence_of_a_sequence_is_that_of_its_score_among_all_files(
+    measured: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query = '"blue ball" then "red car"'
-    (hit,) = measured.search(query, k=1)
-    steps = [measured.search(text, k=3) for text in ("blue ball", "red car")]
-    clips = [step["clip_id"] for step in hit.metadata["steps"]]
-    single = [
-        next(each.confidence for each in hits if each.clip_id == clip)
-        for hits, clip in zip(steps, clips, strict=True)
-    ]
-    assert None not in single
-    assert hit.confidence == pytest.approx(joint_confidence(single, num_files=3))
-    assert measured.search(query, k=3, min_confidence=hit.confidence - 1e-6)[0] == hit
+    calibration = measured.read(measured._load_calibration)
+    assert calibration is not None
+    hits = measured.search(query, k=3)
+    assert len(hits) == 3
+    vectors, offsets = measured.read(lambda view: view.sample)
+    texts = measured.model.encode_texts(["blue ball", "red car"]).vectors
+    expected = calibration.sequence_confidences(
+        2 * np.array([hit.score for hit in hits]),  # Two steps.
+        mean=2 * float((vectors @ texts.T - offsets[:, None]).mean()),
+        num_files=3,
+    )
+    assert [hit.confidence for hit in hits] == pytest.approx(expected)
+    (first,) = measured.search(query, k=1)
+    assert first == hits[0]  # Files that are not shown count, too.
+    assert measured.search(query, k=3, min_confidence=first.confidence - 1e-6)[0] == first
     assert measured.search(query, k=3, min_confidence=1.0) == []
     strict = SearchOptions(min_confidence=0.95)
     assert measured.why_empty(strict) == "no moment has a confidence of 95% or more"
-    with_clip = measured.search(f'clip:{clips[0]} then "red car"', k=1)
-    assert with_clip[0].confidence is None  # Images and clips were not measured.
+    # Images and clips were not measured, nor sequences of models without weights for them.
+    with_clip = measured.search(f'clip:{first.clip_id} then "red car"', k=1)
+    assert with_clip[0].confidence is None
+    monkeypatch.setattr(Engine, "_load_calibration", lambda *_: replace(calibration, sequences={}))
+    assert measured.search(query, k=1)[0].confidence is None
+    assert measured.search("red car", k=1)[0].confidence is not None
+
+
+def test_a_sequence_among_few_files_has_no_confidence(measured: Engine) -> None:
+    hits = measured.search('"blue ball" then "red car"', k=3, path="[12].mp4")
+    assert [hit.confidence for hit in hits] == [None, None]
+    assert hits.notice == "confidence was not measured for so few files (2; it needs 3)"
+    assert measured.search("red car", path="[12].mp4")[0].confidence is not None

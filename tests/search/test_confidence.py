@@ -16,7 +16,6 @@ from eaglenet.search.confidence import (
     MAX_RIVALS,
     Calibration,
     fits_nothing,
-    joint_confidence,
     make_evidence,
 )
 
@@ -110,21 +109,18 @@ def test_labels_and_nothing() -> None:
     assert not fits_nothing([])
 
 
-def test_a_sequence_multiplies_the_odds_of_its_steps() -> None:
-    # Odds of 1/4 and 1/3 over those of one file of seven, 1/6: together 1/2.
-    assert joint_confidence([0.2, 0.25], num_files=7) == pytest.approx(
-        0.25
-    )  # not above the likeliest step
-    assert joint_confidence([0.5, 0.1], num_files=3) == pytest.approx(2 / 11)
-    assert joint_confidence([0.5, 0.5, 0.1], num_files=3) == pytest.approx(4 / 13)
-    assert joint_confidence([0.9, 0.9], num_files=1000) == pytest.approx(0.9)
-    assert joint_confidence([0.0, 1.0], num_files=1) == pytest.approx(0.5)
-    assert joint_confidence([0.5, None], num_files=9) is None
-    assert joint_confidence([], num_files=9) is None
+def test_a_sequence_has_weights_of_its_own() -> None:
+    own = {**dict.fromkeys(WEIGHTS, 0.0), "bias": 1.0, "share": 2.0, "mean": 3.0}
+    calibration = Calibration("", "", 10.0, WEIGHTS, sequences=own)
+    scores = np.array([0.5, 0.2, 0.1])
+    values = calibration.sequence_confidences(scores, mean=-0.2, num_files=7)
+    share = np.log(np.exp(5) / (np.exp(5) + np.exp(2) + np.exp(1)))
+    assert values[0] == pytest.approx(1 / (1 + np.exp(-(1 + 2 * share - 0.6))))
+    assert values[0] > values[1] > values[2]
 
 
 def test_a_calibration_is_read_as_it_was_saved(tmp_path: Path) -> None:
-    calibration = Calibration("abc", "1800 texts", 30.0, WEIGHTS, {"auc": 0.8})
+    calibration = Calibration("abc", "1800 texts", 30.0, WEIGHTS, {"auc": 0.8}, WEIGHTS)
     calibration.save(tmp_path)
     assert Calibration.load(tmp_path) == calibration
     assert Calibration.load(tmp_path / "other") is None
@@ -140,6 +136,8 @@ def test_a_calibration_is_read_as_it_was_saved(tmp_path: Path) -> None:
         {"identity": "a", "hubness": "", "scale": 30, "weights": {"bias": 1}},
         {"identity": "a", "hubness": "", "scale": 30, "weights": {**WEIGHTS, "size": float("inf")}},
         {"identity": "a", "hubness": "", "scale": 30, "weights": WEIGHTS, "more": 1},
+        {"identity": "a", "hubness": "", "scale": 30, "weights": WEIGHTS, "sequences": {"bias": 1}},
+        {"identity": "a", "hubness": "", "scale": 30, "weights": WEIGHTS, "sequences": [1]},
     ],
 )
 def test_a_broken_calibration_is_refused_by_name(tmp_path: Path, value: object) -> None:

@@ -151,9 +151,20 @@ def explore(
     @given(cases)
     def check_case(case: schemathesis.Case) -> None:
         answer = case.call(headers=HOST)
+        if answer.status_code == 413:
+            return  # Nor can a schema limit the whole body, whose parts are all allowed.
         # A schema cannot say that one bound must lie below the other, or that one needs the other.
         # Nor does it know what the model of the store lacks.
-        reasons = ("swap the", "within needs a place", "confidence was not measured")
+        reasons = (
+            "swap the",
+            "within needs a place",
+            "confidence was not measured",
+            "every part is subtracted",
+            "'negative' is for texts",
+            "no clip",
+            "searches frames only",
+            "the query is empty",
+        )
         if answer.status_code != 400 or not any(reason in answer.text for reason in reasons):
             case.validate_response(answer)
 

@@ -129,6 +129,13 @@ async def use_every_tool(client: Client, saved: Path) -> None:
     assert (none["moments"], "none of the 11 files" in none["note"]) == ([], True)
     dated = await call(client, "search_moments", query="a red ball, July 2023")
     assert "2023-07-01 to 2023-07-31" in dated["note"]
+    plain = await call(client, "search_moments", query="a red ball, July 2023", literal=True)
+    assert (len(plain["moments"]), plain["note"]) == (8, "")
+    every = ["visual", "speech", "screen-text", "descriptions"]
+    assert (await call(client, "search_moments", query="a ball", search_in=every))["moments"]
+    for place in ({"near": "48.1,11.6", "within": "5km"}, {"camera": "canon"}):
+        far = await call(client, "search_moments", query="a red ball", **place)
+        assert (far["moments"], "none of the 11 files" in far["note"]) == ([], True)
     composed = '"a red ball" then "a blue ball" within 30s'
     steps = (await call(client, "search_moments", query=composed, k=1))["moments"][0]["steps"]
     assert len(steps) == 2
@@ -193,6 +200,11 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("search_moments", {"query": 7}),
     ("search_moments", {"query": "a dog", "after": "yesterday; rm -rf /"}),
     ("search_moments", {"query": "a dog", "after": "2026-01-01", "before": "2020-01-01"}),
+    ("search_moments", {"query": "a dog", "near": "91,0"}),
+    ("search_moments", {"query": "a dog", "near": "48,11", "within": "-5km"}),
+    ("search_moments", {"query": "a dog", "within": "5km"}),
+    ("search_moments", {"query": "a dog", "camera": ["canon"]}),
+    ("search_moments", {"query": "a dog", "search_in": ["visual"] * 5}),
     ("read_transcript", {"clip_id": "CLIP", "kinds": ["all"]}),
     ("list_files", {"first": -1}),
     ("list_files", {"k": 100_000}),

@@ -224,13 +224,12 @@ def make_queries(
     if "negatives" in source and not (words or queries):
         raise UsageError(f"--not works only with a text, not with {sources[0]}")
     negatives = source.get("negatives", ())
-    if queries is not None:
-        lines = read_lines(queries)
-        return [parse(line, negatives=negatives, is_literal=is_literal) for line in lines]
-    if words:
-        text = join_words(words)
-        return [parse(text, folder=Path(), negatives=negatives, is_literal=is_literal)]
-    return [Query(**source)]
+    if not words and queries is None:
+        return [Query(**source)]
+    return [
+        parse(text, folder=Path(), negatives=negatives, is_literal=is_literal)
+        for text in (read_lines(queries) if queries is not None else [join_words(words)])
+    ]
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -42,6 +42,7 @@ from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock
 from eaglenet.core.hits import Hit
 from eaglenet.core.platform import data_folder
+from eaglenet.search.confidence import MIN_CLIPS
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
 from eaglenet.search.options import Filters, SearchOptions
@@ -432,9 +433,11 @@ class Alerts(AbstractContextManager["Alerts"]):
         for query, alert in self._ids.items():
             checked_contents = self.memory.checked_contents(alert)
             new_contents = [content for content in contents if content not in checked_contents]
-            rivals = sorted(
-                set(contents) - set(new_contents) - self.memory.contents_with_moments(alert)
-            )
+            others = set(contents) - self.memory.contents_with_moments(alert)
+            rivals = sorted(others - set(new_contents))
+            if len(rivals) < MIN_CLIPS:
+                # The first files of a store: without rivals, all of them would seem likely.
+                rivals = sorted(others)
             for content in new_contents:
                 moments = self._search(query, content, rivals)
                 self.memory.add(alert, content, moments)

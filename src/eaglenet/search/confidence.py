@@ -8,8 +8,12 @@ bad match of another. The evidence for a hit is how far its score stands out amo
         + w_2 (c_i - \max_{j \ne i} c_j) + w_3 c_i + w_4 \bar c + w_5 \log N
 
 c are cosines minus hubness offsets, the sum is over the best clip of each file of the shortlist,
-c-bar is the mean over a sample of all clips, and N is the number of clips searched. The weights are
-fitted per model on videos that it was not trained on, and are stored with it as
+c-bar is the mean over a sample of all clips, and N is the number of clips searched. A sequence
+(:mod:`eaglenet.search.sequences`) has the same evidence with weights of its own: c are the scores
+of the best sequence of each file and c-bar the means of its steps, both summed over the steps, and
+N is the number of files.
+
+The weights are fitted per model on videos that it was not trained on, and are stored with it as
 ``confidence.json``. A model without that file has no confidences.
 """
 
@@ -39,8 +43,6 @@ SAMPLE_SIZE = 1024
 """Clips from which the mean score of a query is estimated; the error is about 0.001."""
 MIN_LIKELY = 0.1
 """If the best hit has less confidence, no hit is likely to be right."""
-MIN_CONFIDENCE = 1e-6
-"""Lower bound on the confidence of a step, so that its odds are finite."""
 FEATURES = ("bias", "share", "lead", "score", "mean", "size")
 
 
@@ -53,6 +55,7 @@ class Calibration:
     scale: factor on scores in the softmax.
     weights: one per name of ``FEATURES``.
     measured: how the weights were fitted, for people: data, date, AUC, calibration error.
+    sequences: weights for sequences; empty: sequences have no confidence.
     """
 
     identity: str
@@ -60,17 +63,19 @@ class Calibration:
     scale: float
     weights: Mapping[str, float]
     measured: Mapping[str, Any] = field(default_factory=dict)
+    sequences: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if set(self.weights) != set(FEATURES):
-            raise ValueError(f"weights for {sorted(self.weights)}, expected {sorted(FEATURES)}")
-        numbers = (self.scale, *self.weights.values())
+        for weights in (self.weights, self.sequences or self.weights):
+            if set(weights) != set(FEATURES):
+                raise ValueError(f"weights for {sorted(weights)}, expected {sorted(FEATURES)}")
+        numbers = (self.scale, *self.weights.values(), *self.sequences.values())
         if not all(isinstance(number, int | float) for number in numbers):
             raise ValueError("weights are not numbers")
         if not all(map(math.isfinite, numbers)) or self.scale <= 0:
             raise ValueError(
                 "expected a positive scale and finite weights, not "
-                f"{self.scale} and {dict(self.weights)}"
+                f"{self.scale}, {dict(self.weights)} and {dict(self.sequences)}"
             )
 
     def confidences(
@@ -89,9 +94,18 @@ class Calibration:
         files: id of the file of each clip; clips of one file are not rivals. None: all differ.
         """
         evidence = make_evidence(scores, self.scale, mean=mean, num_clips=num_clips, files=files)
-        weights = np.array([self.weights[name] for name in FEATURES])
-        result: NDArray[np.float64] = _sigmoid(evidence @ weights)
-        return result
+        return _weigh(evidence, self.weights)
+
+    def sequence_confidences(
+        self, scores: NDArray[np.floating[Any]], *, mean: float, num_files: int
+    ) -> NDArray[np.float64]:
+        """Return the probability of each sequence to be right.
+
+        scores: of the best sequence of each file, summed over its steps.
+        mean: that of :meth:`confidences`, summed over the steps.
+        """
+        evidence = make_evidence(scores, self.scale, mean=mean, num_clips=num_files)
+        return _weigh(evidence, self.sequences)
 
     def save(self, folder: Path) -> None:
         write_json(folder / FILE, asdict(self))
@@ -143,23 +157,6 @@ def make_evidence(
     return np.stack(columns, axis=1)
 
 
-def joint_confidence(confidences: Sequence[float | None], *, num_files: int) -> float | None:
-    r"""Return the confidence of a sequence in one of ``num_files`` files; None if a step has none.
-
-    The steps count as independent evidence for the same file: their odds are multiplied, relative
-    to the prior odds :math:`1 / (N - 1)` of a file. Similar steps would count twice, so a sequence
-    is never more likely than its likeliest step. Not calibrated: see docs/reference/queries.md.
-    """
-    values = [value for value in confidences if value is not None]
-    if not values or len(values) < len(confidences):
-        return None
-    probabilities = np.clip(values, MIN_CONFIDENCE, 1 - MIN_CONFIDENCE)
-    logit = np.log(probabilities / (1 - probabilities)).sum() + (len(values) - 1) * math.log(
-        max(num_files - 1, 1)
-    )
-    return min(float(_sigmoid(logit)), max(values))
-
-
 def format_confidence(confidence: float) -> str:
     """Format a confidence in whole percent, rounded down so that it agrees with its label.
 
@@ -189,6 +186,10 @@ def fits_nothing(confidences: Sequence[float | None]) -> bool:
     """
     values = [value for value in confidences if value is not None]
     return bool(values) and len(values) == len(confidences) and max(values) < MIN_LIKELY
+
+
+def _weigh(evidence: NDArray[np.float64], weights: Mapping[str, float]) -> NDArray[np.float64]:
+    return _sigmoid(evidence @ np.array([weights[name] for name in FEATURES]))
 
 
 def _log_sum(values: NDArray[np.float64]) -> float:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.dates import take_dates
@@ -99,7 +99,7 @@ class TemporalQuery(_FrameQuery):
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.steps) <= MAX_STEPS:
-            raise UsageError(f"{len(self.steps)} steps; a sequence has 2 to {MAX_STEPS}")
+            raise UsageError(f"a sequence has 2 to {MAX_STEPS} steps, not {len(self.steps)}")
         if self.within is not None and not 0 < self.within <= MAX_WITHIN:
             raise UsageError(f"within {self.within!r} s; use more than 0 s, and at most 7 days")
 
@@ -322,7 +322,10 @@ def _parse_reference(name: str, folder: Path | None) -> Query:
     if name.lower().startswith("clip:"):
         return Query(clip_id=name[len("clip:") :])
     if folder is None:
-        raise UsageError(f"{name!r:.80}: files cannot be named here; upload the image or video")
+        raise UsageError(
+            f"{name!r:.80}: files cannot be named here; upload the image or video, or use "
+            "Query(image=...) in Python"
+        )
     path = folder / Path(name).expanduser()
     if not path.is_file():
         raise UsageError(
@@ -377,20 +380,21 @@ def from_json(value: Any) -> AnyQuery:
         within = record.get("within")
         if within is not None and (isinstance(within, bool) or not isinstance(within, int | float)):
             raise UsageError(f"within must be a number of seconds, not {within!r:.40}")
-        steps = [from_json(step) for step in _check_list(record["steps"], "steps")]
-        if any(isinstance(step, TemporalQuery) for step in steps):
-            raise UsageError("steps cannot contain steps")
-        composed = [
-            step if isinstance(step, ComposedQuery) else ComposedQuery((Part(step),))
-            for step in steps
-            if not isinstance(step, TemporalQuery)
-        ]
-        return TemporalQuery(tuple(composed), None if within is None else float(within))
+        steps = tuple(_read_step(step) for step in _check_list(record["steps"], "steps"))
+        return TemporalQuery(steps, None if within is None else float(within))
     if names == ["parts"]:
         return ComposedQuery(
             tuple(_read_part(part) for part in _check_list(record["parts"], "parts"))
         )
     return _read_source(record)
+
+
+def _read_step(value: Any) -> ComposedQuery:
+    # Not recursive: an object may be nested as deeply as a client likes.
+    if isinstance(value, Mapping) and "steps" in value:
+        raise UsageError("steps cannot contain steps")
+    step = from_json(value)
+    return step if isinstance(step, ComposedQuery) else ComposedQuery((Part(cast(Query, step)),))
 
 
 def _read_part(value: Any) -> Part:
@@ -407,6 +411,8 @@ def _read_source(record: Mapping[str, Any]) -> Query:
     [(name, value)] = record.items()
     if not isinstance(value, str):
         raise UsageError(f"{name} must be a text, not {value!r:.40}")
+    if len(value) > MAX_CHARACTERS:
+        raise UsageError(f"{name} has {len(value)} characters; use at most {MAX_CHARACTERS}")
     return Query(text=value) if name == "text" else Query(clip_id=value)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.core.object_storage import outermost
 from eaglenet.models.meaning import MeaningEncoder
-from eaglenet.search.confidence import SAMPLE_SIZE, Calibration, joint_confidence
+from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
 from eaglenet.search.hits import make_hits, make_transcript_hits
@@ -361,25 +361,46 @@ class Retriever:
         self, query: EncodedQuery, shortlist: Shortlist, options: SearchOptions
     ) -> dict[int, float]:
         """Return confidences by row; only texts without negatives have any."""
-        if isinstance(query, EncodedComposition) and len(query.parts) == 1:
-            ((_, query),) = query.parts
-        sample, offsets = self.view.sample if self.calibration is not None else (None, None)
-        is_plain_text = isinstance(query, EncodedText) and query.hubness_weight == 1.0
-        if self.calibration is None or sample is None or offsets is None or not is_plain_text:
-            return {}
-        snapshot = self.view.snapshot
-        if str(snapshot.hubness_bank) != self.calibration.hubness:
-            return {}
-        num_clips = self.num_clips(options)
-        if num_clips < options.filters.min_clips:
+        mean = self._mean_score(query, options)
+        if self.calibration is None or mean is None:
             return {}
         values = self.calibration.confidences(
             shortlist.cosines,
-            mean=float((sample @ query.vector - offsets).mean()),
-            num_clips=num_clips,
-            files=snapshot.content_ids[shortlist.rows],
+            mean=mean,
+            num_clips=self.num_clips(options),
+            files=self.view.snapshot.content_ids[shortlist.rows],
         )
         return dict(zip(shortlist.rows.tolist(), values.tolist(), strict=True))
+
+    def _mean_score(self, query: EncodedQuery, options: SearchOptions) -> float | None:
+        """Return the mean score of a sample of clips; None if hits cannot have a confidence."""
+        if isinstance(query, EncodedComposition) and len(query.parts) == 1:
+            ((_, query),) = query.parts
+        if self.calibration is None or not isinstance(query, EncodedText):
+            return None
+        sample, offsets = self.view.sample
+        if offsets is None or query.hubness_weight != 1.0:
+            return None
+        if str(self.view.snapshot.hubness_bank) != self.calibration.hubness:
+            return None
+        if self.num_clips(options) < options.filters.min_clips:
+            return None
+        return float((sample @ query.vector - offsets).mean())
+
+    def _sequence_rating(
+        self, steps: Sequence[EncodedQuery], options: SearchOptions
+    ) -> Callable[[NDArray[np.float64]], NDArray[np.float64]] | None:
+        """Return a function from summed scores of sequences to confidences; None: none have any."""
+        means = [self._mean_score(step, options) for step in steps]
+        known_means = [mean for mean in means if mean is not None]
+        is_measured = self.calibration is not None and self.calibration.sequences
+        if self.calibration is None or not is_measured or len(known_means) < len(means):
+            return None
+        return partial(
+            self.calibration.sequence_confidences,
+            mean=sum(known_means),
+            num_files=self._num_files(options),
+        )
 
     def _search_steps(self, query: TemporalQuery, k: int, options: SearchOptions) -> list[Hit]:
         """Rank files in which the steps follow each other."""
@@ -388,34 +409,30 @@ class Retriever:
         encoded_steps = self._encode(tasks)
         size = max(STEP_SHORTLIST, options.shortlist_size(k))
         shortlists = self._make_shortlists(encoded_steps, size, options)
-        hits = find_sequences(snapshot, query, encoded_steps, shortlists, self.load, k, options)
-        confidences = []
-        for number, (step, shortlist) in enumerate(zip(encoded_steps, shortlists, strict=True)):
-            rows = [snapshot.row(hit.metadata["steps"][number]["clip_id"]) for hit in hits]
-            shortlist = shortlist.with_rows(snapshot, step.vector, rows, step.hubness_weight)
-            by_row = self._confidences(step, shortlist, options)
-            confidences.append([by_row.get(row) for row in rows])
-        num_files = self._num_files(options)
-        hits = [
-            replace(hit, confidence=joint_confidence(steps, num_files=num_files))
-            for hit, steps in zip(hits, zip(*confidences, strict=True), strict=True)
-        ]
+        rate = self._sequence_rating(encoded_steps, options)
+        hits = find_sequences(
+            snapshot, query, encoded_steps, shortlists, self.load, k, options, rate
+        )
         return _filter_by_confidence(hits, options)
 
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
         """Return a notice if too few clips were searched for a confidence, else ``""``.
 
-        Also empty for images, composed queries and texts to avoid, whose hits never have one.
+        A sequence needs as many files. Also empty for images, composed queries and texts to avoid,
+        whose hits never have one.
         """
         if not _is_plain(query):
             return ""
         is_missing = any(hit.confidence is None for hit in hits) or bool(options.min_confidence)
         if self.calibration is None or not is_missing:
             return ""
-        count, limit = self.num_clips(options.within_dates(query.dates)), options.filters.min_clips
+        limit, is_sequence = options.filters.min_clips, isinstance(query, TemporalQuery)
+        options = options.within_dates(query.dates)
+        count = self._num_files(options) if is_sequence else self.num_clips(options)
         if not 0 < count < limit:
             return ""
-        return f"confidence was not measured for so few clips ({count}; it needs {limit})"
+        noun = "files" if is_sequence else "clips"
+        return f"confidence was not measured for so few {noun} ({count}; it needs {limit})"
 
     def num_clips(self, options: SearchOptions) -> int:
         """Return the number of clips that are searched."""

@@ -37,11 +37,13 @@ def find_sequences(
     load: Callable[[NDArray[np.int64]], ClipFeatures],
     k: int,
     options: SearchOptions,
+    rate: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> list[Hit]:
     """Find the k best sequences of moments for the steps of a query, one per file.
 
     ``shortlists`` has one shortlist per step. In the files with the best clips for all steps, every
-    frame is scored for every step, alone and with its clip.
+    frame is scored for every step, alone and with its clip. ``rate`` returns the confidences of
+    sequences by the sums of their scores over the steps; None: they have none.
     """
     clips = _clips_of_files(snapshot, shortlists, max(STEP_FILES, 2 * k))
     if not clips:
@@ -55,11 +57,16 @@ def find_sequences(
         features.seconds.reshape(-1),
         np.repeat([clip.content_id for clip in clips], num_frames),
         within=query.within,
-        k=k,
+        k=len(clips),
     )
+    confidences: list[float] | list[None] = [None] * len(sequences)
+    # Weights were fitted among more files; a single file would always seem likely.
+    if rate is not None and len(sequences) >= options.filters.min_clips:
+        means = np.array([sequence.score for sequence in sequences])
+        confidences = rate(len(encoded_steps) * means).tolist()
     details = ClipDetails(snapshot, clips)
     hits = []
-    for rank, sequence in enumerate(sequences, 1):
+    for rank, sequence in enumerate(sequences[:k], 1):
         moments = _step_moments(sequence, features, scores, clips)
         step_clips = [clips[frame // num_frames] for frame in sequence.frames]
         steps: list[dict[str, Any]] = [
@@ -68,7 +75,8 @@ def find_sequences(
         ]
         whole = Moment(moments[0].start, moments[-1].end, moments[0].best)
         hit = make_hit(details, step_clips[0].row, options, rank, sequence.score, whole, ())
-        hits.append(replace(hit, metadata={**hit.metadata, "steps": steps}))
+        metadata = {**hit.metadata, "steps": steps}
+        hits.append(replace(hit, metadata=metadata, confidence=confidences[rank - 1]))
     return hits
 
 

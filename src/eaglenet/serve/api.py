@@ -18,7 +18,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit, Moment, round_times
 from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.engine import Engine
-from eaglenet.search.grammar import AnyQuery, parse
+from eaglenet.search.grammar import AnyQuery, from_json, parse
 from eaglenet.search.hits import recording_of
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.search.reranking import spaced_indices
@@ -257,9 +257,12 @@ def info(request: Request) -> InfoBody:
 
 
 async def _search(
-    state: State, texts: Sequence[str], negatives: Sequence[str], parameters: SearchParameters
+    state: State,
+    texts: Sequence[str | dict[str, Any]],
+    negatives: Sequence[str],
+    parameters: SearchParameters,
 ) -> tuple[list[HitsBody], int]:
-    """Search for several texts at once; texts without visible characters have no hits."""
+    """Search for several queries at once; texts without visible characters have no hits."""
     # In a thread, because it may read a table of places.
     options = await run_in_threadpool(parameters.options)
     queries = [_parse_query(text, negatives, is_literal=options.literal) for text in texts]
@@ -282,13 +285,13 @@ async def _search(
     results = []
     for text, query in zip(texts, queries, strict=True):
         if query is None:
-            results.append(HitsBody(query=text, hits=[], note=note))
+            results.append(HitsBody(query=str(text), hits=[], note=note))
             continue
         hits = next(lists)
         few_clips = await run_in_threadpool(state.engine.few_clips_notice, query, hits, options)
         results.append(
             HitsBody(
-                query=text,
+                query=text if isinstance(text, str) else query.title,
                 hits=[hit_body(state, hit) for hit in hits],
                 note="; ".join(filter(None, (note, few_clips))),
                 notice=query.dates.notice if query.dates else "",
@@ -299,15 +302,19 @@ async def _search(
 
 
 def _parse_query(
-    text: str, negatives: Sequence[str] = (), *, is_literal: bool = False
+    text: str | dict[str, Any], negatives: Sequence[str] = (), *, is_literal: bool = False
 ) -> AnyQuery | None:
-    """Parse a text; None if it has no visible characters. Such negatives are ignored.
+    """Parse a text or an object; None if a text has no visible characters.
 
-    A text may be a composed or temporal query; file names are refused.
+    Such negatives are ignored. A query may be composed or temporal; file names are refused.
     """
+    negatives = [negative for negative in negatives if _is_visible(negative)]
+    if not isinstance(text, str):
+        if negatives:
+            raise UsageError("'negative' is for texts; in an object, give a part a negative weight")
+        return from_json(text)
     if not _is_visible(text):
         return None
-    negatives = [negative for negative in negatives if _is_visible(negative)]
     return parse(text, negatives=negatives, is_literal=is_literal)
 
 

@@ -290,20 +290,42 @@ class Agents:
             Filter, Field(description="Part of a path, or '*.mov'; '': all files")
         ] = "",
         search_in: Annotated[
-            list[Modality], Field(min_length=1, max_length=3, description="Modalities to search")
+            list[Modality],
+            Field(min_length=1, max_length=len(MODALITIES), description="Modalities to search"),
         ] = list(MODALITIES),  # noqa: B006
         min_confidence: Annotated[
             float, Field(ge=0, le=1, description="Leave out less likely moments")
         ] = 0.0,
         one_per_file: bool = False,
-        after: Annotated[Filter, Field(description="Only files since a date: 2026-05-31")] = "",
-        before: Annotated[Filter, Field(description="Only files before a date")] = "",
+        after: Annotated[
+            Filter, Field(description="Only recordings since a date: 2026-05-31")
+        ] = "",
+        before: Annotated[Filter, Field(description="Only recordings before a date")] = "",
+        near: Annotated[
+            Filter, Field(description="Only recordings near degrees north and east: 48.1,11.6")
+        ] = "",
+        within: Annotated[Filter, Field(description="Distance for near: 5km; default 10km")] = "",
+        camera: Annotated[Filter, Field(description="Part of the make and model")] = "",
+        literal: Annotated[
+            bool, Field(description="Ignore operators and dates in the query")
+        ] = False,
     ) -> MomentsBody:
         """Find the moments of videos and images that match a text, best first."""
         options = SearchOptions(
-            group_files=one_per_file, modalities=tuple(search_in), min_confidence=min_confidence
-        ).replace({"path": path or None, "after": after or None, "before": before or None})
-        typed_query = parse(query)
+            group_files=one_per_file,
+            modalities=tuple(search_in),
+            min_confidence=min_confidence,
+            literal=literal,
+        )
+        filters = {
+            "path": path, "after": after, "before": before, "near": near, "within": within,
+            "camera": camera,
+        }  # fmt: skip
+        # In a thread, because it may read a table of places.
+        options = await anyio.to_thread.run_sync(
+            options.replace, {name: value for name, value in filters.items() if value}
+        )
+        typed_query = parse(query, is_literal=literal)
         result = await self.state.batcher.search([typed_query], k, options)
         hits = result.hits[0]
         note = ""

@@ -5,14 +5,30 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import date, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Label, Modality, TranscriptKind
+from eaglenet.search.grammar import (
+    DEFAULT_WEIGHT,
+    MAX_PARTS,
+    MAX_STEPS,
+    MAX_WEIGHT,
+    MAX_WITHIN,
+)
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
 from eaglenet.search.places import find_place
+from eaglenet.search.query import MAX_CHARACTERS
 from eaglenet.serve.library import Order
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import (
@@ -28,13 +44,9 @@ from eaglenet.serve.settings import (
 # At least one character that is neither a control character nor a space. They are listed because
 # dialects of regular expressions differ in what else is a space, and the pattern is anchored
 # because some tools anchor any pattern that is not.
+VISIBLE = r"^[\s\S]*[^\x00-\x20\x7f-\xa0][\s\S]*$"
 QueryText = Annotated[
-    str,
-    StringConstraints(
-        min_length=1,
-        max_length=MAX_QUERY_CHARACTERS,
-        pattern=r"^[\s\S]*[^\x00-\x20\x7f-\xa0][\s\S]*$",
-    ),
+    str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=VISIBLE)
 ]
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
 Distance = Annotated[
@@ -152,10 +164,54 @@ class QueryParameters(TextParameters):
     q: QueryText = Field(description="What to find", examples=["a man drives a red car"])
 
 
+def _object_schema(**properties: Any) -> dict[str, Any]:
+    """Return the JSON schema of an object; all but ``weight`` and ``within`` are required."""
+    required = sorted(properties.keys() - {"weight", "within"})
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _query_schema() -> dict[str, Any]:
+    """Return the JSON schema of what :func:`eaglenet.search.grammar.from_json` reads."""
+    sources = (
+        {"text": {"type": "string", "pattern": VISIBLE, "maxLength": MAX_CHARACTERS}},
+        {"clip_id": {"type": "string", "minLength": 1, "maxLength": 40}},
+    )
+    positive = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WEIGHT}
+    negative = {"type": "number", "exclusiveMaximum": 0, "minimum": -MAX_WEIGHT}
+    weight = {"anyOf": [positive, negative], "default": DEFAULT_WEIGHT}
+    part = {"anyOf": [_object_schema(**source, weight=weight) for source in sources]}
+    parts = {"type": "array", "items": part, "minItems": 1, "maxItems": MAX_PARTS}
+    plain = [*(_object_schema(**source) for source in sources), _object_schema(parts=parts)]
+    steps = {"type": "array", "items": {"anyOf": plain}, "minItems": 2, "maxItems": MAX_STEPS}
+    within = {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MAX_WITHIN}
+    return {"anyOf": [*plain, _object_schema(steps=steps, within=within)]}
+
+
+QueryObject = Annotated[dict[str, Any], WithJsonSchema(_query_schema())]
+
+
+class UploadParameters(SearchParameters):
+    q: QueryText | None = Field(
+        None,
+        description="Combines the file, named clip:upload, with other parts",
+        examples=['clip:upload + "at night" - "people"'],
+    )
+
+
 class SeveralQueries(TextParameters):
     """JSON body with several queries; numbers and booleans in strings are refused."""
 
-    queries: list[QueryText] = Field(min_length=1, max_length=MAX_QUERIES)
+    queries: list[QueryText | QueryObject] = Field(
+        min_length=1,
+        max_length=MAX_QUERIES,
+        description="Texts, or objects with one of 'text', 'clip_id', 'parts' and 'steps'",
+        examples=[["a dog", {"parts": [{"text": "a dog"}, {"text": "fruit", "weight": -0.5}]}]],
+    )
     k: Annotated[int, BeforeValidator(_json_number)] = Field(
         24, ge=1, le=MAX_RESULTS, description="Number of results"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import IO, Annotated, Any
 
@@ -10,11 +11,12 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.search.grammar import ComposedQuery, TemporalQuery, parse
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.serve.api import COMMON, search_body
 from eaglenet.serve.limits import client_of
 from eaglenet.serve.problems import Problem, error_responses
-from eaglenet.serve.schemas import SearchBody, SearchParameters
+from eaglenet.serve.schemas import SearchBody, UploadParameters
 from eaglenet.serve.state import state_of
 from eaglenet.video.inputs import FrameBatch
 
@@ -23,7 +25,9 @@ router = APIRouter(
 )
 refusals = APIRouter(prefix="/api/search", include_in_schema=False)
 """Replaces ``router`` if uploads are not allowed."""
-Parameters = Annotated[SearchParameters, Query()]
+Parameters = Annotated[UploadParameters, Query()]
+UPLOAD_ID = "upload"
+"""Clip id of the uploaded file in a composed query."""
 
 
 def _raw_body(media_type: str) -> dict[str, Any]:
@@ -55,11 +59,12 @@ async def search_video(request: Request, parameters: Parameters) -> SearchBody:
     return await _search(request, parameters, is_image=False)
 
 
-async def _search(request: Request, parameters: SearchParameters, *, is_image: bool) -> SearchBody:
+async def _search(request: Request, parameters: UploadParameters, *, is_image: bool) -> SearchBody:
     """Receive an upload, decode it in a separate process, and search with it."""
     start = time.perf_counter()
     state = state_of(request)
     options = await run_in_threadpool(parameters.options)
+    composed = None if parameters.q is None else _parse_composed(parameters.q)
     uploads = state.uploads
     if uploads is None:
         raise RuntimeError("the app has not been started; enter its lifespan first")
@@ -75,8 +80,12 @@ async def _search(request: Request, parameters: SearchParameters, *, is_image: b
         try:
             video = await run_in_threadpool(upload.decode, spec, is_image=is_image)
             clips = FrameBatch(video.pixels[None], video.is_real[None], video.times[None])
+            query = SearchQuery(clips=clips)
             search = partial(
-                state.engine.search, SearchQuery(clips=clips), parameters.k, options=options
+                state.engine.search,
+                query if composed is None else _insert(composed, query),
+                parameters.k,
+                options=options,
             )
             hits = await state.batcher.call(search)
         except (UsageError, VideoDecodeError) as error:
@@ -84,8 +93,36 @@ async def _search(request: Request, parameters: SearchParameters, *, is_image: b
                 raise Problem(503, "the service is shutting down") from None
             # The client must not see the path of the temporary file.
             raise Problem(400, str(error).replace(upload.path, "upload")) from None
-    title = f"uploaded {request.url.path.rsplit('/', 1)[-1]}"
+    title = parameters.q or f"uploaded {request.url.path.rsplit('/', 1)[-1]}"
     return search_body(state, title, hits, options.shortlist_size(parameters.k), start)
+
+
+def _parse_composed(text: str) -> ComposedQuery | TemporalQuery:
+    """Parse a query in which ``clip:upload`` is the uploaded file."""
+    query = parse(text)
+    if not isinstance(query, SearchQuery):
+        steps = query.steps if isinstance(query, TemporalQuery) else (query,)
+        if any(part.query.clip_id == UPLOAD_ID for step in steps for part in step.parts):
+            return query
+    raise UsageError('q combines the file with other parts: clip:upload + "at night"')
+
+
+def _insert(
+    query: ComposedQuery | TemporalQuery, upload: SearchQuery
+) -> ComposedQuery | TemporalQuery:
+    """Replace ``clip:upload`` by the uploaded file."""
+    if isinstance(query, TemporalQuery):
+        return replace(query, steps=tuple(_insert_part(step, upload) for step in query.steps))
+    return _insert_part(query, upload)
+
+
+def _insert_part(step: ComposedQuery, upload: SearchQuery) -> ComposedQuery:
+    return ComposedQuery(
+        tuple(
+            replace(part, query=upload) if part.query.clip_id == UPLOAD_ID else part
+            for part in step.parts
+        )
+    )
 
 
 async def _receive(request: Request, file: IO[bytes]) -> None:
