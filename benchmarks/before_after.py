@@ -72,7 +72,7 @@ def main() -> None:
 def run(tree: Path, *arguments: str) -> str:
     """Run Python with the package of a tree, and return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
-    command = [sys.executable, *arguments]
+    command = [sys.executable, "-P", *arguments]
     return subprocess.run(
         command, env=environment, check=True, stdout=subprocess.PIPE, text=True
     ).stdout

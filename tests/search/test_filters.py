@@ -1,5 +1,7 @@
 """Filters keep what they say, and say which of them left nothing."""
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +133,16 @@ def test_empty_filters_are_false_and_dates_are_parsed() -> None:
 )
 def test_any_text_is_a_valid_filter(pattern: str, tag: str, number: float) -> None:
     if number >= 0:
-        filters = Filters(path=pattern, tags=(tag,), min_duration=number, after=number)
+        filters = Filters(path=pattern, tags=(tag,), min_duration=number)
     else:
         with pytest.raises(UsageError, match="0 seconds or more"):
             Filters(min_duration=number)
-        filters = Filters(path=pattern, tags=(tag,), after=number)
+        filters = Filters(path=pattern, tags=(tag,))
+    if math.isfinite(number):
+        filters = dataclasses.replace(filters, after=number)
+    else:
+        with pytest.raises(UsageError, match="after must be a date"):
+            Filters(after=number)
     assert filters.matches(FILES).shape == (3,)
     assert bool(filters.why_empty(FILES)) != bool(filters.matches(FILES).any())
     for text in ("' OR 1=1 --", '"; DROP TABLE files; --', "%' UNION SELECT *"):
