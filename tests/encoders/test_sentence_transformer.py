@@ -71,7 +71,9 @@ def as_video(frames: torch.Tensor) -> dict[str, Any]:
     return {"video": {"array": frames, "video_metadata": metadata}}
 
 
-@pytest.mark.parametrize("name", ["qwen", "omni", "videoprism"])
+@pytest.mark.parametrize(
+    "name", ["qwen", "videoprism", pytest.param("omni", marks=pytest.mark.slow)]
+)
 def test_vectors_of_whole_clips_are_those_of_the_library(name: str, make: Make) -> None:
     package = st_models.require_sentence_transformers(videos=True)
     folder = make(name)
@@ -180,8 +182,8 @@ def videos(tmp_path: Path) -> Path:
     "name",
     [
         "qwen",
-        "videoprism",
         "multi_vector",
+        pytest.param("videoprism", marks=pytest.mark.slow),
         pytest.param("omni", marks=pytest.mark.slow),
         pytest.param("clip", marks=pytest.mark.slow),
     ],

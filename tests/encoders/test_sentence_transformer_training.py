@@ -52,7 +52,7 @@ def train(method: Any, clips: Clips, steps: int = 6) -> list[float]:
     ("name", "targets"),
     [
         ("clip", "all"),
-        ("qwen", "attention"),
+        pytest.param("qwen", "attention", marks=pytest.mark.slow),
         pytest.param("multi_vector", "attention", marks=pytest.mark.slow),
     ],
 )
