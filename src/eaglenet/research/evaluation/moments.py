@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.core.text import pluralize
 from eaglenet.research.data.annotation_files import MomentText, Span
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class MomentMetrics:
         recalls = "  ".join(f"{name} {value:.1f}" for name, value in self.recalls.items())
         return (
             f"{recalls}  mIoU {self.mean_iou:.1f}  mAP {self.mean_average_precision:.1f}  "
-            f"({self.num_texts} texts, {self.num_videos} videos)"
+            f"({pluralize(self.num_texts, 'text')}, {pluralize(self.num_videos, 'video')})"
         )
 
 
