@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from eaglenet.store import disk, schema, segments
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, ClipBatch
 from eaglenet.store.schema import DATABASE
+from eaglenet.store.segments import Segment
 from eaglenet.store.snapshot import OutdatedError
 from eaglenet.store.store import LocalStore, command_to_index_again
 
@@ -172,6 +174,36 @@ def test_many_segments_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         writer.finish()
     store.verify()
     assert len(store.snapshot()) == 5 * CLIPS
+
+
+@pytest.mark.parametrize("kind", ["vectors", "features"])
+def test_reads_are_announced_in_all_segments_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(segments, "CAPACITY", 10)
+    snapshot = fill(tmp_path / "store", 7).snapshot()
+    events: list[tuple[str, list[int]]] = []
+
+    def record(name: str) -> None:
+        call = getattr(Segment, name)
+
+        def recorded(segment: Segment, *arguments: Any) -> Any:
+            events.append((name, arguments[-1].tolist()))
+            return call(segment, *arguments)
+
+        monkeypatch.setattr(Segment, name, recorded)
+
+    record("read_ahead")
+    record(f"{kind}_at")
+    rows = np.array([27, 0, 9, 10, 19, 20, 1, 11])
+    getattr(snapshot, f"{kind}_at")(rows)
+    parts = [[0, 9, 1], [0, 9, 1], [7, 0]]
+    assert events == [("read_ahead", part) for part in parts] + [
+        (f"{kind}_at", part) for part in parts
+    ]
+    events.clear()
+    getattr(snapshot, f"{kind}_at")(rows[:3])
+    assert "read_ahead" not in dict(events)
 
 
 def test_a_snapshot_compares_what_is_new_only(tmp_path: Path) -> None:

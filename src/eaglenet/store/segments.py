@@ -16,6 +16,7 @@ checksums in the labels.
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 import zlib
@@ -39,8 +40,9 @@ FOLDER = "segments"
 CAPACITY = 65_536
 BLOCK = 4096
 BINARY = getattr(os, "O_BINARY", 0)
-READ_AHEAD = 64
-"""Minimum rows for which all reads are announced to the disk before the first one."""
+READ_AHEAD = 8
+"""Minimum rows for which all reads are announced to the disk before the first one. Without it, a
+mapped row that is not in memory waits for one read after another, of 128 KiB each on Linux."""
 MAPPED = ("vectors", "codes", "labels")
 KINDS = (*MAPPED, "features", "thumbnails")
 
@@ -108,6 +110,7 @@ class Segment:
             "codes": (np.uint8, (code_bytes(dim),)),
             "labels": (LABEL, ()),
         }
+        self._maps: dict[str, mmap.mmap] = {}
         self._arrays = {kind: self._map(kind, *shapes[kind]) for kind in MAPPED}
         self._is_checked = np.zeros(info.block_checksums.shape, bool)
         self._lock = threading.Lock()
@@ -160,6 +163,21 @@ class Segment:
         rows[rows == len(self)] = 0
         return np.where(self.clip_ids[rows] == clip_ids, rows, -1)
 
+    def read_ahead(self, kind: str, rows: NDArray[np.int64]) -> None:
+        """Ask the system to read the vectors or features of some rows all at once.
+
+        No effect where the system has no such call.
+        """
+        if kind == "vectors" and hasattr(mmap, "MADV_WILLNEED"):
+            size = self._arrays[kind].strides[0]
+            for start in (rows * size).tolist():
+                page = start - start % mmap.PAGESIZE
+                self._maps[kind].madvise(mmap.MADV_WILLNEED, page, start + size - page)
+        elif kind == "features" and hasattr(os, "posix_fadvise"):
+            size, descriptor = self.manifest.layout.dtype.itemsize, self._descriptor(kind)
+            for start in (rows * size).tolist():
+                os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
+
     def vectors_at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """``[rows, dim]`` of a few rows, compared one by one; the rest of the file stays unread."""
         vectors = np.ascontiguousarray(self._arrays["vectors"][rows])
@@ -209,8 +227,10 @@ class Segment:
             return np.zeros((0, *shape), dtype)
         if not path.is_file() or path.stat().st_size < size:
             raise self.damaged(kind)
-        # Copy-on-write, because torch refuses read-only memory; nothing writes to it.
-        return np.memmap(path, dtype, "c", shape=(self.info.num_rows, *shape)).view(np.ndarray)
+        with path.open("rb") as stream:
+            # Copy-on-write, because torch refuses read-only memory; nothing writes to it.
+            self._maps[kind] = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
+        return np.frombuffer(self._maps[kind], dtype).reshape(self.info.num_rows, *shape)
 
     def _checked_rows(self, kind: str, first: int, end: int) -> NDArray[Any]:
         """Rows of a mapped file, their blocks compared with the checksums."""
@@ -238,9 +258,6 @@ class Segment:
         self, kind: str, spans: Sequence[tuple[int, int]], checksums: NDArray[np.uint32]
     ) -> list[bytes]:
         descriptor = self._descriptor(kind)
-        if len(spans) >= READ_AHEAD and hasattr(os, "posix_fadvise"):
-            for start, size in spans:
-                os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
         parts = [read_at(descriptor, size, start) for start, size in spans]
         lengths = [size for _, size in spans]
         if list(map(len, parts)) != lengths or [*map(zlib.crc32, parts)] != checksums.tolist():

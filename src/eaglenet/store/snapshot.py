@@ -39,7 +39,7 @@ from eaglenet.store.records import (
     WindowHit,
     clip_id,
 )
-from eaglenet.store.segments import LABEL, Segment
+from eaglenet.store.segments import LABEL, READ_AHEAD, Segment
 from eaglenet.store.windows import (
     WindowIndex,
     WindowSegment,
@@ -191,7 +191,7 @@ class Snapshot:
     def vectors_at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """``[rows, dim]`` of a few clips, compared with their checksums; reads no others."""
         vectors = np.empty((len(rows), self.manifest.dim), np.float32)
-        return self._gather(rows, vectors, Segment.vectors_at)
+        return self._gather(rows, vectors, Segment.vectors_at, "vectors")
 
     @cached_property
     def hubness_bank(self) -> HubnessBank | None:
@@ -234,7 +234,7 @@ class Snapshot:
     def features_at(self, rows: NDArray[np.int64]) -> Features:
         """Features of a few clips, compared with their checksums."""
         features = np.empty(len(rows), self.manifest.layout.dtype)
-        return self._gather(rows, features, Segment.features_at)
+        return self._gather(rows, features, Segment.features_at, "features")
 
     def thumbnail(self, row: int) -> bytes:
         """JPEG of a clip."""
@@ -505,10 +505,18 @@ class Snapshot:
         rows: NDArray[np.int64],
         values: NDArray[Any],
         read: Callable[[Segment, NDArray[np.int64]], NDArray[Any]],
+        kind: str | None = None,
     ) -> NDArray[Any]:
-        """Fill ``values`` with what ``read`` returns for the rows of each segment."""
+        """Fill ``values`` with what ``read`` returns for the rows of each segment.
+
+        ``kind``: file whose reads are announced in all segments before the first one.
+        """
         with self._current():
-            for segment, indices, inside in self._by_segment(rows):
+            segment_rows = list(self._by_segment(rows))
+            if kind is not None and len(rows) >= READ_AHEAD:
+                for segment, _, inside in segment_rows:
+                    segment.read_ahead(kind, inside)
+            for segment, indices, inside in segment_rows:
                 values[indices] = read(segment, inside)
         return values
 
