@@ -51,7 +51,7 @@ if find_spec("beartype"):
 
     check_signatures(CHECKED)
 if find_spec("torchvision"):
-    from eaglenet.encoders.torchvision_operators import declare_operators
+    from eaglenet.encoders.openclip import declare_operators
 
     declare_operators()  # Before a test imports transformers, as the product does.
 if find_spec("hypothesis"):
@@ -86,11 +86,12 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_meaning_encoder() -> Iterator[None]:
     """Its weights are read once, and every line of a transcript is encoded once."""
-    from eaglenet.models import meaning
+    from eaglenet.models import light_model
 
-    model = functools.cache(lambda: meaning.LightModel.open(meaning.MODEL))
+    model = functools.cache(lambda: light_model.LightModel.open(light_model.MEANING_MODEL))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(meaning.MeaningEncoder, "open", lambda: meaning.MeaningEncoder(model()))
+        encoder = light_model.MeaningEncoder
+        patch.setattr(encoder, "open", lambda: encoder(model()))
         yield
 
 

@@ -158,7 +158,7 @@ def search(
     begin_short_command()
     decoder = None
     if source.keys() & {"image", "video"}:
-        from eaglenet.video.query_decoder import QueryDecoder
+        from eaglenet.video.frame_images import QueryDecoder
 
         decoder = QueryDecoder()
         decoder.start()  # Its process starts while the store is opened.

@@ -229,7 +229,7 @@ def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
 @store.command()
 def upgrade(store: StoreName) -> None:
     """Convert a store of an earlier version; the old store stays beside it."""
-    from eaglenet.indexing.upgrade import upgrade_store
+    from eaglenet.indexing.maintenance import upgrade_store
     from eaglenet.store.kinds import open_store
 
     result = upgrade_store(store)

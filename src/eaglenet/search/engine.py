@@ -15,9 +15,7 @@ from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
 from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
 from eaglenet.models.files import model_folder
-from eaglenet.models.light_model import LightModel
-from eaglenet.models.meaning import MODEL as MEANING_MODEL
-from eaglenet.models.meaning import MeaningEncoder
+from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
 from eaglenet.search.confidence import Calibration
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.hits import (
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
 
     from eaglenet.methods.base import Method
     from eaglenet.search.judge import Judge
-    from eaglenet.video.query_decoder import QueryDecoder
+    from eaglenet.video.frame_images import QueryDecoder
 
 AUTO = "auto"
 ATTEMPTS = 5
@@ -159,7 +157,7 @@ class Engine:
     @property
     def decoder(self) -> QueryDecoder:
         """Sandboxed decoder for query files and for frames of hits."""
-        from eaglenet.video.query_decoder import QueryDecoder
+        from eaglenet.video.frame_images import QueryDecoder
 
         with self._lock:
             if self._decoder is None:

@@ -1,16 +1,46 @@
-"""Records of run folders, for reports; problems of runs are collected, not raised."""
+"""Files and log of a run folder, and its records for reports, which collect problems of runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from eaglenet.core import untrusted
-from eaglenet.core.run_folder import EXPERIMENT, LOG, MANIFEST, RESULT, LogEvent
 from eaglenet.methods import METHODS
+from eaglenet.models.files import EXPERIMENT
+
+MANIFEST = "manifest.json"
+RESULT = "result.json"
+LOG = "log.jsonl"
+_FIXED_KEYS = ("step", "event")
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """One line of a log.
+
+    event: `start`, `step`, `evaluation` or `end`. step: optimizer steps so far. values: losses,
+    recalls, seconds and other values by name.
+    """
+
+    event: str
+    step: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "event": self.event, **self.values}
+
+    @classmethod
+    def parse(cls, line: str) -> LogEvent:
+        """Parse one line; raise ``ValueError`` if it is not a log line."""
+        record = untrusted.parse_json(line)
+        if not isinstance(record, dict):
+            raise ValueError(f"{line[:40]!r} is not a JSON object")
+        values = {name: value for name, value in record.items() if name not in _FIXED_KEYS}
+        return cls(str(record.get("event", "")), int(record.get("step", 0)), values)
 
 
 @dataclass(frozen=True)

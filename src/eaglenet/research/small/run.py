@@ -14,14 +14,13 @@ from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, DatasetError
 from eaglenet.core.files import write_json
-from eaglenet.core.run_folder import EXPERIMENT, MODEL
 from eaglenet.core.settings import override, split_assignment, to_plain
 from eaglenet.encoders.compact import CompactConfig, CompactEncoder
 from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings, read_backend
 from eaglenet.methods.base import METHODS
 from eaglenet.methods.configs import CLIP4ClipConfig, WordFrameConfig
 from eaglenet.methods.wordframe import WordFrame
-from eaglenet.models.files import HEAD
+from eaglenet.models.files import EXPERIMENT, HEAD, MODEL
 from eaglenet.models.folder import load, save, save_head
 from eaglenet.research.data.frame_folder import FrameItem
 from eaglenet.research.small.banks import (

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, NonFiniteError
-from eaglenet.core.run_folder import LOG
 from eaglenet.core.types import Tokens
 from eaglenet.encoders.compact import CompactEncoder, mean_of_words
+from eaglenet.research.evaluation.run_records import LOG
 from eaglenet.research.small.banks import (
     PairBank,
     evaluate_all,
