@@ -33,7 +33,7 @@ from eaglenet.methods import METHODS, Method
 FRAMES, DIM, SIZE = 3, 8, 32
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 METHODS_OVER_VIDEOS = ("frozen", "bridgeformer")
-COUNTING = ("siglip", "perception", "perception-without-class-token", "compact", "compact-pooled")
+COUNTING = ("siglip", "perception", "perception-without-class-token", "compact")
 """Towers in which a picture shown several times is the picture."""
 WITHOUT_CLASS_TOKEN = ("siglip", "perception-without-class-token")
 EVERY = ("clip", *COUNTING)
@@ -49,9 +49,8 @@ def make_tower(kind: str) -> TowerEncoder:
         vision = SiglipVisionConfig(SIZE, 8, DIM, 2, 2, 20)
         text = SiglipTextConfig(60, 12, DIM, 2, 2, 20)
         return SiglipEncoder(SiglipConfig(vision, text), seed=1)
-    if kind.startswith("compact"):
-        pool_after = int(kind == "compact-pooled")
-        vision_shape = CompactVisionConfig(SIZE, 8, 12, 3, 2, 20, pool_after=pool_after)
+    if kind == "compact":
+        vision_shape = CompactVisionConfig(SIZE, 8, 12, 3, 2, 20)
         shape = CompactConfig(DIM, vision_shape, CompactTextConfig(60, 12, DIM, 2, 2, 20))
         return CompactEncoder(shape, seed=1)
     has_class = kind == "perception"

@@ -225,7 +225,6 @@ class SpaceTime(nn.Module):
         own_weight = frame_weight(mask) if tower.counts_frames else None
         rotation = tower.turn(patches.dtype)
         for index, block in enumerate(tower.blocks):
-            patches = tower.before_block(index, patches)
             if block_inputs is not None:
                 block_inputs.append(patches)
             timed_first, timed = first, patches

@@ -312,7 +312,6 @@ def _is_compact(plain: Mapping[str, Any]) -> bool:
         return (
             plain["eaglenet"] == 1
             and encoder["kind"] == "compact"
-            and not encoder["config"]["vision"]["pool_after"]
             and plain["method"] == METHOD
             and config.get("head", "mean") == "mean"
             and config.get("stem", "2d") == "2d"
