@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from eaglenet.cli.options import AsJson, StoreName, argument
-from eaglenet.cli.results import format_time
 from eaglenet.cli.terminal import print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
 from eaglenet.core.settings import option
-from eaglenet.core.text import format_bytes, format_hours, pluralize
+from eaglenet.core.text import format_bytes, format_hours, format_time, pluralize
 
 if TYPE_CHECKING:
     from eaglenet.store.base import Store
