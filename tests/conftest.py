@@ -86,12 +86,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_meaning_encoder() -> Iterator[None]:
     """Its weights are read once, and every line of a transcript is encoded once."""
-    from eaglenet.models import light_model
+    from eaglenet.models import meaning
 
-    model = functools.cache(lambda: light_model.LightModel.open(light_model.MEANING_MODEL))
+    model = functools.cache(lambda: meaning.LightModel.open(meaning.MODEL))
     with pytest.MonkeyPatch.context() as patch:
-        encoder = light_model.MeaningEncoder
-        patch.setattr(encoder, "open", lambda: encoder(model()))
+        patch.setattr(meaning.MeaningEncoder, "open", lambda: meaning.MeaningEncoder(model()))
         yield
 
 

@@ -24,7 +24,8 @@ from eaglenet.core.errors import DatasetError, EagleNetError
 from eaglenet.encoders.clip_files import config_from_hub, load_clip, read_openai_weights
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.models.folder import load
-from eaglenet.video.recording import _look_up, find_place, read_recording
+from eaglenet.search.places import _look_up, find_place
+from eaglenet.video.recording import read_recording
 from raw_file import write_dng
 
 

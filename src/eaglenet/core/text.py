@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import unicodedata
 from collections.abc import Iterable
 
 
@@ -71,18 +70,6 @@ def format_duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
-
-
-def fold_accents(text: str) -> str:
-    """Remove case and accents, composed or decomposed, so that texts can be compared.
-
-    >>> fold_accents("Été à Genève")
-    'ete a geneve'
-    """
-    if text.isascii():
-        return text.lower()
-    decomposed = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(mark for mark in decomposed if not unicodedata.combining(mark))
 
 
 def format_time(seconds: float) -> str:

@@ -15,7 +15,9 @@ from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
 from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
 from eaglenet.models.files import model_folder
-from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
+from eaglenet.models.light_model import LightModel
+from eaglenet.models.meaning import MODEL as MEANING_MODEL
+from eaglenet.models.meaning import MeaningEncoder
 from eaglenet.search.confidence import Calibration
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.hits import (

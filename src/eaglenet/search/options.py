@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
-from eaglenet.core.text import did_you_mean, fold_accents, pluralize
+from eaglenet.core.text import did_you_mean, pluralize
 from eaglenet.search.confidence import MIN_CLIPS
 from eaglenet.search.dates import DateRange
-from eaglenet.video.recording import Place, distances, find_place, parse_distance
+from eaglenet.search.places import find_place, fold_accents
+from eaglenet.video.recording import Place, distances, parse_distance
 
 if TYPE_CHECKING:
     from eaglenet.core.hits import Modality
@@ -88,7 +89,7 @@ class Filters(NamedFields):
         may occur anywhere in the path. Case is ignored, and brackets also match literally.
     after, before: time of the recording in seconds since 1970; the modification time if a file
         does not say when it was recorded. ``after`` is inclusive.
-    near: degrees north and east, ``"48.1,11.6"``, or a name (:func:`.find_place`); files
+    near: degrees north and east, ``"48.1,11.6"``, or a name (:mod:`eaglenet.search.places`); files
         without a place do not match.
     within: largest distance from ``near`` in kilometres, or as ``"800m"``.
     camera: part of the make and model; case is ignored.

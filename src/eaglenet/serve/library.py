@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.text import fold_accents
+from eaglenet.search.places import fold_accents
 from eaglenet.search.retrieval import StoreView
 
 Order = Literal["newest", "oldest", "name", "longest"]

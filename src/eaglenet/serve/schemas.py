@@ -27,6 +27,7 @@ from eaglenet.search.grammar import (
     MAX_WITHIN,
 )
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
+from eaglenet.search.places import find_place
 from eaglenet.search.query import MAX_CHARACTERS
 from eaglenet.serve.library import Order
 from eaglenet.serve.problems import Problem
@@ -39,7 +40,6 @@ from eaglenet.serve.settings import (
     MAX_TAGS,
     SHORTLIST,
 )
-from eaglenet.video.recording import find_place
 
 # At least one character that is neither a control character nor a space. They are listed because
 # dialects of regular expressions differ in what else is a space, and the pattern is anchored

@@ -8,21 +8,18 @@ as ``creation_time`` (UTC), ``com.apple.quicktime.creationdate`` (with zone) or 
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import UsageError, VideoDecodeError, cause_of, shell_quote
-from eaglenet.core.text import fold_accents
+from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video.containers import is_image, open_container
 
 EARTH_KM = 6371.0088
@@ -270,66 +267,3 @@ def distances(
     half = np.sin((north - own) / 2) ** 2 + np.cos(north) * math.cos(own) * np.sin(east / 2) ** 2
     result: NDArray[np.float64] = 2 * EARTH_KM * np.arcsin(np.sqrt(np.clip(half, 0, 1)))
     return result
-
-
-PLACES_VARIABLE = "EAGLENET_PLACES"
-"""Variable with the path of a GeoNames table like ``cities15000.txt``, from
-download.geonames.org/export/dump: one place per line, columns separated by tabs."""
-MAX_PLACES_BYTES = 2**29
-"""Largest table of places; that of all places with 500 or more inhabitants has 40 MB."""
-NAMES = slice(1, 4)
-"""Columns with the name, its ASCII form, and other names separated by commas."""
-LATITUDE, LONGITUDE, COUNTRY, REGION, POPULATION = 4, 5, 8, 10, 14
-NUM_COLUMNS = 19
-
-
-def find_place(text: str) -> Place:
-    """Parse ``48.1,11.6``, ISO 6709, or the name of a place: ``Munich`` or ``Paris, US``."""
-    if not re.search(r"[^\W\d_]{2}", text) or text.lower().endswith("crswgs_84/"):
-        return parse_place(text)
-    table = os.environ.get(PLACES_VARIABLE)
-    if not table:
-        raise UsageError(
-            f"{text!r:.60}: place names need a GeoNames table; write degrees north and east, "
-            f"like 48.1,11.6, or set {PLACES_VARIABLE} to a file like cities15000.txt"
-        )
-    path = Path(table).expanduser()
-    try:
-        status = path.stat()
-        if status.st_size > MAX_PLACES_BYTES:
-            raise ValueError(f"more than {MAX_PLACES_BYTES >> 20} MiB")
-        place = _look_up(path, status.st_mtime_ns, " ".join(fold_accents(text).split()))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{PLACES_VARIABLE}={shell_quote(path)}: {cause_of(error)}") from error
-    if place is None:
-        raise UsageError(
-            f"{text!r:.60} is not in {path}; write degrees north and east, like 48.1,11.6"
-        )
-    return place
-
-
-@lru_cache(maxsize=64)
-def _look_up(path: Path, modified_ns: int, text: str) -> Place | None:
-    """Find a place by name; of several, the one with the most inhabitants.
-
-    The code of a country or region may follow a comma: ``paris, us``, ``paris, tx``.
-    """
-    name, _, code = (part.strip() for part in text.partition(","))
-    best: tuple[int, Place] | None = None
-    # "replace" keeps one damaged name from hiding all others.
-    with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-        for number, line in enumerate(lines, 1):
-            # The ASCII form is in the line as well; folding all lines would take seconds.
-            if name not in line.lower():
-                continue
-            columns = line.rstrip("\n").split("\t")
-            if len(columns) != NUM_COLUMNS:
-                raise ValueError(f"line {number} has {len(columns)} columns, not {NUM_COLUMNS}")
-            names = fold_accents(",".join(columns[NAMES])).split(",")
-            codes = [columns[COUNTRY].lower(), columns[REGION].lower()]
-            if name not in names or (code and code not in codes):
-                continue
-            population = int(columns[POPULATION] or 0)
-            if best is None or population > best[0]:
-                best = population, Place(float(columns[LATITUDE]), float(columns[LONGITUDE]))
-    return best[1] if best else None
