@@ -18,7 +18,6 @@ from eaglenet.core.settings import split_assignment, to_plain
 from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import few_videos
-from eaglenet.research.environment import describe_environment
 from eaglenet.research.evaluation import report
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.report_blocks import make_table, to_markdown
@@ -28,6 +27,7 @@ from eaglenet.research.evaluation.run_records import (
     Conditions,
     as_cells,
     conditions_lines,
+    describe_environment,
     run_conditions,
 )
 from eaglenet.research.experiments.build import ExperimentCheck, build_method, check_experiment

@@ -30,8 +30,13 @@ from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import DATASETS
 from eaglenet.research.data.sources import Source, few_videos, selection_note
-from eaglenet.research.environment import describe_environment, reset_peak_memory
-from eaglenet.research.evaluation.run_records import MANIFEST, RESULT, read_log
+from eaglenet.research.evaluation.run_records import (
+    MANIFEST,
+    RESULT,
+    describe_environment,
+    read_log,
+    reset_peak_memory,
+)
 from eaglenet.research.experiments.build import (
     build_method,
     check_data,

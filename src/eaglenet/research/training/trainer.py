@@ -31,9 +31,8 @@ from eaglenet.methods.base import Method
 from eaglenet.models.files import MODEL
 from eaglenet.models.folder import save
 from eaglenet.research.data.sources import Source
-from eaglenet.research.environment import peak_memory
 from eaglenet.research.evaluation.metrics import EvaluationOptions
-from eaglenet.research.evaluation.run_records import LogEvent
+from eaglenet.research.evaluation.run_records import LogEvent, peak_memory
 from eaglenet.research.training.checkpoint import (
     Logbook,
     Position,
