@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from eaglenet.core.files import write_json
-from eaglenet.research.environment import describe_environment
+from eaglenet.research.evaluation.run_records import describe_environment
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (

@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.indexing.upgrade import upgrade_store
+from eaglenet.indexing.maintenance import upgrade_store
 from eaglenet.store.store import LocalStore, is_old_format
 
 MAX_RATIO = 0.55

@@ -25,9 +25,9 @@ from eaglenet.indexing.hubness import encode_hubness_bank, model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.research.data.sources import DataChoice, OpenContext
 from eaglenet.research.evaluation.metrics import retrieval_metrics
+from eaglenet.research.evaluation.postprocessing import TEMPERATURE, typical_sentences
 from eaglenet.research.experiments.stored_data import open_frames
 from eaglenet.research.training.epochs import index_chunks
-from eaglenet.scoring.hubness import TEMPERATURE, typical_sentences
 from eaglenet.store.hubness import HubnessBank
 
 TRAINING_BANKS = (4096, 1024, 256, 64)

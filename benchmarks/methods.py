@@ -32,7 +32,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods import METHODS, Method
 from eaglenet.research.evaluation.paper import paper_tables
-from eaglenet.scoring.score import score_all
+from eaglenet.scoring.scorer import score_all
 
 FRAMES, WORDS = 12, 32
 HEADS = {

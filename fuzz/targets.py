@@ -216,7 +216,7 @@ def hub_config(content: bytes) -> None:
 @target(EagleNetError)
 def openai_weights(content: bytes) -> None:
     """Read weights in OpenAI's archive, without running code."""
-    from eaglenet.encoders.openai_archive import read_openai_weights
+    from eaglenet.encoders.clip_files import read_openai_weights
 
     with file_with(content, ".pt") as path:
         read_openai_weights(path)

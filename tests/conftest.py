@@ -51,7 +51,7 @@ if find_spec("beartype"):
 
     check_signatures(CHECKED)
 if find_spec("torchvision"):
-    from eaglenet.encoders.torchvision_operators import declare_operators
+    from eaglenet.encoders.openclip import declare_operators
 
     declare_operators()  # Before a test imports transformers, as the product does.
 if find_spec("hypothesis"):

@@ -123,7 +123,7 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "hgr": {"default": {"word_dropout": 0.0, "graph_dropout": 0.0, "frame_dropout": 0.0}},
     "frozen": {"default": {}, "released-start": {"time_start": "released"}},
-    "bridgeformer": {"default": {}, "bridge": {"bridge_weight": 0.5}},
+    "bridgeformer": {"default": {}},
     "tvmm": {"default": {"num_prototypes": 3}},
     "clipbert": {
         "default": {"num_layers": 1, "num_heads": 2, "hidden_dim": 20, "pairs_at_once": 4},

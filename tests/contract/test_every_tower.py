@@ -68,7 +68,7 @@ def make_tower(family: str) -> TowerEncoder:
     if family == "compact":
         config = CompactConfig(
             DIM,
-            CompactVisionConfig(32, 8, 24, 3, 2, 48, pool_after=1),
+            CompactVisionConfig(32, 8, 24, 3, 2, 48),
             CompactTextConfig(100, 40, 12, 2, 2, 20),
         )
         return CompactEncoder(config, seed=1)

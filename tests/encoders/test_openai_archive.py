@@ -13,8 +13,7 @@ import torch
 
 from clip_folder import learn_tokenizer
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError
-from eaglenet.encoders.clip_files import load_clip
-from eaglenet.encoders.openai_archive import load_openai_clip, read_openai_weights
+from eaglenet.encoders.clip_files import load_clip, load_openai_clip, read_openai_weights
 from eaglenet.encoders.weight_names import clip_config, from_openai
 from openai_class import CONTEXT, OpenaiClip, OpenaiShape, save_archive
 

@@ -17,9 +17,7 @@ def nms(boxes, scores, threshold): ...
 @torch.library.register_fake("torchvision::qnms")
 def qnms(boxes, scores, threshold): ...
 """
-DECLARE = (
-    "from eaglenet.encoders.torchvision_operators import declare_operators; declare_operators();"
-)
+DECLARE = "from eaglenet.encoders.openclip import declare_operators; declare_operators();"
 
 
 @pytest.mark.parametrize("code", ["", DECLARE])
@@ -41,7 +39,7 @@ def test_no_library_of_the_current_folder_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "torchvision" / "_C.so").write_bytes(b"planted")
     code = (
         "import torch; torch.ops.load_library = print; "
-        "from eaglenet.encoders.torchvision_operators import declare_operators; declare_operators()"
+        "from eaglenet.encoders.openclip import declare_operators; declare_operators()"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eaglenet.energy.replay_buffer import ReplayBuffer
+from eaglenet.energy.langevin import ReplayBuffer
 
 PAIRS, FRAMES, DIM, SIZE = 2, 3, 4, 5
 

@@ -19,7 +19,7 @@ from eaglenet.core.errors import CheckpointError, ConfigError, UsageError
 from eaglenet.core.text import escape_line
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, VisionConfig
-from eaglenet.encoders.openai_archive import read_openai_weights
+from eaglenet.encoders.clip_files import read_openai_weights
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.models.folder import load
 from eaglenet.research.evaluation.postprocessing import read_scores

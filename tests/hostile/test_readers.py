@@ -21,8 +21,7 @@ from mutations import mutate_bytes, mutate_json, mutated_json_bytes, mutated_lin
 from PIL import Image
 
 from eaglenet.core.errors import DatasetError, EagleNetError
-from eaglenet.encoders.clip_files import config_from_hub, load_clip
-from eaglenet.encoders.openai_archive import read_openai_weights
+from eaglenet.encoders.clip_files import config_from_hub, load_clip, read_openai_weights
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.models.folder import load
 from eaglenet.search.places import _look_up, find_place

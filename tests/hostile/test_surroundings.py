@@ -30,7 +30,7 @@ from eaglenet.core.process import forget_current_folder
 from eaglenet.indexing import watch as watching
 from eaglenet.indexing.alerts import RETRY_SECONDS, ActionError, Memory, Sender
 from eaglenet.indexing.options import IndexOptions
-from eaglenet.video import query_decoder, saving
+from eaglenet.video import frame_images, saving
 from eaglenet.video.input_file import share_file
 from eaglenet.video.pool import Budget, Failure, map_ahead
 
@@ -296,8 +296,8 @@ def test_a_query_that_takes_over_its_decoder_reads_no_other_file(
 ) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "query.jpg").write_bytes(b"x")
-    monkeypatch.setattr(query_decoder, "decode_query", steal_as_query)
-    decoder = query_decoder.QueryDecoder()
+    monkeypatch.setattr(frame_images, "decode_query", steal_as_query)
+    decoder = frame_images.QueryDecoder()
     try:
         with pytest.raises(UsageError, match=r"query\.jpg: Operation not permitted"):
             decoder.decode_image(tmp_path / "query.jpg", FrameSpec(num_frames=2, size=16))
@@ -330,7 +330,7 @@ print([type(outcome).__name__ for outcome in map_ahead(reply_with, ["good"] * 3,
 def test_workers_need_no_shared_memory() -> None:
     """With a full /dev/shm of 4 KiB, as in small containers."""
     mount = "mount -t tmpfs -o size=4k none /dev/shm && head -c 9999 /dev/zero > /dev/shm/full; "
-    source = str(Path(query_decoder.__file__).parents[2])
+    source = str(Path(frame_images.__file__).parents[2])
     command = [sys.executable, "-c", WITHOUT_SHARED_MEMORY, source, str(Path(__file__).parent)]
     if shutil.which("unshare") is None or os.geteuid() != 0:
         pytest.skip("needs unshare and root")
@@ -352,7 +352,7 @@ def test_decoded_frames_are_those_of_the_parent(tmp_path: Path) -> None:
 
     path, spec = tmp_path / "a.png", FrameSpec(num_frames=2, size=16)
     Image.effect_noise((40, 30), 50).convert("RGB").save(path)
-    decoder = query_decoder.QueryDecoder()
+    decoder = frame_images.QueryDecoder()
     try:
         there, here = decoder.decode_image(path, spec), clips_of_image(path, spec)
         frame = decoder.read_frame(path, 0.0, 20)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import StoreError
-from eaglenet.indexing.upgrade import upgrade_store
+from eaglenet.indexing.maintenance import upgrade_store
 from eaglenet.search import torch_model
 from eaglenet.search.engine import Engine
 from eaglenet.store.kinds import open_store
@@ -125,7 +125,7 @@ def test_interrupted_conversion_is_continued(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("eaglenet.indexing.upgrade._copy_transcripts", interrupt)
+        patch.setattr("eaglenet.indexing.maintenance._copy_transcripts", interrupt)
         with pytest.raises(KeyboardInterrupt):
             upgrade_store(old_store)
     assert (old_store / "clips.lance").is_dir()

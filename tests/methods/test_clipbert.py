@@ -15,7 +15,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Tokens
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.early.clipbert import clip_loss, log_odds
-from eaglenet.scoring.score import score_all
+from eaglenet.scoring.scorer import score_all
 from reference.arithmetic import Vector, Weights, layer_norm, linear, part, weights_of
 from reference.mmt import post_norm
 

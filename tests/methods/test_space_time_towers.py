@@ -11,7 +11,7 @@ from double_precision import random, shake
 from small_towers import small_clip, small_clips
 
 from eaglenet.core.errors import ConfigError
-from eaglenet.core.types import Clips, TextFeatures, Tokens
+from eaglenet.core.types import Clips, TextFeatures
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip_config import TextConfig
 from eaglenet.encoders.compact import (
@@ -33,7 +33,7 @@ from eaglenet.methods import METHODS, Method
 FRAMES, DIM, SIZE = 3, 8, 32
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 METHODS_OVER_VIDEOS = ("frozen", "bridgeformer")
-COUNTING = ("siglip", "perception", "perception-without-class-token", "compact", "compact-pooled")
+COUNTING = ("siglip", "perception", "perception-without-class-token", "compact")
 """Towers in which a picture shown several times is the picture."""
 WITHOUT_CLASS_TOKEN = ("siglip", "perception-without-class-token")
 EVERY = ("clip", *COUNTING)
@@ -49,9 +49,8 @@ def make_tower(kind: str) -> TowerEncoder:
         vision = SiglipVisionConfig(SIZE, 8, DIM, 2, 2, 20)
         text = SiglipTextConfig(60, 12, DIM, 2, 2, 20)
         return SiglipEncoder(SiglipConfig(vision, text), seed=1)
-    if kind.startswith("compact"):
-        pool_after = int(kind == "compact-pooled")
-        vision_shape = CompactVisionConfig(SIZE, 8, 12, 3, 2, 20, pool_after=pool_after)
+    if kind == "compact":
+        vision_shape = CompactVisionConfig(SIZE, 8, 12, 3, 2, 20)
         shape = CompactConfig(DIM, vision_shape, CompactTextConfig(60, 12, DIM, 2, 2, 20))
         return CompactEncoder(shape, seed=1)
     has_class = kind == "perception"
@@ -156,27 +155,6 @@ def test_the_first_step_reaches_the_output_of_time_attention(start: str, tower: 
         assert values.any() == (start == "released")
         width = output.shape[0]
         assert not values[: 2 * width].any()
-
-
-@pytest.mark.parametrize("tower", ["clip", "perception", "perception-without-class-token"])
-def test_the_bridge_asks_towers_with_clips_text_tower(tower: str) -> None:
-    method = make("bridgeformer", tower, bridge_weight=0.5).train()
-    ids = torch.tensor([[1, 7, 8, 9, 59], [1, 7, 59, 0, 0]])
-    text = method.encode_text(Tokens(ids, ids > 0))
-    video = method.encode_video(small_clips(2, FRAMES, SIZE))
-    losses = method.losses(text, video, torch.eye(2, dtype=torch.bool))
-    losses.terms["bridge"].backward()
-    weights = dict(method.named_parameters())
-    for name in ("bridge.map.weight", "encoder.vision.blocks.0.mlp.up.weight"):
-        gradient = weights[name].grad
-        assert gradient is not None
-        assert gradient.any()
-
-
-@pytest.mark.parametrize(("tower", "title"), [("siglip", "SigLIP"), ("compact", "compact")])
-def test_the_bridge_refuses_other_text_towers_by_name(tower: str, title: str) -> None:
-    with pytest.raises(ConfigError, match=f"bridge_weight needs the text tower of CLIP.*{title}"):
-        make("bridgeformer", tower, bridge_weight=0.5)
 
 
 @every_method

@@ -126,8 +126,8 @@ def test_groups_that_do_not_make_the_frames_are_refused() -> None:
         make(groups=(2, 2))
 
 
-def compact(pool_after: int = 0) -> CompactEncoder:
-    vision = CompactVisionConfig(16, 8, 12, 3, 2, 20, pool_after=pool_after)
+def compact() -> CompactEncoder:
+    vision = CompactVisionConfig(16, 8, 12, 3, 2, 20)
     return CompactEncoder(CompactConfig(8, vision, CompactTextConfig(60, 9, 12, 1, 2, 20)), seed=1)
 
 
@@ -140,9 +140,3 @@ def test_without_merging_a_compact_tower_reads_an_image_as_itself() -> None:
     clips = small_clips(VIDEOS, 1)
     expected = compact().eval().encode_video(clips).frames
     torch.testing.assert_close(method.encode_video(clips).frames, expected)
-
-
-def test_a_tower_that_pools_its_grid_is_refused() -> None:
-    spec = METHODS["tempme"]
-    with pytest.raises(ConfigError, match="pools its grid of patches after block 1"):
-        spec.build(spec.config_class(num_frames=2), compact(pool_after=1))

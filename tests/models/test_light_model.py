@@ -135,7 +135,6 @@ def test_another_weight_is_another_identity(tmp_path: Path, light: LightModel) -
         {"method": "xpool"},
         {"eaglenet": 2},
         {"config": {"head": "lstm"}},
-        {"encoder": {"kind": "compact", "config": {"vision": {"pool_after": 3}}}},
     ],
 )
 def test_other_models_are_left_to_torch(tmp_path: Path, change: dict[str, object]) -> None:

@@ -12,7 +12,12 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
-from eaglenet.scoring.hubness import SUBJECTS, TEMPERATURE, hub_bias, typical_sentences
+from eaglenet.research.evaluation.postprocessing import (
+    SUBJECTS,
+    TEMPERATURE,
+    hub_bias,
+    typical_sentences,
+)
 
 
 def test_the_bias_is_the_inverted_softmax_of_the_bank() -> None:

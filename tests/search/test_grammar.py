@@ -15,9 +15,9 @@ from eaglenet.search.grammar import (
     from_json,
     parse,
     parse_duration,
-    to_json,
 )
 from eaglenet.search.query import Query
+from query_json import to_json
 
 
 def parts_of(query: AnyQuery) -> list[tuple[float, str]]:

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from eaglenet import __version__
 from eaglenet.cli import main
 from eaglenet.cli.main import app
-from eaglenet.cli.results import format_time
 from eaglenet.cli.search import read_lines
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError
+from eaglenet.core.text import format_time
 from eaglenet.search.engine import Engine
 from eaglenet.search.options import parse_date
 from eaglenet.store.records import Changes

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from eaglenet.indexing.hubness import choose_hubness_bank, encode_hubness_bank
 from eaglenet.layers.hubness import HubnessLayer
-from eaglenet.scoring.hubness import TEMPERATURE, hub_bias
+from eaglenet.research.evaluation.postprocessing import TEMPERATURE, hub_bias
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query

@@ -14,8 +14,7 @@ from starlette.types import Message
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.counters import ServiceMetrics
-from eaglenet.serve.limits import MAX_CLIENTS, LimitMiddleware, TokenBuckets
+from eaglenet.serve.limits import MAX_CLIENTS, LimitMiddleware, ServiceMetrics, TokenBuckets
 from eaglenet.serve.settings import MAX_QUERIES, Settings
 
 

@@ -371,7 +371,7 @@ def test_looking_is_cancelled_with_its_decoder(
     engine: Engine, clip_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = set(descendants(os.getpid()))
-    monkeypatch.setattr("eaglenet.serve.frames.read_frame_images", read_slowly)
+    monkeypatch.setattr("eaglenet.serve.readers.read_frame_images", read_slowly)
 
     async def work(client: Client) -> None:
         with anyio.move_on_after(1.0) as scope:

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 pytest.importorskip("mcp")
 from eaglenet.cli.main import app
 from eaglenet.search.engine import Engine
-from eaglenet.search.grammar import ComposedQuery, Part, parse, to_json
+from eaglenet.search.grammar import ComposedQuery, Part, parse
 from eaglenet.search.query import Query
 from eaglenet.serve.app import create_app
 from eaglenet.serve.settings import Settings
+from query_json import to_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "queries.md"
 Moments = list[tuple[str, float, float]]

@@ -21,9 +21,8 @@ from starlette.requests import ClientDisconnect
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.media import OpenVideo
+from eaglenet.serve.media import OpenVideo, Streams
 from eaglenet.serve.problems import Problem
-from eaglenet.serve.streams import Streams
 
 FILES = {
     # name: video codec, sound codec, how it is sent
@@ -213,7 +212,7 @@ def test_simultaneous_requests_share_the_limit(tmp_path: Path) -> None:
 
 def test_one_that_never_begins_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=1)
-    monkeypatch.setattr("eaglenet.serve.streams.MODULE", "asyncio")  # waits for a line for ever
+    monkeypatch.setattr("eaglenet.serve.media.MODULE", "asyncio")  # waits for a line for ever
 
     async def scenario() -> None:
         streams = Streams(limit=1, timeout=0.01)

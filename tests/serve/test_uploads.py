@@ -17,8 +17,8 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
+from eaglenet.serve.readers import UploadFolder
 from eaglenet.serve.settings import Settings
-from eaglenet.serve.upload_folder import UploadFolder
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_form_is_told_how_to_send_the_file(open_client: TestClient) -> None:
 def test_searches_do_not_wait_for_an_upload_that_never_ends(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglenet.serve.upload_folder.decode_query", decode_slowly)
+    monkeypatch.setattr("eaglenet.serve.readers.decode_query", decode_slowly)
     settings = Settings(allow_uploads=True, timeout=3.0)
     app = create_app(engine, settings)
     with TestClient(app, base_url="http://localhost") as client, ThreadPoolExecutor(1) as pool:
@@ -103,7 +103,7 @@ def test_searches_do_not_wait_for_an_upload_that_never_ends(
 def test_a_slow_upload_does_not_hold_up_another(
     engine: Engine, clip_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglenet.serve.upload_folder.decode_query", decode_slowly)
+    monkeypatch.setattr("eaglenet.serve.readers.decode_query", decode_slowly)
     app = create_app(engine, Settings(allow_uploads=True, timeout=20.0))
     image = engine.thumbnail(clip_id)
     with TestClient(app, base_url="http://localhost") as client, ThreadPoolExecutor(1) as pool:

@@ -218,7 +218,7 @@ def metrics(
     """
     from eaglenet.research.evaluation import postprocessing as post
     from eaglenet.research.evaluation.metrics import Metrics, raise_if_not_finite, retrieval_metrics
-    from eaglenet.scoring.hubness import hub_bias
+    from eaglenet.research.evaluation.postprocessing import hub_bias
 
     def read_bank(path: Path) -> Tensor:
         bank = post.read_scores(path)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.hits import file_url
-from eaglenet.core.text import escape_line
+from eaglenet.core.text import escape_line, format_time
 from eaglenet.search.confidence import fits_nothing, match_text
 from eaglenet.video.containers import is_image
 
@@ -74,19 +74,6 @@ def highlight(line: TranscriptMatch) -> Text:
         text.append(escape_line(line.text[start:stop]), style="bold reverse")
         end = stop
     return text.append(escape_line(line.text[end:]))
-
-
-def format_time(seconds: float) -> str:
-    """Format a time as players do.
-
-    >>> format_time(3725.5)
-    '1:02:05.5'
-    """
-    tenths = round(seconds * 10)
-    minutes, tenths = divmod(tenths, 600)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{minutes:02}:{tenths / 10:04.1f}" if hours else f"{minutes}:{tenths / 10:04.1f}"
-    return f"{hours}:{text}" if hours else text
 
 
 def terminal_width() -> int | None:

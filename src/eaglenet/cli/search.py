@@ -18,7 +18,6 @@ from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
     detect_images,
-    format_time,
     play,
     print_result,
     save_hits,
@@ -36,7 +35,7 @@ from eaglenet.core.errors import (
 from eaglenet.core.hits import round_times
 from eaglenet.core.platform import data_folder
 from eaglenet.core.settings import option
-from eaglenet.core.text import escape_line, pluralize
+from eaglenet.core.text import escape_line, format_time, pluralize
 from eaglenet.search.grammar import AnyQuery, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
@@ -158,7 +157,7 @@ def search(
     begin_short_command()
     decoder = None
     if source.keys() & {"image", "video"}:
-        from eaglenet.video.query_decoder import QueryDecoder
+        from eaglenet.video.frame_images import QueryDecoder
 
         decoder = QueryDecoder()
         decoder.start()  # Its process starts while the store is opened.

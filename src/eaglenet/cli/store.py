@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from eaglenet.cli.options import AsJson, StoreName, argument
-from eaglenet.cli.results import format_time
 from eaglenet.cli.terminal import print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
 from eaglenet.core.settings import option
-from eaglenet.core.text import format_bytes, format_hours, pluralize
+from eaglenet.core.text import format_bytes, format_hours, format_time, pluralize
 
 if TYPE_CHECKING:
     from eaglenet.store.base import Store
@@ -229,7 +228,7 @@ def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
 @store.command()
 def upgrade(store: StoreName) -> None:
     """Convert a store of an earlier version; the old store stays beside it."""
-    from eaglenet.indexing.upgrade import upgrade_store
+    from eaglenet.indexing.maintenance import upgrade_store
     from eaglenet.store.kinds import open_store
 
     result = upgrade_store(store)

@@ -26,9 +26,9 @@ from eaglenet.cli.options import (
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.progress import show_progress
 from eaglenet.core.registry import imported_modules
-from eaglenet.core.run_folder import WHOLE_MODEL
 from eaglenet.core.settings import option
 from eaglenet.core.text import escape_line, pluralize
+from eaglenet.models.files import WHOLE_MODEL
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck

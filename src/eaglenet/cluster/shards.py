@@ -32,8 +32,7 @@ from eaglenet.search.shortlist import (
     rows_of_shard,
     uses_exact_scan,
 )
-from eaglenet.serve.counters import ServiceMetrics
-from eaglenet.serve.limits import LimitMiddleware
+from eaglenet.serve.limits import LimitMiddleware, ServiceMetrics
 from eaglenet.serve.problems import Problem, add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.settings import Settings

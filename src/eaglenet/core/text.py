@@ -70,3 +70,16 @@ def format_duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def format_time(seconds: float) -> str:
+    """Format a time as players do.
+
+    >>> format_time(3725.5)
+    '1:02:05.5'
+    """
+    tenths = round(seconds * 10)
+    minutes, tenths = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{minutes:02}:{tenths / 10:04.1f}" if hours else f"{minutes}:{tenths / 10:04.1f}"
+    return f"{hours}:{text}" if hours else text

@@ -40,11 +40,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class CompactVisionConfig(VisionTowerConfig):
-    """Image tower; defaults are a ViT-S/14 at 168 pixels.
-
-    pool_after: number of blocks that read every patch. After them each 2 x 2 patches are replaced
-        by their mean, so that the other blocks cost a quarter. 0 never pools.
-    """
+    """Image tower; defaults are a ViT-S/14 at 168 pixels."""
 
     image_size: int = 168
     patch_size: int = 14
@@ -53,7 +49,6 @@ class CompactVisionConfig(VisionTowerConfig):
     heads: int = 6
     mlp_width: int = 1536
     norm_eps: float = 1e-6
-    pool_after: int = 0
     activation = "gelu"
 
     def __post_init__(self) -> None:
@@ -62,21 +57,11 @@ class CompactVisionConfig(VisionTowerConfig):
             raise ConfigError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
             )
-        if not 0 <= self.pool_after < self.layers:
-            raise ConfigError(
-                f"pool_after {self.pool_after} should be 0 (never) to {self.layers - 1}, one less "
-                "than the blocks"
-            )
-        if self.pool_after and self.grid % 2:
-            raise ConfigError(
-                f"a grid of {self.grid} x {self.grid} patches cannot be pooled by 2; choose an "
-                "image_size that gives an even grid, or pool_after=0"
-            )
 
     @property
     def num_tokens(self) -> int:
-        """Class token and patches of a frame in the last block."""
-        return (self.grid // 2 if self.pool_after else self.grid) ** 2 + 1
+        """Class token and patches of a frame."""
+        return self.grid**2 + 1
 
 
 @dataclass(frozen=True)
@@ -265,7 +250,7 @@ class ScaledBlock(nn.Module):
 
 
 class CompactVision(TowerParts):
-    """Frames to one vector each: embed, blocks, pool 2 x 2 patches between them, norm, project.
+    """Frames to one vector each: embed, blocks, norm, project.
 
     frame = W [class; mean of patches]. Split as W = [A, B] this is the mean over patches of
     A class + B patch, which is what ``patches`` returns: vectors of image positions in the joint
@@ -293,7 +278,7 @@ class CompactVision(TowerParts):
         self.projection = nn.Linear(2 * config.width, dim, bias=False)
         self.gradient_checkpointing = 0
         self.patch_dropout = 0.0
-        """Fraction of patches that training leaves out, if patches are not pooled."""
+        """Fraction of patches that training leaves out."""
 
     def forward(
         self,
@@ -308,11 +293,9 @@ class CompactVision(TowerParts):
         Only token shift uses ``num_frames`` and ``frame_mask``, the mask of real frames.
         """
         tokens = self.embed(pixels)
-        if self.training and self.patch_dropout and not self.config.pool_after:
+        if self.training and self.patch_dropout:
             tokens = leave_out_patches(tokens, self.patch_dropout)
         for index, block in enumerate(self.blocks):
-            if index == self.config.pool_after and index:
-                tokens = pool_patches(tokens, self.config.grid)
             tokens = run_block(
                 block,
                 tokens,
@@ -329,12 +312,6 @@ class CompactVision(TowerParts):
             return result
         vectors = self.projection(torch.cat([whole.expand_as(patches_only), patches_only], dim=-1))
         return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
-
-    def before_block(
-        self, index: int, patches: Patches
-    ) -> Float[Tensor, "videos frames new_patches width"]:
-        is_here = index and index == self.config.pool_after
-        return pool_squares(patches, self.config.grid) if is_here else patches
 
     def read_video(
         self, first: FirstTokens, patches: Patches, mask: Mask
@@ -377,22 +354,6 @@ class CompactVision(TowerParts):
                 nn.init.normal_(parameter, std=0.02, generator=generator)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-
-
-def pool_patches(
-    tokens: Float[Tensor, "images tokens width"], grid: int
-) -> Float[Tensor, "images pooled width"]:
-    """Return the class token and the mean of each 2 x 2 patches."""
-    return torch.cat([tokens[:, :1], pool_squares(tokens[:, 1:], grid)], dim=1)
-
-
-def pool_squares(
-    patches: Float[Tensor, "*batch patches width"], grid: int
-) -> Float[Tensor, "*batch pooled width"]:
-    """Return the mean of each 2 x 2 patches."""
-    half = grid // 2
-    squares = patches.reshape(*patches.shape[:-2], half, 2, half, 2, patches.shape[-1])
-    return squares.mean(dim=(-4, -2)).flatten(-3, -2)
 
 
 def leave_out_patches(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,12 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
+from eaglenet.core.process import module_path
 from eaglenet.core.types import Abilities, Resize, TextFeatures, TextStack, Tokenizer, Tokens
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip_files import clip_tokenizer_for
 from eaglenet.encoders.hub import require_licence_on_hub
-from eaglenet.encoders.torchvision_operators import declare_operators
 
 
 @dataclass(frozen=True)
@@ -252,3 +254,31 @@ ENCODERS.add(
         build=OpenClipEncoder,
     ),
 )
+
+
+OPERATORS = ("nms", "qnms")
+"""Operators that must exist when torchvision is imported."""
+
+
+@functools.cache
+def declare_operators() -> Any:
+    """Declare the operators that cannot be loaded, so that torchvision can be imported.
+
+    A declared operator has no implementation: calling it raises an error. Operators that can be
+    loaded are left alone. Returns the declarations, which end with their last reference.
+    """
+    # Not of the current folder, whose files may be anyone's: a library runs code when it is loaded.
+    package = PathFinder.find_spec("torchvision", module_path())
+    if package is None or package.origin is None:
+        return None
+    library = PathFinder.find_spec("_C", [str(Path(package.origin).parent)])
+    if library is None or library.origin is None:
+        return None
+    try:
+        torch.ops.load_library(library.origin)
+    except OSError:
+        declarations = torch.library.Library("torchvision", "FRAGMENT")
+        for name in OPERATORS:
+            declarations.define(f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor")
+        return declarations
+    return None

@@ -44,7 +44,7 @@ from eaglenet.encoders.catalogue import ST_PREFIX
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
 from eaglenet.encoders.hub import find_snapshot, split_st_name
 from eaglenet.encoders.low_rank import is_adapter
-from eaglenet.encoders.torchvision_operators import declare_operators
+from eaglenet.encoders.openclip import declare_operators
 
 logger = logging.getLogger(__name__)
 

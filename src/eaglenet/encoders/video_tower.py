@@ -217,17 +217,12 @@ class SpaceTime(nn.Module):
         tower: TowerParts,
         frames: Frames,
         mask: Mask,
-        *,
-        block_inputs: list[Tensor] | None = None,
     ) -> tuple[FirstTokens, Patches]:
-        """Last hidden states; ``block_inputs`` receives the patches that each block reads."""
+        """Last hidden states."""
         first, patches = self.embed(tower, frames)
         own_weight = frame_weight(mask) if tower.counts_frames else None
         rotation = tower.turn(patches.dtype)
         for index, block in enumerate(tower.blocks):
-            patches = tower.before_block(index, patches)
-            if block_inputs is not None:
-                block_inputs.append(patches)
             timed_first, timed = first, patches
             if self.time is not None:
                 over_time = self.time[index](first, patches, mask, own_weight=own_weight)
@@ -245,19 +240,13 @@ class SpaceTime(nn.Module):
             patches = block.finish(patches, outputs)  # type: ignore[operator]
         return first, patches
 
-    def encode(
-        self,
-        tower: TowerParts,
-        videos: Clips | VideoFeatures,
-        *,
-        block_inputs: list[Tensor] | None = None,
-    ) -> VideoFeatures:
+    def encode(self, tower: TowerParts, videos: Clips | VideoFeatures) -> VideoFeatures:
         """Videos and frames as the tower's head reads them (:meth:`TowerParts.read_video`)."""
         clips = need_clips(videos, "a tower over space and time")
         device = tower.positional_embedding.device
         mask = clips.mask.to(device)
         pixels = clips.frames.to(device, non_blocking=True)
-        first, patches = self(tower, pixels, mask, block_inputs=block_inputs)
+        first, patches = self(tower, pixels, mask)
         video, frames = tower.read_video(first, patches, mask)
         return VideoFeatures(frames=frames, mask=mask, video=video)
 

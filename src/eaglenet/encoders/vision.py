@@ -121,12 +121,6 @@ class TowerParts(nn.Module):
         """Rotary positions of the first token and of one frame's patches."""
         return None
 
-    def before_block(
-        self, index: int, patches: Patches
-    ) -> Float[Tensor, "videos frames new_patches width"]:
-        """Convert the patches that block ``index`` reads."""
-        return patches
-
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
         """Shift tokens in time in these blocks (from 0) and in no other."""
         wrong = [index for index in blocks if not 0 <= index < len(self.blocks)]

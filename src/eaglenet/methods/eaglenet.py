@@ -13,8 +13,14 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError, UnknownNameError, too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.energy.energies import ENERGIES, EnergyPooling, energy_matching_loss
-from eaglenet.energy.langevin import ChainRunner, NoiseScale, noise_deviation
-from eaglenet.energy.replay_buffer import ChainStart, FreshRows, ReplayBuffer
+from eaglenet.energy.langevin import (
+    ChainRunner,
+    ChainStart,
+    FreshRows,
+    NoiseScale,
+    ReplayBuffer,
+    noise_deviation,
+)
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import (

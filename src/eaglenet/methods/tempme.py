@@ -315,13 +315,6 @@ class TempMe(CosineMethod):
     @classmethod
     def prepare(cls, config: TempMeConfig, encoder: PatchEncoder) -> None:
         """Add low-rank changes to both towers; with ``frozen`` nothing else of them trains."""
-        pool_after = getattr(encoder.vision.config, "pool_after", 0)
-        if pool_after:
-            raise ConfigError(
-                f"tempme merges patches from the first block on, but this tower pools its grid of "
-                f"patches after block {pool_after}, which merged patches no longer have; give it a "
-                "compact model with pool_after=0 or a CLIP model"
-            )
         if config.frozen:
             freeze_tower(encoder)
         add_low_rank(encoder, config.rank)

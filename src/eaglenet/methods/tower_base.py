@@ -99,17 +99,9 @@ class SpaceTimeMethod(Method):
         return self.encoder.vision  # type: ignore[return-value]
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        return self.read_frames(videos)
-
-    def read_frames(
-        self, videos: VideoSource, block_inputs: list[Tensor] | None = None
-    ) -> VideoFeatures:
-        """Encode videos; ``block_inputs`` receives the patches that each block reads.
-
-        With ``padding="official"`` padded frames are read like real ones.
-        """
+        """Encode videos; with ``padding="official"`` padded frames are read like real ones."""
         all_visible = dataclasses.replace(videos, mask=visible(videos.mask, self.config.padding))
-        features = self.space_time.encode(self.tower, all_visible, block_inputs=block_inputs)
+        features = self.space_time.encode(self.tower, all_visible)
         return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:

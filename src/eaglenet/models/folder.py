@@ -15,7 +15,6 @@ from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNam
 from eaglenet.core.files import write_json, write_tensors
 from eaglenet.core.hardware import require_device
 from eaglenet.core.progress import activity
-from eaglenet.core.run_folder import EXPERIMENT, MODEL, WHOLE_MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
 from eaglenet.encoders import ENCODERS, Pretrained
@@ -28,7 +27,15 @@ from eaglenet.encoders.weights import read_safetensors, reading_on_demand, reali
 from eaglenet.layers.transformer import default_heads
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.models import files
-from eaglenet.models.files import CONFIG, SCALES, WEIGHTS, local_folder
+from eaglenet.models.files import (
+    CONFIG,
+    EXPERIMENT,
+    MODEL,
+    SCALES,
+    WEIGHTS,
+    WHOLE_MODEL,
+    local_folder,
+)
 
 # Weights stored in a quarter of their size: int8 matrices with one scale per row.
 

@@ -22,8 +22,16 @@ from eaglenet.core.errors import CheckpointError, ConfigError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.settings import from_plain
 from eaglenet.methods.configs import CLIP4ClipConfig, WordFrameConfig
-from eaglenet.models.files import CONFIG, HEAD, WEIGHTS, model_folder
-from eaglenet.models.weights import Array, Weight, Weights, hash_model
+from eaglenet.models.files import (
+    CONFIG,
+    HEAD,
+    WEIGHTS,
+    Array,
+    Weight,
+    Weights,
+    hash_model,
+    model_folder,
+)
 from eaglenet.store.hubness import HubnessBank
 
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -301,10 +309,9 @@ def _is_compact(plain: Mapping[str, Any]) -> bool:
     """Return whether :class:`LightModel` can run a model, by its ``config.json``."""
     try:
         encoder, config = plain["encoder"], plain["config"]
-        return (
+        return bool(
             plain["eaglenet"] == 1
             and encoder["kind"] == "compact"
-            and not encoder["config"]["vision"]["pool_after"]
             and plain["method"] == METHOD
             and config.get("head", "mean") == "mean"
             and config.get("stem", "2d") == "2d"

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from eaglenet.models.files import Array
 from eaglenet.models.light_model import LightModel, unit
-from eaglenet.models.weights import Array
 
 MODEL = "small"
 FORMAT = "windows 1"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
 from eaglenet.core.platform import num_cores
-from eaglenet.models.weights import Array, Weights
+from eaglenet.models.files import Array, Weights
 
 Precision = Literal["fp32", "int8"]
 NUM_APART = 8

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from eaglenet.methods.base import Method
     from eaglenet.search.judge import Judge
-    from eaglenet.video.query_decoder import QueryDecoder
+    from eaglenet.video.frame_images import QueryDecoder
 
 AUTO = "auto"
 ATTEMPTS = 5
@@ -159,7 +159,7 @@ class Engine:
     @property
     def decoder(self) -> QueryDecoder:
         """Sandboxed decoder for query files and for frames of hits."""
-        from eaglenet.video.query_decoder import QueryDecoder
+        from eaglenet.video.frame_images import QueryDecoder
 
         with self._lock:
             if self._decoder is None:

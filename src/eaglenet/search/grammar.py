@@ -9,7 +9,7 @@
 ``+``, ``-`` and ``then`` are operators only between spaces and beside a marked operand: a text in
 quotation marks, an image or video file, or a clip id. So a plain sentence keeps its meaning:
 ``first a dog - then a cat`` is a text. An operand without marks is allowed beside a marked one.
-``to_json`` returns the same query as JSON.
+``from_json`` reads the same queries as JSON.
 """
 
 from __future__ import annotations
@@ -347,25 +347,6 @@ def _format_operand(part: Part) -> str:
         return f"{weight}clip:{part.query.clip_id}"
     title = part.query.title
     return f'{weight}"{title}"' if " " in title else f"{weight}{title}"
-
-
-def to_json(query: AnyQuery) -> dict[str, Any]:
-    """Return a query as JSON; :func:`from_json` reads it.
-
-    >>> to_json(parse('"a dog" then "a cat" within 5s'))
-    {'steps': [{'parts': [{'text': 'a dog', 'weight': 1.0}]}, {'parts': [{'text': 'a cat', \
-'weight': 1.0}]}], 'within': 5.0}
-    """
-    if isinstance(query, TemporalQuery):
-        record: dict[str, Any] = {"steps": [to_json(step) for step in query.steps]}
-        return record if query.within is None else {**record, "within": query.within}
-    if isinstance(query, ComposedQuery):
-        return {"parts": [{**to_json(part.query), "weight": part.weight} for part in query.parts]}
-    if query.text is not None:
-        return {"text": query.title}
-    if query.clip_id is not None:
-        return {"clip_id": query.clip_id}
-    raise UsageError(f"{query.title}: a query in JSON cannot contain files; upload them")
 
 
 def from_json(value: Any) -> AnyQuery:

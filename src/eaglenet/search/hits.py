@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, missing_extra, shell_quote
 from eaglenet.core.hits import Hit, Moment, round_times
 from eaglenet.core.object_storage import is_object_url
-from eaglenet.core.text import escape_line
+from eaglenet.core.text import escape_line, format_time
 from eaglenet.search.confidence import match_text
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.model import ClipFeatures, SearchModel
@@ -473,16 +473,4 @@ NUMBERS = (
 def _span(hit: Hit) -> str:
     if not hit.duration:
         return "image"
-    return f"{_clock(hit.moment.start)} to {_clock(hit.moment.end)}"
-
-
-def _clock(seconds: float) -> str:
-    """Format a time as hours, minutes, seconds and tenths.
-
-    >>> _clock(3725.42), _clock(0.96)
-    ('1:02:05.4', '0:01.0')
-    """
-    minutes, tenths = divmod(round(seconds * 10), 600)
-    hours, minutes = divmod(minutes, 60)
-    seconds_text = f"{tenths // 10:02}.{tenths % 10}"
-    return f"{hours}:{minutes:02}:{seconds_text}" if hours else f"{minutes}:{seconds_text}"
+    return f"{format_time(hit.moment.start)} to {format_time(hit.moment.end)}"

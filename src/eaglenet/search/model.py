@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.core.object_storage import absolute_location
-from eaglenet.models.files import is_packaged
+from eaglenet.models.files import CHECK_TEXTS, check_frames, check_vectors, is_packaged
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
-from eaglenet.models.weights import CHECK_TEXTS, check_frames, check_vectors
 from eaglenet.store.base import Store
 from eaglenet.store.kinds import kind_of
 from eaglenet.store.manifest import PREPARED, SECONDS, Layout, Manifest, cannot_mix

@@ -39,8 +39,8 @@ from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from eaglenet.video.frame_images import QueryDecoder
     from eaglenet.video.inputs import FrameBatch
-    from eaglenet.video.query_decoder import QueryDecoder
 
 
 @dataclass(frozen=True)

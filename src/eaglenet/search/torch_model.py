@@ -23,15 +23,16 @@ from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub import exact_name
 from eaglenet.methods.base import Method, evaluating
-from eaglenet.models.files import head_folder, is_packaged
-from eaglenet.models.folder import with_head
-from eaglenet.models.weights import (
+from eaglenet.models.files import (
     CHECK_TEXTS,
     SAMPLED_VALUES,
     check_frames,
     check_vectors,
     hash_model,
+    head_folder,
+    is_packaged,
 )
+from eaglenet.models.folder import with_head
 from eaglenet.scoring import Scorer, choose
 from eaglenet.scoring.scorer import ReferenceScorer
 from eaglenet.search.model import ClipFeatures, require_identity, require_model

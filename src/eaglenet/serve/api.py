@@ -24,10 +24,10 @@ from eaglenet.search.query import Query as SearchQuery
 from eaglenet.search.reranking import spaced_indices
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.batching import BatchResult
-from eaglenet.serve.exports import MEDIA_TYPES
 from eaglenet.serve.library import Library, path_below_roots
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, error_responses
+from eaglenet.serve.readers import MEDIA_TYPES
 from eaglenet.serve.schemas import (
     CLIP_ID,
     ClipBody,

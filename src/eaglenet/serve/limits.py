@@ -1,4 +1,4 @@
-"""Limits per client and in total: rate, concurrency, size, time.
+"""Limits per client and in total: rate, concurrency, size, time; and metrics of a service.
 
 The page, its files, thumbnails and the health check are limited by the number of connections only,
 so that they are still answered while searches queue. A request that is refused because too many are
@@ -18,11 +18,12 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import h11
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglenet.core.platform import raise_descriptor_limit
-from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.problems import Problem, error_response
 from eaglenet.serve.settings import Settings
 
@@ -303,3 +304,39 @@ def protocol_for(settings: Settings) -> type[GuardedProtocol]:
         header_timeout = settings.header_timeout
 
     return Protocol
+
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 2.5, 5.0, 10.0, 30.0)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ServiceMetrics:
+    """Prometheus metrics of one service. Each app has its own registry."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        labels = ("method", "route", "status")
+        self.requests = prometheus_client.Counter(
+            "eaglenet_requests", "Answered requests", labels, registry=registry
+        )
+        title = "Seconds until the end of the response"
+        self.seconds = Histogram(
+            "eaglenet_request_seconds", title, ("route",), buckets=SECONDS, registry=registry
+        )
+        title = "Queries answered in one call of the engine"
+        self.batch_queries = Histogram(
+            "eaglenet_batch_queries", title, buckets=(1, 2, 4, 8, 16, 32), registry=registry
+        )
+        self.active = Gauge(
+            "eaglenet_active_requests", "Requests being answered", ("kind",), registry=registry
+        )
+        self.refused = prometheus_client.Counter(
+            "eaglenet_refused_requests",
+            "Requests refused by a limit",
+            ("reason",),
+            registry=registry,
+        )
+        self.clips = Gauge("eaglenet_clips", "Clips in the store", registry=registry)
+
+    def text(self) -> bytes:
+        return bytes(generate_latest(self.registry))

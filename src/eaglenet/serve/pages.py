@@ -12,8 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from eaglenet.serve.counters import CONTENT_TYPE
-from eaglenet.serve.limits import client_of
+from eaglenet.serve.limits import CONTENT_TYPE, client_of
 from eaglenet.serve.problems import Problem, error_responses
 from eaglenet.serve.schemas import HealthBody
 from eaglenet.serve.security import COOKIE

@@ -16,8 +16,7 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglenet.serve.counters import ServiceMetrics
-from eaglenet.serve.limits import MAX_CLIENTS, TokenBuckets, client_of
+from eaglenet.serve.limits import MAX_CLIENTS, ServiceMetrics, TokenBuckets, client_of
 from eaglenet.serve.problems import Problem, error_response
 from eaglenet.serve.settings import Settings
 

@@ -16,15 +16,12 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.judge import TIMEOUT, Judge, Judgement
 from eaglenet.serve.batching import Batcher
-from eaglenet.serve.counters import ServiceMetrics
-from eaglenet.serve.exports import TimelineExports
-from eaglenet.serve.frames import FrameDecoders
 from eaglenet.serve.library import Libraries
-from eaglenet.serve.media import VideoFiles
+from eaglenet.serve.limits import ServiceMetrics
+from eaglenet.serve.media import Streams, VideoFiles
+from eaglenet.serve.readers import FrameDecoders, TimelineExports, UploadFolder
 from eaglenet.serve.security import TokenCheck
 from eaglenet.serve.settings import Settings
-from eaglenet.serve.streams import Streams
-from eaglenet.serve.upload_folder import UploadFolder
 
 
 @dataclass

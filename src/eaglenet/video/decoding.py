@@ -253,6 +253,11 @@ def decode_query(request: QueryRequest) -> DecodedVideo:
     return images.repeat_frame(frame, spec.num_frames)
 
 
+def check_query(request: QueryRequest, video: DecodedVideo) -> None:
+    """Raise ``ValueError`` if a worker's frames do not have the requested shape."""
+    check_frames(video, request.spec)
+
+
 def check_frames(video: DecodedVideo, spec: FrameSpec) -> None:
     """Raise ``ValueError`` if a worker's frames do not have the requested shape."""
     if video.pixels.shape != (spec.num_frames, 3, spec.size, spec.size):

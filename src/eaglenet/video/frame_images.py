@@ -1,4 +1,4 @@
-"""Frames of a file for people, assistants and vision models to look at.
+"""Frames of a file for people, assistants and vision models to look at, and files to search with.
 
 :func:`read_frame_images` and :func:`decode_sheet` run in a confined worker and return pixels.
 :func:`draw_sheet` makes a contact sheet outside, so that what leaves this machine was encoded here.
@@ -6,13 +6,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.containers import is_image
-from eaglenet.video.decoding import decode_windows
+from eaglenet.video.decoding import (
+    DecodedVideo,
+    QueryRequest,
+    check_query,
+    decode_query,
+    decode_windows,
+)
 from eaglenet.video.images import (
     encode_jpeg,
     open_image,
@@ -20,9 +31,14 @@ from eaglenet.video.images import (
     scale_short_side,
     tile_images,
 )
+from eaglenet.video.input_file import SharedFile, share_file
+from eaglenet.video.inputs import FrameBatch
+from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.sampling import Window
 from eaglenet.video.source import open_video
 from eaglenet.video.windows import frame_at
+from eaglenet.video.worker import IsolatedProcess
 
 COLUMNS, ROWS = 3, 2
 FRAME_SIDE = 256
@@ -125,3 +141,69 @@ def draw_sheet(frames: Sequence[Pixels]) -> bytes:
     for image in images:
         image.thumbnail((MAX_SHAPE * side, MAX_SHAPE * side))
     return encode_jpeg(tile_images(images, min(COLUMNS, len(images))), quality=85)
+
+
+class QueryDecoder:
+    """Decodes one file after the other. Processes start on first use and end with ``close``."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
+        self._clips = IsolatedProcess(decode_query, limits.memory, limits.seconds, check_query)
+        self._frames = IsolatedProcess(
+            read_frame_images, limits.memory, limits.seconds, check_frame_images
+        )
+
+    def start(self) -> None:
+        """Start the process for queries, without waiting until it is ready."""
+        self._clips.start()
+
+    def close(self) -> None:
+        self._clips.close()
+        self._frames.close()
+
+    def decode_image(self, path: str | Path, spec: FrameSpec) -> FrameBatch:
+        """Decode an image, whatever its name, to a clip that repeats it in every frame."""
+        try:
+            with _open_file(path) as file:
+                return _batch(self._clips(QueryRequest(file.path, spec, is_image=True), file))
+        except UsageError as error:
+            if str(path) in str(error):
+                raise
+            raise UsageError(f"{path}: {error}") from None
+
+    def decode_video(
+        self, video: str | Path | SharedFile, spec: FrameSpec, window: Window | None = None
+    ) -> FrameBatch:
+        """Decode a video, or a window of it, to one clip; an image is a video of one frame."""
+        with _open_file(video) as file:
+            request = QueryRequest(file.path, spec, is_image=False, window=window)
+            try:
+                return _batch(self._clips(request, file))
+            except UsageError as error:
+                raise VideoDecodeError(file.path, str(error)) from None
+
+    def read_frame(self, video: str | Path | SharedFile, seconds: float, side: int) -> Pixels:
+        """Decode the frame at a time, upright, with this shorter side."""
+        with _open_file(video) as file:
+            request = FramesRequest(file.path, (seconds,), side, is_short_side=True)
+            try:
+                (frame,) = self._frames(request, file)
+            except UsageError as error:
+                raise VideoDecodeError(file.path, str(error)) from None
+        pixels: Pixels = frame
+        return pixels
+
+
+@contextlib.contextmanager
+def _open_file(file: str | Path | SharedFile) -> Iterator[SharedFile]:
+    """Yield an open file; one that was opened here is closed."""
+    if isinstance(file, SharedFile):
+        yield file
+        return
+    with contextlib.closing(share_file(file)) as own_file:
+        yield own_file
+
+
+def _batch(video: DecodedVideo) -> FrameBatch:
+    times = video.times[None].astype(np.float32, copy=False)
+    return FrameBatch(video.pixels[None], video.is_real[None], times)

@@ -15,16 +15,15 @@ from eaglenet.encoders.compact import (
     CompactEncoder,
     CompactTextConfig,
     CompactVisionConfig,
-    pool_patches,
 )
 from eaglenet.research.small.start import start_from
 
 WIDTH, HEADS, HIDDEN = 24, 2, 48
 
 
-def make_encoder(pool_after: int = 1) -> CompactEncoder:
+def make_encoder(patch_size: int = 7) -> CompactEncoder:
     """Frames of 28 pixels in 4 x 4 patches, 3 blocks, 40 words."""
-    vision = CompactVisionConfig(28, 7, WIDTH, 3, HEADS, HIDDEN, pool_after=pool_after)
+    vision = CompactVisionConfig(28, patch_size, WIDTH, 3, HEADS, HIDDEN)
     text = CompactTextConfig(40, 12, WIDTH, 2, HEADS, HIDDEN)
     return CompactEncoder(CompactConfig(16, vision, text), seed=3).eval()
 
@@ -37,7 +36,7 @@ def test_a_frame_is_the_mean_of_its_places() -> None:
         plain = encoder.encode_video(clips)
         detailed = encoder.encode_video(clips, patches=True)
     assert detailed.patches is not None
-    assert detailed.patches.shape == (2, 3, 1 + 4, 16)
+    assert detailed.patches.shape == (2, 3, 1 + 16, 16)
     torch.testing.assert_close(detailed.frames, plain.frames)
     torch.testing.assert_close(detailed.patches[:, :, 1:].mean(dim=2), plain.frames)
 
@@ -56,22 +55,10 @@ def test_a_sentence_is_the_mean_of_its_words_and_padding_changes_nothing() -> No
     torch.testing.assert_close(alone.sentence[0], plain.sentence[1])
 
 
-def test_pooling_keeps_the_class_token_and_the_mean_of_each_square() -> None:
-    tokens = torch.randn(2, 1 + 16, 5)
-    pooled = pool_patches(tokens, 4)
-    assert pooled.shape == (2, 1 + 4, 5)
-    torch.testing.assert_close(pooled[:, 0], tokens[:, 0])
-    # The second square of the first row of squares: patches (0, 2), (0, 3), (1, 2), (1, 3).
-    rows = 1 + torch.tensor([2, 3, 6, 7])
-    torch.testing.assert_close(pooled[:, 2], tokens[:, rows].mean(dim=1))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"image_size": 30}, "not a multiple"),
-        ({"pool_after": 3}, "should be 0"),
-        ({"image_size": 21, "pool_after": 1}, "cannot be pooled"),
         ({"heads": 5}, "multiple of heads"),
     ],
 )
@@ -118,7 +105,7 @@ def test_it_starts_as_dinov2_and_bert(tmp_path: Path) -> None:
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
         model.save_pretrained(tmp_path / name)
-    encoder = make_encoder(pool_after=0)
+    encoder = make_encoder()
     start_from(encoder, tmp_path / "vision", tmp_path / "text")
 
     pixels = torch.randn(2, 3, 28, 28)
@@ -138,7 +125,7 @@ def test_it_starts_as_dinov2_and_bert(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_only_the_attention_of_shifted_blocks_sees_neighbouring_frames() -> None:
     """And nothing moves out of a padded frame, which a CPU must then encode as well."""
-    encoder = make_encoder(pool_after=0)
+    encoder = make_encoder()
     frames = torch.randint(0, 256, (2, 3, 3, 28, 28), dtype=torch.uint8)
     mask = torch.tensor([[True, True, True], [True, True, False]])
     plain = encoder.encode_frames(frames, mask)
@@ -153,12 +140,12 @@ def test_only_the_attention_of_shifted_blocks_sees_neighbouring_frames() -> None
     torch.testing.assert_close(encoder.encode_frames(frames, mask)[:, :, 0][mask], expected[mask])
     assert not torch.allclose(encoder.encode_frames(frames, mask), plain)
     with pytest.raises(ConfigError, match="at least 7 tokens per frame, got 5"):
-        make_encoder(pool_after=1).set_token_shift((2,))
+        make_encoder(patch_size=14).set_token_shift((2,))
 
 
 @torch.no_grad()
 def test_frames_of_merged_patches_have_the_mean_of_whole_frames() -> None:
-    tower = make_encoder(pool_after=0).vision
+    tower = make_encoder().vision
     classes, patches = torch.randn(2, 3, WIDTH), torch.randn(2, 4, WIDTH)
     sizes = torch.tensor([[1.0, 2.0, 1.0, 4.0], [3.0, 1.0, 2.0, 2.0]])
     merged = tower.read_merged(classes, patches, sizes)

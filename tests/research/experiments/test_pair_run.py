@@ -102,14 +102,13 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
         "folders": tmp_path / "frames", "picture_size": 24, "start.vision": tmp_path / "vision",
         "start.text": tmp_path / "text", "towers.dim": 8, "towers.vision.patch_size": 4,
         "towers.vision.image_size": 16, "towers.vision.heads": 2, "towers.vision.width": 16,
-        "towers.vision.mlp_width": 32, "towers.vision.pool_after": 1, "towers.vision.layers": 2,
+        "towers.vision.mlp_width": 32, "towers.vision.layers": 2,
         "towers.text.vocabulary_size": len(PIECES), "towers.text.context_length": 32,
         "towers.text.heads": 2, "towers.text.width": 16, "towers.text.layers": 1,
         "towers.text.mlp_width": 32, "beginning.steps": 3, "beginning.batch_items": 4,
         "beginning.evaluate_every": 3, "ingredients": "seed=1", "further": "seed=2",
         "unlabelled": tmp_path / "frames", "agreeing": "seed=3 unlabelled_items=2",
         "finishing": "seed=4 patch_dropout=0", "joined": "frames",
-        "student.steps": 2, "student.batch_items": 4,
     }  # fmt: skip
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     command = ["train", "small", "--output", str(tmp_path / "run"), *options]

@@ -26,9 +26,13 @@ from eaglenet.research.evaluation.metrics import (
     rank_pairs,
     retrieval_metrics,
 )
-from eaglenet.research.evaluation.postprocessing import Direction, sinkhorn_levels
+from eaglenet.research.evaluation.postprocessing import (
+    Direction,
+    hub_bias,
+    sinkhorn_levels,
+    typical_sentences,
+)
 from eaglenet.scoring import score_all
-from eaglenet.scoring.hubness import hub_bias, typical_sentences
 
 
 def mean_and_spread(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError
+from eaglenet.layers.hubness import soft_maximum
+from eaglenet.store.hubness import TEMPERATURE
 
 Direction = Literal["text_to_video", "video_to_text"]
 
@@ -173,3 +175,35 @@ def default_video_of_text(scores: Float[Tensor, "texts videos"]) -> Int[Tensor, 
             "to video i: add the video of each text with --video-of-text FILE"
         )
     return torch.arange(num_texts)
+
+
+SUBJECTS = (
+    "a man", "a woman", "a child", "two people", "a group of people", "a dog", "a cat", "a girl",
+    "a boy", "a cartoon character", "a player", "a singer", "a chef", "a car", "an animal",
+    "someone",
+)  # fmt: skip
+ACTIONS = (
+    "is talking to the camera", "is cooking food", "is playing a game", "is singing a song",
+    "is dancing", "is running", "is driving on a road", "is playing with a ball",
+    "is showing how to make something", "is walking outside", "is swimming in water",
+    "is fixing a machine", "is eating at a table", "is sitting in a room", "is using a computer",
+    "is laughing on a stage",
+)  # fmt: skip
+
+
+def typical_sentences() -> list[str]:
+    """Return 256 typical queries: every subject with every action."""
+    return [f"{subject} {action}" for subject in SUBJECTS for action in ACTIONS]
+
+
+def hub_bias(
+    bank: Float[Tensor, "bank videos"], *, temperature: float = TEMPERATURE
+) -> Float[Tensor, "videos"]:
+    r"""Return the offset to add to the scores of each video; lower for hubs.
+
+    .. math:: b_v = -\frac{1}{\beta} \log \frac{1}{Q} \sum_q \exp(\beta s_{qv})
+
+    The inverted softmax of QB-norm (Bogolin et al., CVPR 2022, eq. 2) as a logarithm. It is equal
+    for all texts, so the ranking of texts for a video does not change.
+    """
+    return -soft_maximum(bank.double(), temperature)

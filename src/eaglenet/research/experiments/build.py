@@ -40,7 +40,7 @@ from eaglenet.models.files import is_packaged
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import DataChoice, OpenContext, Source, SplitSummary
-from eaglenet.research.environment import peak_memory, reset_peak_memory
+from eaglenet.research.evaluation.run_records import peak_memory, reset_peak_memory
 from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.research.experiments.stored_data import open_video_features
 from eaglenet.research.training.distributed import World

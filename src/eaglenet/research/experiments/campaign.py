@@ -14,20 +14,20 @@ from typing import Any
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.files import write_json, write_text
 from eaglenet.core.progress import Progress
-from eaglenet.core.run_folder import RESULT
 from eaglenet.core.settings import split_assignment, to_plain
 from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import few_videos
-from eaglenet.research.environment import describe_environment
 from eaglenet.research.evaluation import report
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.report_blocks import make_table, to_markdown
 from eaglenet.research.evaluation.run_records import (
+    RESULT,
     TITLES,
     Conditions,
     as_cells,
     conditions_lines,
+    describe_environment,
     run_conditions,
 )
 from eaglenet.research.experiments.build import ExperimentCheck, build_method, check_experiment

@@ -11,10 +11,10 @@ from typing import Any
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, shell_quote
-from eaglenet.core.run_folder import EXPERIMENT, MODEL, RESULT
 from eaglenet.core.text import escape_line
 from eaglenet.encoders.hub import is_hub_id
-from eaglenet.models.files import CONFIG, WEIGHTS
+from eaglenet.models.files import CONFIG, EXPERIMENT, MODEL, WEIGHTS
+from eaglenet.research.evaluation.run_records import RESULT
 from eaglenet.version import __version__
 
 CARD = "README.md"

@@ -23,15 +23,20 @@ from eaglenet.core.errors import (
 from eaglenet.core.files import LockHeldError, hold_lock, read_json, write_json
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import imported_modules
-from eaglenet.core.run_folder import EXPERIMENT, MANIFEST, MODEL, RESULT
 from eaglenet.core.settings import differences
 from eaglenet.methods.base import Method
+from eaglenet.models.files import EXPERIMENT, MODEL
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import DATASETS
 from eaglenet.research.data.sources import Source, few_videos, selection_note
-from eaglenet.research.environment import describe_environment, reset_peak_memory
-from eaglenet.research.evaluation.run_records import read_log
+from eaglenet.research.evaluation.run_records import (
+    MANIFEST,
+    RESULT,
+    describe_environment,
+    read_log,
+    reset_peak_memory,
+)
 from eaglenet.research.experiments.build import (
     build_method,
     check_data,

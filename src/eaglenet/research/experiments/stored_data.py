@@ -17,12 +17,11 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError, UsageError, shell_quote
 from eaglenet.core.files import atomic_folder, hold_lock
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.core.run_folder import MODEL, WHOLE_MODEL
 from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
 from eaglenet.methods.base import Method
-from eaglenet.models.files import WEIGHTS, local_folder
+from eaglenet.models.files import MODEL, WEIGHTS, WHOLE_MODEL, local_folder
 from eaglenet.models.folder import load, save, save_head, with_head
 from eaglenet.research.data.experts import add_experts, load_expert_folder
 from eaglenet.research.data.features import (

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, DatasetError
 from eaglenet.core.files import write_json
-from eaglenet.core.run_folder import EXPERIMENT, MODEL
 from eaglenet.core.settings import override, split_assignment, to_plain
 from eaglenet.encoders.compact import CompactConfig, CompactEncoder
 from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings, read_backend
 from eaglenet.methods.base import METHODS
 from eaglenet.methods.configs import CLIP4ClipConfig, WordFrameConfig
 from eaglenet.methods.wordframe import WordFrame
-from eaglenet.models.files import HEAD
+from eaglenet.models.files import EXPERIMENT, HEAD, MODEL
 from eaglenet.models.folder import load, save, save_head
 from eaglenet.research.data.frame_folder import FrameItem
 from eaglenet.research.small.banks import (
@@ -91,17 +90,16 @@ class PairExperiment:
     folders: folders of frames (`eaglenet data frames`), separated by commas.
     picture_size: side in pixels of the frames in memory, from which crops are taken.
     towers: shape of the resulting model.
-    beginning: first stage, with towers that do not pool patches.
+    beginning: first stage.
     ingredients: runs of the second stage, which continue the first, each with these changes to
         ``beginning``, separated by spaces ("lr_towers=5e-5 seed=1"). The result of a stage is the
         mean of the weights that improve each other (:func:`greedy_soup`).
     further, agreeing, finishing: runs of the following stages, each of which starts from the mean
-        of the previous stage and includes it in its own mean. The last mean is the teacher.
+        of the previous stage and includes it in its own mean. The last mean is the model.
         Settings of ``agreeing`` may add images of ``unlabelled`` to each batch.
     unlabelled: folders of frames, separated by commas, whose captions are not used.
     joined: names of ``folders``, separated by commas, whose validation items are used for training
         in the last two stages; those of other folders still compare the runs.
-    student: training of towers of the final shape by distillation from the teacher.
     head_sentences, head_weight: number of captions in the hubness bank of the head (0 for no head),
         and its weight.
     """
@@ -118,7 +116,6 @@ class PairExperiment:
     finishing: tuple[str, ...] = ()
     unlabelled: str = ""
     joined: str = ""
-    student: PairTrainingConfig = field(default_factory=PairTrainingConfig)
     head_sentences: int = 1800
     head_weight: float = 0.75
 
@@ -180,7 +177,7 @@ def train_pairs(
         frames = open_frames(unlabelled, size=experiment.picture_size, device=device)
     stages = Stages(experiment, output, *banks, report, frames)
     stages.joined_names()  # Raises for a wrong name before the first stage.
-    encoder = stages.student(stages.teacher(stages.beginning()))
+    encoder = stages.finish(stages.beginning())
     save_towers(encoder, backend, output / MODEL)
     texts = typical_sentences(banks[0].items, experiment.head_sentences)
     if texts:
@@ -228,19 +225,19 @@ class Stages:
 
     def beginning(self) -> Weights:
         """Train the initial towers together for a few steps."""
-        encoder = self._towers(is_pooled=False)
+        encoder = self._towers()
         start = self.experiment.start
         start_from(encoder, Path(start.vision).expanduser(), Path(start.text).expanduser())
         return self._train("beginning", encoder, self.experiment.beginning)
 
-    def teacher(self, beginning: Weights) -> CompactEncoder:
+    def finish(self, beginning: Weights) -> CompactEncoder:
         """Run all stages after the first; return the mean of the last one."""
         experiment = self.experiment
         mean = self.mean(self.runs("ingredient", experiment.ingredients, beginning) or [beginning])
         mean = self.round("further", experiment.further, mean)
         last_stages = self.with_joined() if experiment.joined else self
         mean = last_stages.round("agreeing", experiment.agreeing, mean)
-        return last_stages.round("finishing", experiment.finishing, mean)
+        return last_stages.round("finishing", experiment.finishing, mean).cpu()
 
     def round(self, stage: str, settings: Sequence[str], mean: CompactEncoder) -> CompactEncoder:
         """Run a stage; return the mean of ``mean`` and of the runs that start from it."""
@@ -273,14 +270,14 @@ class Stages:
             config = self.experiment.beginning
             for setting in changes.split():
                 config = override(config, *split_assignment(setting, "seed=1"))
-            encoder = self._towers(is_pooled=False)
+            encoder = self._towers()
             encoder.load_state_dict(start)
             results.append(self._train(f"{stage}-{number}", encoder, config))
         return results
 
     def mean(self, ingredients: Sequence[Weights]) -> CompactEncoder:
         """Return the mean of weights by :func:`greedy_soup`."""
-        encoder = self._towers(is_pooled=False).to(self.train.device).eval()
+        encoder = self._towers().to(self.train.device).eval()
 
         def score(weights: Weights) -> float:
             encoder.load_state_dict(weights)
@@ -294,28 +291,14 @@ class Stages:
         encoder.load_state_dict(weights)
         return encoder
 
-    def student(self, teacher: CompactEncoder) -> CompactEncoder:
-        """Train towers of the final shape by distillation, starting from the teacher's weights."""
-        encoder = self._towers(is_pooled=True)
-        if encoder.config != teacher.config:
-            encoder.load_state_dict(teacher.state_dict())
-            best = self._train("student", encoder, self.experiment.student, teacher)
-            encoder.cpu().load_state_dict(best)
-            return encoder
-        return teacher.cpu()
-
-    def _towers(self, *, is_pooled: bool) -> CompactEncoder:
-        config = self.experiment.towers
-        if not is_pooled:
-            config = replace(config, vision=replace(config.vision, pool_after=0))
-        return CompactEncoder(config, seed=self.experiment.beginning.seed)
+    def _towers(self) -> CompactEncoder:
+        return CompactEncoder(self.experiment.towers, seed=self.experiment.beginning.seed)
 
     def _train(
         self,
         stage: str,
         encoder: CompactEncoder,
         config: PairTrainingConfig,
-        teacher: CompactEncoder | None = None,
     ) -> Weights:
         folder = self.output / stage
         mark = folder / "done"
@@ -335,7 +318,6 @@ class Stages:
                 config,
                 folder,
                 report,
-                teacher,
                 self.unlabelled,
             ).run()
             mark.write_text("")

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, NonFiniteError
-from eaglenet.core.run_folder import LOG
 from eaglenet.core.types import Tokens
 from eaglenet.encoders.compact import CompactEncoder, mean_of_words
+from eaglenet.research.evaluation.run_records import LOG
 from eaglenet.research.small.banks import (
     PairBank,
     evaluate_all,
@@ -60,24 +60,6 @@ def pair_loss(
         targets = F.softmax((meanings @ meanings.T).float() / temperature, dim=1)
     soft = -((targets * rows).sum(dim=1).mean() + (targets * columns.T).sum(dim=1).mean()) / 2
     return (1 - soft_weight) * hard + soft_weight * soft
-
-
-def distillation_loss(
-    images: Float[Tensor, "pairs dim"],
-    targets: Float[Tensor, "pairs dim"],
-    texts: Float[Tensor, "pairs dim"],
-    log_scale: Float[Tensor, ""],
-) -> Float[Tensor, ""]:
-    r"""Compute the distance of image vectors from a teacher's, and of their similarities to texts.
-
-    ``mean(1 - cos(v, w)) + KL(softmax(a w t^T) || softmax(a v t^T))`` with ``a = exp(log_scale)``,
-    where v are ``images``, w the teacher's vectors ``targets``, and t the texts, by the common text
-    tower. The divergence is the mean of both directions.
-    """
-    v, w, t = (F.normalize(vectors.float(), dim=-1) for vectors in (images, targets, texts))
-    scale = log_scale.detach().float().exp().clamp(max=100.0)
-    distance = (1 - (v * w).sum(dim=-1)).mean()
-    return distance + _divergence(scale * (v @ t.T), scale * (w @ t.T))
 
 
 def agreement_loss(
@@ -131,7 +113,7 @@ class PairTrainingConfig:
     word_dropout: fraction of tokens masked.
     text_dropout: dropout of each branch of the text tower.
     drop_path: fraction of images that skip a branch of the visual tower.
-    patch_dropout: fraction of patches left out, if the tower does not pool patches.
+    patch_dropout: fraction of patches left out.
     average: decay of the moving average of the weights, which is evaluated and saved.
     crop: smallest fraction of the area of an image in a random crop.
     unlabelled_items: unlabelled images per batch; their similarities to the texts of the batch
@@ -231,7 +213,6 @@ BEST = "best.pt"
 class PairTrainer:
     """Trainer of ``encoder``, in place; ``averaged`` has the moving average of its weights.
 
-    teacher: towers to distil from, instead of learning from pairs; their text tower is copied.
     unlabelled_frames: images without texts, for ``config.unlabelled_items``.
     """
 
@@ -241,7 +222,6 @@ class PairTrainer:
     config: PairTrainingConfig
     output: Path
     report: Callable[[str], None] = logger.info
-    teacher: CompactEncoder | None = None
     unlabelled_frames: UInt8[Tensor, "images 3 height width"] | None = None
     averaged: CompactEncoder = field(init=False)
     step: int = 0
@@ -250,11 +230,6 @@ class PairTrainer:
         torch.manual_seed(self.config.seed)
         self.device = self.train.device
         self.encoder.to(self.device).train()
-        if self.teacher is not None:
-            self.teacher.to(self.device).eval().requires_grad_(False)
-            self.encoder.text.load_state_dict(self.teacher.text.state_dict())
-            self.encoder.text.eval().requires_grad_(False)
-            self.encoder.logit_scale.requires_grad_(False)
         self.averaged = copy.deepcopy(self.encoder).eval().requires_grad_(False)
         self.encoder.vision.patch_dropout = self.config.patch_dropout
         for block in self.encoder.vision.blocks:
@@ -267,11 +242,10 @@ class PairTrainer:
         is_video = self.train.is_video
         self._videos = is_video.nonzero()[:, 0]
         self._images = (~is_video).nonzero()[:, 0]
-        is_soft = self.config.soft_targets > 0 and self.teacher is None
-        self.meanings = self._encode_meanings() if is_soft else None
+        self.meanings = self._encode_meanings() if self.config.soft_targets > 0 else None
         self.unlabelled: Unlabelled | None = None
         frames = self.unlabelled_frames
-        if frames is not None and self.config.unlabelled_items and self.teacher is None:
+        if frames is not None and self.config.unlabelled_items:
             self.unlabelled = Unlabelled.encode(self.averaged, frames, self.train.ids)
         self._optimizer = self._make_optimizer()
         self.output.mkdir(parents=True, exist_ok=True)
@@ -316,22 +290,17 @@ class PairTrainer:
             pixels = self.encoder.vision.normalise(pixels)
             frames = self.encoder.vision(pixels)[:, 0]
             token_features = self.encoder.text(tokens.ids, tokens.mask)
-            targets = None if self.teacher is None else self._teacher_vectors(pixels)
         texts = mean_of_words(token_features.float(), tokens.mask)
         frames, unlabelled_images = frames.float().tensor_split([len(rows)])
         item_vectors = pool_frames(frames, len(videos), config.frames_per_video)
-        if targets is None:
-            loss = pair_loss(
-                item_vectors,
-                texts,
-                self.encoder.logit_scale,
-                is_same=same_words(self.train.ids[text_rows]),
-                meanings=None if self.meanings is None else self.meanings[text_rows],
-                soft_weight=config.soft_targets,
-            )
-        else:
-            goal = pool_frames(targets.float(), len(videos), config.frames_per_video)
-            loss = distillation_loss(item_vectors, goal, texts, self.encoder.logit_scale)
+        loss = pair_loss(
+            item_vectors,
+            texts,
+            self.encoder.logit_scale,
+            is_same=same_words(self.train.ids[text_rows]),
+            meanings=None if self.meanings is None else self.meanings[text_rows],
+            soft_weight=config.soft_targets,
+        )
         if self.unlabelled is not None:
             loss = loss + agreement_loss(
                 unlabelled_images,
@@ -350,17 +319,6 @@ class PairTrainer:
         self.step += 1
         self._average()
         return loss.detach()
-
-    @torch.no_grad()
-    def _teacher_vectors(
-        self, pixels: Float[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images dim"]:
-        assert self.teacher is not None
-        size = self.teacher.config.vision.image_size
-        if pixels.shape[-1] != size:
-            pixels = F.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
-        vectors: Tensor = self.teacher.vision(pixels)[:, 0]
-        return vectors
 
     def _draw_items(self) -> tuple[Int[Tensor, "videos"], Int[Tensor, "images"]]:
         video_items = round(self.config.batch_items * self.config.video_share)

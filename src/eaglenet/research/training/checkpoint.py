@@ -17,8 +17,7 @@ import torch
 
 from eaglenet.core.errors import EXTRAS, CheckpointError, UsageError, shell_quote
 from eaglenet.core.files import atomic_write, write_text
-from eaglenet.core.run_folder import LOG, LogEvent
-from eaglenet.research.evaluation.run_records import read_log
+from eaglenet.research.evaluation.run_records import LOG, LogEvent, read_log
 
 PROJECT = "eaglenet"
 """Default project on hosted boards; WANDB_PROJECT and TRACKIO_PROJECT override it."""

@@ -25,14 +25,14 @@ from torch import Tensor, nn
 from eaglenet.core.errors import StoppedError
 from eaglenet.core.files import atomic_folder
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.core.run_folder import MODEL, LogEvent
 from eaglenet.core.types import PairBatch
 from eaglenet.encoders.low_rank import adapt_towers, merged_state
 from eaglenet.methods.base import Method
+from eaglenet.models.files import MODEL
 from eaglenet.models.folder import save
 from eaglenet.research.data.sources import Source
-from eaglenet.research.environment import peak_memory
 from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.evaluation.run_records import LogEvent, peak_memory
 from eaglenet.research.training.checkpoint import (
     Logbook,
     Position,

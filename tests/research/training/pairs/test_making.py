@@ -1,4 +1,4 @@
-"""Soups, students and the stages of a run that makes towers."""
+"""Soups and the stages of a run that makes towers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from eaglenet.research.small.trainer import (
     PairTrainingConfig,
     Unlabelled,
     agreement_loss,
-    distillation_loss,
 )
 
 TINY = CompactConfig(
     16,
-    CompactVisionConfig(16, 4, 16, 2, 2, 32, pool_after=1),
+    CompactVisionConfig(16, 4, 16, 2, 2, 32),
     CompactTextConfig(9, 32, 16, 3, 2, 32),
 )
 
@@ -76,28 +75,6 @@ def test_patches_are_left_out_and_the_class_stays() -> None:
         assert rows <= {tuple(row.tolist()) for row in tokens[image, 1:]}
 
 
-def test_a_student_that_sees_as_its_teacher_has_no_loss() -> None:
-    torch.manual_seed(0)
-    taught, sentences = torch.randn(4, 7), torch.randn(4, 7)
-    loss = distillation_loss(3 * taught, taught, sentences, torch.tensor(2.0))
-    assert abs(loss.item()) < 1e-5
-
-
-def test_the_students_loss_by_a_loop() -> None:
-    torch.manual_seed(0)
-    pictures, taught, sentences = torch.randn(3, 5), torch.randn(3, 5), torch.randn(3, 5)
-    p, t, s = (F.normalize(part, dim=-1) for part in (pictures, taught, sentences))
-    scale = math.exp(1.5)
-    expected = 0.0
-    for i in range(3):
-        expected += (1 - float(p[i] @ t[i])) / 3
-        for ours, theirs in ((p[i] @ s.T, t[i] @ s.T), (p @ s[i], t @ s[i])):
-            q, r = (scale * ours).softmax(0), (scale * theirs).softmax(0)
-            expected += float((r * (r.log() - q.log())).sum()) / 6
-    loss = distillation_loss(pictures, taught, sentences, torch.tensor(1.5))
-    assert loss.item() == pytest.approx(expected, rel=1e-4)
-
-
 def test_the_loss_of_pictures_without_sentences_by_a_loop() -> None:
     torch.manual_seed(0)
     pictures, sentences = torch.randn(4, 5), torch.randn(3, 5)
@@ -133,7 +110,7 @@ def test_pictures_without_sentences_train_too(tmp_path: Path) -> None:
     ends = []
     for pictures in (None, bank(9, 1).frames):
         encoder = CompactEncoder(TINY, seed=1)
-        PairTrainer(encoder, bank(), {}, config, tmp_path, lambda line: None, None, pictures).run()
+        PairTrainer(encoder, bank(), {}, config, tmp_path, lambda line: None, pictures).run()
         ends.append(encoder.vision.class_embedding)
     assert torch.isfinite(ends[1]).all()
     assert not torch.equal(*ends)
@@ -174,16 +151,6 @@ def test_lower_blocks_get_lower_rates(tmp_path: Path) -> None:
     assert rates["text.embedding.weight"] == rates["text.norm.weight"] == 1.25e-3
 
 
-def test_a_student_leaves_the_text_tower_alone(tmp_path: Path) -> None:
-    teacher, student = CompactEncoder(TINY, seed=1), CompactEncoder(TINY, seed=2)
-    config = tiny_training(lr_towers=1e-2)
-    before = student.vision.class_embedding.clone()
-    PairTrainer(student, bank(), {}, config, tmp_path, lambda line: None, teacher).run()
-    for name, value in teacher.text.state_dict().items():
-        torch.testing.assert_close(student.text.state_dict()[name], value)
-    assert not torch.equal(before, student.vision.class_embedding)
-
-
 def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
     experiment = PairExperiment(
         "tiny",
@@ -193,13 +160,12 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
         further=("seed=3",),
         agreeing=("seed=4 unlabelled_items=2",),
         finishing=("seed=5 patch_dropout=0", "seed=6"),
-        student=tiny_training(),
     )
     said: list[str] = []
     data = bank()
     stages = Stages(experiment, tmp_path, data, {"all": data}, said.append, bank(5, 1).frames)
-    beginning = stages._train("beginning", stages._towers(is_pooled=False), experiment.beginning)
-    made = stages.student(stages.teacher(beginning))
+    beginning = stages._train("beginning", stages._towers(), experiment.beginning)
+    made = stages.finish(beginning)
     assert made.config == TINY
     assert {path.parent.name for path in tmp_path.glob("*/done")} == {
         "beginning",
@@ -209,14 +175,13 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
         "agreeing-0",
         "finishing-0",
         "finishing-1",
-        "student",
     }
     assert any("mean of ingredients" in line for line in said)
     assert not any("only on pairs" in line for line in said)
     said.clear()
-    (tmp_path / "student" / "done").unlink()
-    again = stages.student(stages.teacher(beginning))
-    assert sum("finished before" in line for line in said) == 6
+    (tmp_path / "finishing-1" / "done").unlink()
+    again = stages.finish(beginning)
+    assert sum("finished before" in line for line in said) == 5
     for name, value in made.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], value)
 
@@ -240,7 +205,7 @@ def test_a_run_without_the_pictures_it_asks_for_says_so(tmp_path: Path) -> None:
     )
     said: list[str] = []
     stages = Stages(experiment, tmp_path, bank(), {}, said.append)
-    stages.round("agreeing", experiment.agreeing, stages._towers(is_pooled=False))
+    stages.round("agreeing", experiment.agreeing, stages._towers())
     assert sum("agreeing-0: `unlabelled` is not set" in line for line in said) == 1
 
 

@@ -140,7 +140,7 @@ def test_videos_are_the_unit_mean_of_unit_frames() -> None:
 
 
 def test_a_run_learns_colours_and_keeps_the_best_weights(folder: Path, tmp_path: Path) -> None:
-    vision = CompactVisionConfig(16, 4, 16, 2, 2, 32, pool_after=1)
+    vision = CompactVisionConfig(16, 4, 16, 2, 2, 32)
     text = CompactTextConfig(len(WORDS) + 1, 32, 16, 1, 2, 32)
     encoder = CompactEncoder(CompactConfig(16, vision, text), seed=0)
     config = PairTrainingConfig(
