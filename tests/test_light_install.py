@@ -21,7 +21,10 @@ from sampling import one_in
 from small_videos import colour_video
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("torch", "lancedb", "pyarrow", "cv2", "jaxtyping", "transformers", "onnx", "matplotlib")
+HEAVY = (
+    "torch", "lancedb", "pyarrow", "cv2", "jaxtyping", "transformers", "tokenizers",
+    "huggingface_hub", "onnx", "matplotlib",
+)  # fmt: skip
 ABSENT = f"""
 import sys
 for name in {HEAVY}:
