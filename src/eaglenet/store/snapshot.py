@@ -465,6 +465,16 @@ class Snapshot:
         self._check_text()
         return transcripts.similar_terms(self.database, term, limit)
 
+    def terms_beginning_with(self, beginning: str, limit: int) -> list[str]:
+        """Words in the transcripts with this prefix, in alphabetical order."""
+        self._check_text()
+        return transcripts.terms_beginning_with(self.database, beginning, limit)
+
+    @cached_property
+    def languages(self) -> list[str]:
+        """Codes of the languages of transcript lines; an empty one if some are unknown."""
+        return transcripts.languages_of_lines(self.database)
+
     def transcripts(
         self, kinds: Sequence[TranscriptKind] | None = None, content_id: int | None = None
     ) -> Iterator[tuple[Source, list[Line]]]:

@@ -9,6 +9,7 @@ scripts without spaces.
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
@@ -192,6 +193,21 @@ def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
     distances = {word: edit_distance(term, word, largest) for word in words}
     similar = [word for word, distance in distances.items() if 0 < distance <= largest]
     return sorted(similar, key=lambda word: (distances[word], word))[:limit]
+
+
+def terms_beginning_with(database: Database, beginning: str, limit: int) -> list[str]:
+    """Words in the transcripts with this prefix, in alphabetical order."""
+    rows = database.rows(
+        "SELECT term FROM terms WHERE term >= ? AND term < ? ORDER BY term LIMIT ?",
+        (beginning, beginning + chr(sys.maxunicode), limit),
+    )
+    return [word for (word,) in rows]
+
+
+def languages_of_lines(database: Database) -> list[str]:
+    """Codes of the languages of all lines; an empty one if some are unknown."""
+    rows = database.rows("SELECT DISTINCT language FROM lines")
+    return [language for (language,) in rows]
 
 
 def _one_edit_away(database: Database, term: str) -> list[str]:
