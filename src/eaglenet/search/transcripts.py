@@ -29,7 +29,7 @@ from eaglenet.transcripts.lines import (
     meaning_strength,
     phrase_spans,
 )
-from eaglenet.transcripts.stems import MIN_TERM, stemmers_of, words_with_stem
+from eaglenet.transcripts.stems import MIN_TERM, STEMMERS, words_with_stem
 
 KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
     "speech": ("subtitle", "speech"),
@@ -332,7 +332,7 @@ def _add_inflections(snapshot: Snapshot, query: TranscriptQuery) -> TranscriptQu
 
     The index stems English words itself.
     """
-    stemmers = stemmers_of(snapshot.languages)
+    stemmers = sorted({STEMMERS[code] for code in snapshot.languages(STEMMERS)})
     if not stemmers:
         return query
     terms = []

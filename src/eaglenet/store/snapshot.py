@@ -470,10 +470,10 @@ class Snapshot:
         self._check_text()
         return transcripts.terms_beginning_with(self.database, beginning, limit)
 
-    @cached_property
-    def languages(self) -> list[str]:
-        """Codes of the languages of transcript lines; an empty one if some are unknown."""
-        return transcripts.languages_of_lines(self.database)
+    def languages(self, codes: Iterable[str]) -> list[str]:
+        """Return those of the languages that a transcript line has."""
+        self._check_text()
+        return transcripts.languages_of_lines(self.database, codes)
 
     def transcripts(
         self, kinds: Sequence[TranscriptKind] | None = None, content_id: int | None = None

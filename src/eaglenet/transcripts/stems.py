@@ -7,7 +7,7 @@ transcripts that have the same stem.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 STEMMERS = {
     "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek",
@@ -18,20 +18,10 @@ STEMMERS = {
     "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish",
     "ta": "tamil", "tr": "turkish", "yi": "yiddish",
 }  # fmt: skip
-"""Stemmers by the code of a language; that of a transcript line may have a region after it."""
+"""Stemmers by the code of a language, as transcript lines have it."""
 MIN_TERM = 3
 """Characters that words of one stem have in common, at their beginning."""
 _SHORT_I = re.compile("(?<=[\u0430\u0435\u0438\u043e\u0443\u044b\u044d\u044e\u044f])\u0438")
-
-
-def stemmers_of(languages: Iterable[str]) -> list[str]:
-    """Names of the stemmers for the languages of transcript lines, English excluded.
-
-    >>> stemmers_of(["de-AT", "en", "", "de"])
-    ['german']
-    """
-    codes = {re.split("[-_]", language)[0].lower() for language in languages}
-    return sorted({STEMMERS[code] for code in codes if code in STEMMERS})
 
 
 def words_with_stem(term: str, words: Sequence[str], stemmers: Sequence[str]) -> list[str]:
