@@ -93,6 +93,12 @@ def test_installed_packages_are_not_imported(store: Path, command: str, tmp_path
     assert done.stdout.rstrip().endswith("loaded:"), done.stdout[-500:] + done.stderr
 
 
+def test_models_are_listed_without_the_packages() -> None:
+    done = run(ABSENT, "models", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [model["name"] for model in json.loads(done.stdout) if model["is_here"]] == ["small"]
+
+
 def test_service_works_without_the_packages(store: Path) -> None:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-c", ABSENT, "serve", "--store", str(store), "--port", "0"]
