@@ -21,7 +21,10 @@ from sampling import one_in
 from small_videos import colour_video
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("torch", "lancedb", "pyarrow", "cv2", "jaxtyping", "transformers", "onnx", "matplotlib")
+HEAVY = (
+    "torch", "lancedb", "pyarrow", "cv2", "jaxtyping", "transformers", "tokenizers",
+    "huggingface_hub", "onnx", "matplotlib",
+)  # fmt: skip
 ABSENT = f"""
 import sys
 for name in {HEAVY}:
@@ -88,6 +91,12 @@ def test_installed_packages_are_not_imported(store: Path, command: str, tmp_path
         arguments += ["--device", "cpu", "--precision", "fp32"]
     done = run(INSTALLED, *arguments)
     assert done.stdout.rstrip().endswith("loaded:"), done.stdout[-500:] + done.stderr
+
+
+def test_models_are_listed_without_the_packages() -> None:
+    done = run(ABSENT, "models", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [model["name"] for model in json.loads(done.stdout) if model["is_here"]] == ["small"]
 
 
 def test_service_works_without_the_packages(store: Path) -> None:

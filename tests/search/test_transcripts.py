@@ -19,7 +19,7 @@ from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
-from eaglenet.search.transcripts import explain_no_match
+from eaglenet.search.transcripts import explain_no_match, rank_clips
 from eaglenet.store.records import Changes
 from eaglenet.store.store import LocalStore
 from small_videos import colour_video
@@ -31,6 +31,7 @@ ENGLISH = (
     "2\n00:00:03,500 --> 00:00:04,000\nIt is all yours, dogs and cats\n"
 )
 GERMAN = "WEBVTT\n\n00:01.000 --> 00:02.500\nDie gro\u00dfe Stra\u00dfe ist leer\n"
+RUSSIAN = "\u0441 \u043c\u0430\u0448\u0438\u043d\u043e\u0439"
 CHINESE = "\u4ed6\u5f00\u4e00\u8f86\u7ea2\u8272\u7684\u6c7d\u8f66"
 
 
@@ -107,6 +108,32 @@ def test_finds_terms_in_any_language(engine: Engine, query: str, name: str, lit:
     hits = engine.search(query, modalities="speech")
     assert [Path(hit.path).name for hit in hits] == [name]
     line = hits[0].transcript[0]
+    assert [line.text[start:end] for start, end in line.highlights] == lit
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "query", "lit"),
+    [
+        ("de", "Die Kinder spielen in alten H\u00e4usern", "Kind Haus", ["Kinder", "H\u00e4usern"]),
+        ("fr", "Deux chevaux blancs", "cheval", ["chevaux"]),
+        ("es", "Los perros corriendo", "perro correr", ["perros corriendo"]),
+        ("it", "Le ragazze mangiano", "ragazza mangiare", ["ragazze mangiano"]),
+        ("ru", RUSSIAN, "\u043c\u0430\u0448\u0438\u043d\u0430", [RUSSIAN[2:]]),
+    ],
+)
+def test_finds_inflected_words_by_the_language_of_the_line(
+    bag: BagMethod, tmp_path: Path, language: str, text: str, query: str, lit: list[str]
+) -> None:
+    (tmp_path / "v").mkdir()
+    colour_video(tmp_path / "v" / "film.mp4", ["red"])
+    subtitles = tmp_path / "v" / f"film.{language}.srt"
+    subtitles.write_text(f"1\n00:00:00,500 --> 00:00:01,000\n{text}\n", "utf-8")
+    index(tmp_path, bag)
+    snapshot, parsed = LocalStore.open(tmp_path / "store").snapshot(), TranscriptQuery.parse(query)
+    (match,) = rank_clips(snapshot, parsed, ["speech"])
+    assert match.coverage == 1
+    assert rank_clips(snapshot, parsed, ["speech"], negatives=[parsed]) == []
+    line = match.lines[0]
     assert [line.text[start:end] for start, end in line.highlights] == lit
 
 

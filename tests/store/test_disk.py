@@ -11,6 +11,7 @@ import pytest
 from made_store import fill
 
 from eaglenet.core.errors import StoreError
+from eaglenet.store import disk, schema
 from eaglenet.store.disk import store_errors
 from eaglenet.store.store import LocalStore
 
@@ -48,6 +49,17 @@ def test_a_failing_disk_has_a_way_back(tmp_path: Path) -> None:
         store_errors(tmp_path),
     ):
         raise error
+
+
+def test_an_old_sqlite_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements = [each.replace("trigram", "unknown") for each in schema.STATEMENTS]
+    monkeypatch.setattr(schema, "STATEMENTS", statements)
+    with pytest.raises(StoreError, match="damaged"):
+        fill(tmp_path / "damaged", 1)
+    monkeypatch.setattr(disk, "TEXT_PROBE", disk.TEXT_PROBE.replace("trigram", "unknown"))
+    with pytest.raises(StoreError, match=r"SQLite 3\.34 or newer"):
+        fill(tmp_path / "store", 1)
+    assert not LocalStore.exists(tmp_path / "store")
 
 
 def test_the_home_of_nobody_is_an_error() -> None:

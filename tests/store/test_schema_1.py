@@ -2,13 +2,17 @@
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 from made_store import CLIPS, changes_of, make_file, path_of
 
-from eaglenet.core.errors import StoreError
+from eaglenet.core.errors import StoreError, StoreLockedError
+from eaglenet.store.disk import writer_lock
 from eaglenet.store.store import LocalStore
 
 
@@ -36,6 +40,26 @@ def test_opening_it_adds_the_columns_and_keeps_everything(folder: Path) -> None:
     assert store.files()[0] == described
     files = store.snapshot().files()
     assert (files.dates[0], files.latitudes[0], files.cameras[0]) == (1.5e9, 48, "Apple")
+
+
+def test_several_processes_open_it_at_once(folder: Path) -> None:
+    code = "import sys; from eaglenet.store.store import LocalStore as S; S.open(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(folder)]
+    with writer_lock(folder):
+        readers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+        time.sleep(0.5)
+    for reader in readers:
+        _, errors = reader.communicate(timeout=60)
+        assert (reader.returncode, errors) == (0, b"")
+    assert LocalStore.open(folder).verify().clips == 3 * CLIPS
+
+
+def test_a_store_that_is_written_to_is_not_upgraded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglenet.store.store.UPGRADE_ATTEMPTS", 2)
+    with writer_lock(folder), pytest.raises(StoreLockedError, match="is being written to"):
+        LocalStore.open(folder)
 
 
 def test_a_damaged_row_is_not_carried_over_and_repair_takes_the_others(folder: Path) -> None:

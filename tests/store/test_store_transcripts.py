@@ -35,6 +35,20 @@ def test_english_words_are_stemmed(tmp_path: Path) -> None:
     assert texts_of(snapshot, LineQuery(("horses",))) == ["A horse"]
 
 
+def test_languages_of_lines_are_known(tmp_path: Path) -> None:
+    lines = [
+        Line(float(n), n + 1.0, language, "a word", "a word")
+        for n, language in enumerate(["de-AT", "pt_BR", "", "language", "42"])
+    ]
+    source = Source(content_of(0), "subtitle", "", 0, 0, "test", "done")
+    with LocalStore.write(tmp_path / "store", make_manifest()) as writer:
+        writer.commit(Changes(transcripts=[SourceLines(source, lines)]))
+        codes = ("de", "pt", "fr", "at", "a")
+        assert LocalStore.open(tmp_path / "store").snapshot().languages(codes) == ["de", "pt"]
+        writer.commit(Changes(transcripts=[SourceLines(source, lines[1:])]))
+        assert LocalStore.open(tmp_path / "store").snapshot().languages(codes) == ["pt"]
+
+
 def test_prefixes_and_phrases(tmp_path: Path) -> None:
     snapshot = store_of(
         tmp_path / "store",

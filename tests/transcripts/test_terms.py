@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eaglenet.transcripts.lines import analyse, phrase_spans
+from eaglenet.transcripts.stems import STEMMERS, words_with_stem
 
 
 def texts(text: str) -> list[str]:
@@ -54,3 +55,15 @@ def test_a_phrase_is_found_where_its_terms_follow_each_other() -> None:
     assert phrase_spans(terms, ("it", "goes")) == [(3, 10), (12, 19)]
     assert phrase_spans(terms, ("goes", "goes")) == []
     assert phrase_spans(terms, ()) == []
+
+
+def test_every_stemmer_exists() -> None:
+    import snowballstemmer
+
+    assert set(STEMMERS.values()) <= set(snowballstemmer.algorithms())
+
+
+def test_words_share_a_stem_in_one_of_the_languages() -> None:
+    words = ["kind", "kinder", "kindern", "kindle"]
+    assert words_with_stem("kindes", words, ["german", "italian"]) == ["kind", "kinder", "kindern"]
+    assert words_with_stem("kindes", words, []) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sqlite3
 import sys
 from typing import Any
 
@@ -27,6 +28,7 @@ def doctor(as_json: AsJson = False) -> None:
         "eaglenet": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "sqlite": sqlite3.sqlite_version,
         "ffmpeg": _ffmpeg(problems),
         "landlock": f"version {landlock_version()}" if is_linux else "Linux only",
     }

@@ -176,6 +176,7 @@ def store_option(location: object) -> str:
 EXTRAS = {
     "torch": "torch",
     "huggingface_hub": "torch",
+    "tokenizers": "torch",
     "jaxtyping": "torch",
     "triton": "triton",
     "open_clip": "openclip",

@@ -357,10 +357,10 @@ def select_files(names: Sequence[str]) -> list[str]:
 
 def cached_snapshot(name: str) -> Path | None:
     """Return the folder of a hub model in the cache; None unless all its weights are there."""
-    import huggingface_hub
-
     identifier, revision = split_revision(name)
     try:
+        import huggingface_hub
+
         folder = Path(
             huggingface_hub.snapshot_download(
                 identifier, revision=revision or PINNED.get(identifier), local_files_only=True
@@ -375,7 +375,7 @@ def cached_snapshot(name: str) -> Path | None:
         ]
         weights = shards or [*folder.rglob("*.safetensors"), *folder.rglob("*.bin")]
         return folder if weights and all(file.is_file() for file in weights) else None
-    except Exception:  # not cached, or cached in part
+    except Exception:  # not cached, cached in part, or the hub's library is not installed
         return None
 
 

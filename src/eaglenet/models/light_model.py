@@ -32,6 +32,7 @@ from eaglenet.models.files import (
     hash_model,
     model_folder,
 )
+from eaglenet.models.word_pieces import WordPieces
 from eaglenet.store.hubness import HubnessBank
 
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -50,21 +51,17 @@ class NumpyText:
 
     weights: Weights
     config: Mapping[str, Any]
-    tokenizer: Any
+    tokenizer: WordPieces
 
     @classmethod
     def open(cls, folder: Path, config: Mapping[str, Any], weights: Weights) -> NumpyText:
         """Read the tokenizer of a model folder; ``weights`` are read on first use."""
-        import tokenizers
-
         path = folder / TOKENIZER
         try:
             settings = untrusted.read_json(folder / TOKENIZER_SETTINGS)["eaglenet"]
-            tokenizer = tokenizers.Tokenizer.from_file(str(path))
-            tokenizer.enable_truncation(int(settings["context_length"]))
-        except Exception as error:  # the library raises plain Exception
+            tokenizer = WordPieces.read(path, int(settings["context_length"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path}: the tokenizer cannot be read ({error})") from error
-        tokenizer.no_padding()
         return cls(weights, config, tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> Array:
@@ -75,7 +72,7 @@ class NumpyText:
         """Vector of a text; frames and transcripts are searched with the same one."""
         vector = self._recent.get(text)
         if vector is None:
-            vector = self._encode(self.tokenizer.encode(text).ids)
+            vector = self._encode(self.tokenizer.encode(text))
             if len(self._recent) >= MAX_RECENT:
                 self._recent.clear()
             self._recent[text] = vector

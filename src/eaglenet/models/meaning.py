@@ -9,6 +9,7 @@ import numpy as np
 
 from eaglenet.models.files import Array
 from eaglenet.models.light_model import LightModel, unit
+from eaglenet.models.word_pieces import UNKNOWN
 
 MODEL = "small"
 FORMAT = "windows 1"
@@ -17,7 +18,6 @@ MAX_PIECES = 1.3
 """Maximum word pieces per word of a text that counts as English: 98% of English lines have fewer,
 and Italian, German, French and Spanish lines have more. The tower knows only English: lines of
 other languages all get similar vectors."""
-UNKNOWN = "[UNK]"
 UNKNOWN_PIECES = 3
 """Number of word pieces that an unknown word counts as."""
 
@@ -52,11 +52,11 @@ class MeaningEncoder:
         >>> encoder.reads("a man drives a car"), encoder.reads("ein Mann f\u00e4hrt Auto")
         (True, False)
         """
-        encoding = self.model.text.tokenizer.encode(text)
-        word_ids = [number for number in encoding.word_ids if number is not None]
-        num_unknown = encoding.tokens.count(UNKNOWN)
-        num_pieces = len(word_ids) + (UNKNOWN_PIECES - 1) * num_unknown
-        return bool(word_ids) and num_pieces <= MAX_PIECES * len(set(word_ids))
+        tokenizer = self.model.text.tokenizer
+        words = tokenizer.words(text)
+        unknown = tokenizer.vocabulary[UNKNOWN]
+        num_pieces = sum(UNKNOWN_PIECES if unknown in word else len(word) for word in words)
+        return bool(words) and num_pieces <= MAX_PIECES * len(words)
 
     def encode(self, texts: Sequence[str]) -> Array:
         """Unit vectors ``[texts, dim]``."""

@@ -29,6 +29,7 @@ from eaglenet.transcripts.lines import (
     meaning_strength,
     phrase_spans,
 )
+from eaglenet.transcripts.stems import MIN_TERM, STEMMERS, words_with_stem
 
 KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
     "speech": ("subtitle", "speech"),
@@ -50,6 +51,8 @@ MIN_SECONDS = 1.0
 """Shortest moment."""
 MIN_COVERAGE = 0.7
 """Coverage below which a match is ignored beside frames: texts share common words by chance."""
+MAX_INFLECTION_CANDIDATES = 1000
+"""Words of the transcripts that are compared by their stem with a term of a query."""
 RANK_OFFSET = 60
 """Constant of reciprocal rank fusion for ranks by frames (Cormack, Clarke and Buettcher 2009)."""
 TRANSCRIPT_WEIGHT = 2.0
@@ -121,6 +124,8 @@ def rank_clips(
     line that contains the whole query verbatim come first.
     """
     kinds = tuple(kind for modality in modalities for kind in KINDS.get(modality, ()))
+    query = _add_inflections(snapshot, query)
+    negatives = [_add_inflections(snapshot, negative) for negative in negatives]
     lines = _find_lines(snapshot, query, kinds, content_ids)
     if corrects_spelling:
         corrected = _correct_spelling(snapshot, query, lines)
@@ -320,6 +325,24 @@ def _find_words(
 
 def _words(line: Analysis) -> Iterable[Term]:
     return (*line.terms, *line.alternatives)
+
+
+def _add_inflections(snapshot: Snapshot, query: TranscriptQuery) -> TranscriptQuery:
+    """Add words of the transcripts that have the stem of a term in another language than English.
+
+    The index stems English words itself.
+    """
+    stemmers = sorted({STEMMERS[code] for code in snapshot.languages(STEMMERS)})
+    if not stemmers:
+        return query
+    terms = []
+    for term in query.terms:
+        word = term[0]
+        if len(word) >= MIN_TERM and word.isalpha():
+            words = snapshot.terms_beginning_with(word[:MIN_TERM], MAX_INFLECTION_CANDIDATES)
+            term = tuple(dict.fromkeys((*term, *words_with_stem(word, words, stemmers))))
+        terms.append(term)
+    return replace(query, terms=tuple(terms))
 
 
 def _correct_spelling(

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote
@@ -23,6 +23,7 @@ IO_ERRORS = (
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_PERM,
 )  # fmt: skip
+TEXT_PROBE = "CREATE VIRTUAL TABLE probe USING fts5(text, tokenize='trigram')"
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 NETWORK_TYPES = (
@@ -96,8 +97,23 @@ def _sqlite_error(location: object, error: sqlite3.DatabaseError) -> StoreError:
             f"{location}: the disk failed ({text}). Run the same command again; if that fails too, "
             f"repair the store with: eaglenet store repair --store {shell_quote(location)}"
         )
+    if not _has_full_text_search():
+        return StoreError(
+            f"the SQLite {sqlite3.sqlite_version} of this Python has no full-text search by "
+            "trigrams; install a Python with SQLite 3.34 or newer, like those of uv or conda"
+        )
     # Damaged bytes can make a valid schema or row look like this: no such table, bad values.
     return damage(f"store.db ({text})", location)
+
+
+def _has_full_text_search() -> bool:
+    """Report whether SQLite has what the indexes of transcripts need; RHEL 8 has an older one."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute(TEXT_PROBE)
+        except sqlite3.OperationalError:
+            return False
+    return True
 
 
 def _is_writable(location: object) -> bool:

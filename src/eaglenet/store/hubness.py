@@ -17,7 +17,10 @@ TEMPERATURE = 20.0
 """Scale of a bank of texts that no model was trained with, from QB-norm's inverted softmax."""
 TOLERANCE = 1e-5
 """Tolerance between offsets of one clip and bank that are computed on two machines."""
-CHUNK = 1024
+CHUNK = 256
+CLIPS, TEXTS = 16, 40
+"""Clips and texts per product. BLAS is three times as fast as einsum; of larger products (16 x 40 x
+384 numbers) OpenBLAS makes threads, which wait for each other where decoders need all cores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +59,20 @@ class HubnessBank:
 
         .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, b_k \cdot v)
 
-        Computed in double precision and a fixed order per clip, so that the batch has no effect.
+        Computed in double precision and in products of one shape, so that the batch has no effect:
+        the order of a sum depends on the shape.
         """
-        bank = self.vectors.astype(np.float64)
+        texts = _groups(self.vectors, TEXTS).transpose(0, 2, 1)  # [groups, dim, texts]
         parts = [np.zeros(0, np.float32)]
         for start in range(0, len(vectors), CHUNK):
-            chunk = vectors[start : start + CHUNK].astype(np.float64)
-            logits = self.scale * np.einsum("vd,kd->vk", chunk, bank)
+            chunk = vectors[start : start + CHUNK]
+            clips = _groups(chunk, CLIPS)[:, None]  # [groups, 1, clips, dim]
+            cosines = (clips @ texts).transpose(0, 2, 1, 3).reshape(len(clips) * CLIPS, -1)
+            logits = self.scale * cosines[: len(chunk), : len(self.vectors)]
             largest = logits.max(axis=1)
             total = np.exp(logits - largest[:, None]).sum(axis=1)
-            offsets = self.weight * (largest + np.log(total) - math.log(len(bank))) / self.scale
-            parts.append(offsets.astype(np.float32))
+            mean = largest + np.log(total) - math.log(len(self.vectors))
+            parts.append((self.weight * mean / self.scale).astype(np.float32))
         return np.concatenate(parts)
 
     def to_row(self) -> tuple[Any, ...]:
@@ -79,3 +85,10 @@ class HubnessBank:
         source, weight, scale, vectors, texts = values
         array = np.frombuffer(vectors, np.float32).reshape(-1, dim)
         return cls(source, array, weight, scale, tuple(texts.split("\n")) if texts else ())
+
+
+def _groups(rows: NDArray[np.float32], size: int) -> NDArray[np.float64]:
+    """Rows in groups ``[groups, size, dim]``, in double precision; zeros fill the last one."""
+    groups = np.zeros((-(-len(rows) // size), size, rows.shape[1]))
+    groups.reshape(-1, rows.shape[1])[: len(rows)] = rows
+    return groups

@@ -67,12 +67,7 @@ from eaglenet.store.segments import (
     checksums_of,
 )
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.store.windows import (
-    WindowSegment,
-    WindowSegmentInfo,
-    intact_segments,
-    read_window_segments,
-)
+from eaglenet.store.windows import WindowSegment, WindowSegmentInfo, read_window_segments
 from eaglenet.store.writer import DONE, LocalWriter
 
 CHUNK = 4096
@@ -236,16 +231,15 @@ def _segment_infos(salvage: Salvage) -> Iterator[SegmentInfo]:
 def _salvage_segment(salvage: Salvage, info: SegmentInfo) -> None:
     """Keep a segment that is intact; copy the intact clips of one that is not."""
     paths = [info.path(salvage.folder, kind) for kind in KINDS]
-    try:
-        segment = Segment(salvage.folder, info, salvage.manifest)
-        is_named = info.id in salvage.rows["segments"]
-        if is_named and _is_intact(segment, salvage):
+    is_named = info.id in salvage.rows["segments"]
+    if is_named:
+        with suppress(DamageError):
+            segment = Segment(salvage.folder, info, salvage.manifest)
+            _verify_segment(segment, salvage.bank)
             salvage.segments.append(info)
             salvage.clip_ids.update(segment.labels["clip_id"].tolist())
             salvage.has_offsets |= bool(segment.labels["hubness_offset"].any())
             return
-    except DamageError:
-        is_named = info.id in salvage.rows["segments"]
     target = SegmentInfo(_free_segment_id(salvage))
     for rows in _intact_rows(salvage, info):
         target = append_rows(salvage.folder, target, rows)
@@ -259,14 +253,6 @@ def _salvage_segment(salvage: Salvage, info: SegmentInfo) -> None:
     if target.num_rows:
         salvage.segments.append(target)
     salvage.obsolete += [path.name for path in paths]
-
-
-def _is_intact(segment: Segment, salvage: Salvage) -> bool:
-    try:
-        _verify_segment(segment, salvage.bank)
-    except DamageError:
-        return False
-    return True
 
 
 def _free_segment_id(salvage: Salvage) -> int:
@@ -366,11 +352,14 @@ def _salvage_windows(salvage: Salvage) -> None:
     """Keep segments of windows that are intact, and the windows of sources in them."""
     rows = salvage.rows
     infos = [WindowSegmentInfo.from_row(row) for row in rows["window_segments"].values()]
-    intact = {info.id: info for info in intact_segments(salvage.folder, infos)}
+    intact = {}
+    for info in infos:
+        with suppress(DamageError):
+            WindowSegment(salvage.folder, info).verify()
+            intact[info.id] = info
     num_lost = 0
     for number, (_, segment_id, first_row, num_rows, _) in list(rows["windows"].items()):
-        info = intact.get(segment_id)
-        is_inside = info is not None and first_row + num_rows <= info.num_rows
+        is_inside = segment_id in intact and first_row + num_rows <= intact[segment_id].num_rows
         if number not in rows["sources"] or (num_rows and not is_inside):
             del rows["windows"][number]
             num_lost += number in rows["sources"]

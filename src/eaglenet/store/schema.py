@@ -197,10 +197,11 @@ first search.
 """
 
 
-def checksum(table: str, row_id: int, values: Iterable[Any]) -> int:
+def checksum(table: str, row_id: int, values: Sequence[Any]) -> int:
     """Checksum of a row."""
-    short = (zlib.crc32(value) if _is_long(value) else value for value in values)
-    return _text_checksum(table, row_id, short)
+    if bytes in map(type, values):  # Few rows have blobs, and every row that is read comes here.
+        values = [zlib.crc32(value) if _is_long(value) else value for value in values]
+    return _text_checksum(table, row_id, values)
 
 
 def _text_checksum(table: str, row_id: int, values: Iterable[Any]) -> int:

@@ -39,6 +39,8 @@ from eaglenet.store.records import Features
 FOLDER = "segments"
 CAPACITY = 65_536
 BLOCK = 4096
+REMOVED_SHARE = 0.2
+"""Fraction of removed rows above which a segment is rewritten without them."""
 BINARY = getattr(os, "O_BINARY", 0)
 READ_AHEAD = 8
 """Minimum rows for which all reads are announced to the disk before the first one. Without it, a

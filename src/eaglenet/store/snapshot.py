@@ -465,6 +465,16 @@ class Snapshot:
         self._check_text()
         return transcripts.similar_terms(self.database, term, limit)
 
+    def terms_beginning_with(self, beginning: str, limit: int) -> list[str]:
+        """Words in the transcripts with this prefix, in alphabetical order."""
+        self._check_text()
+        return transcripts.terms_beginning_with(self.database, beginning, limit)
+
+    def languages(self, codes: Iterable[str]) -> list[str]:
+        """Return those of the languages that a transcript line has."""
+        self._check_text()
+        return transcripts.languages_of_lines(self.database, codes)
+
     def transcripts(
         self, kinds: Sequence[TranscriptKind] | None = None, content_id: int | None = None
     ) -> Iterator[tuple[Source, list[Line]]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError, shell_quote, store_option
+from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote, store_option
 from eaglenet.store.database import (
     Database,
     create,
@@ -50,6 +51,8 @@ from eaglenet.store.writer import LocalWriter
 OLD_FORMAT = ("clips.lance", "snapshot")
 """Files and folders of stores that eaglenet made before it used SQLite."""
 ATTEMPTS = 5
+UPGRADE_ATTEMPTS = 50
+"""With a tenth of a second between them; a million clips take a second or two."""
 
 
 class LocalStore:
@@ -97,9 +100,20 @@ class LocalStore:
         except OldSchemaError:
             if not os.access(folder / DATABASE, os.W_OK):
                 raise
-        with writer_lock(folder), LocalWriter.opened(folder):
-            pass  # A writer brings the schema up to date.
+        cls._upgrade(folder)
         return cls(folder, Database(folder, str(folder)))
+
+    @staticmethod
+    def _upgrade(folder: Path) -> None:
+        """Bring the schema up to date; another process may be doing the same."""
+        for attempt in range(UPGRADE_ATTEMPTS):
+            try:
+                with writer_lock(folder), LocalWriter.opened(folder):
+                    return
+            except StoreLockedError:
+                if attempt + 1 == UPGRADE_ATTEMPTS:
+                    raise
+                time.sleep(0.1)
 
     @classmethod
     @contextmanager

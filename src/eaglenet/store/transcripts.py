@@ -8,7 +8,9 @@ scripts without spaces.
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import sys
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
@@ -36,6 +38,8 @@ LONG_TERM = 6
 """Minimum characters of a term for which two edits are corrected."""
 SIMILAR_CANDIDATES = 200
 INFINITY = float("inf")
+LANGUAGE = "language"
+"""Beginning of the term that stands for the language of a line in the full-text index."""
 
 
 def source_values(source: Source, content_id: int) -> tuple[Any, ...]:
@@ -72,7 +76,7 @@ def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: 
     first = connection.execute(f"{largest} lines").fetchone()[0]
     origin = f"{source.kind} {_content_term(content_id)}"
     rows = [
-        row_of("lines", line_id, _line_values(line, source_id, origin))
+        row_of("lines", line_id, _line_values(line, source_id, f"{origin} {_language_term(line)}"))
         for line_id, line in enumerate(change.lines, first)
     ]
     connection.executemany(insert_statement("lines"), rows)
@@ -82,11 +86,17 @@ def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: 
 def _line_values(line: Line, source_id: int, origin: str) -> tuple[Any, ...]:
     """Values of the table ``lines``; ``origin`` is indexed, so that searches can be restricted."""
     times = float(line.start), float(line.end)
-    return source_id, *times, line.language, line.text, line.terms, origin
+    return source_id, *times, line.language, line.text, line.terms, origin.rstrip()
 
 
 def _content_term(content_id: int) -> str:
     return f"content{int(content_id)}"
+
+
+def _language_term(line: Line) -> str:
+    """Language of a line without its region; empty if unknown."""
+    code = re.match("[A-Za-z]*", line.language)
+    return f"{LANGUAGE}{code[0].lower()}" if code and code[0] else ""
 
 
 def add_terms(connection: sqlite3.Connection, texts: Iterable[str]) -> None:
@@ -192,6 +202,24 @@ def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
     distances = {word: edit_distance(term, word, largest) for word in words}
     similar = [word for word, distance in distances.items() if 0 < distance <= largest]
     return sorted(similar, key=lambda word: (distances[word], word))[:limit]
+
+
+def terms_beginning_with(database: Database, beginning: str, limit: int) -> list[str]:
+    """Words in the transcripts with this prefix, in alphabetical order."""
+    rows = database.rows(
+        "SELECT term FROM terms WHERE term >= ? AND term < ? ORDER BY term LIMIT ?",
+        (beginning, beginning + chr(sys.maxunicode), limit),
+    )
+    return [word for (word,) in rows]
+
+
+def languages_of_lines(database: Database, codes: Iterable[str]) -> list[str]:
+    """Those of the languages that a line has; read from the index, which has a checksum."""
+    statement = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
+    with database.reading():
+        return [
+            code for code in codes if database.rows(statement, (f'origin : "{LANGUAGE}{code}"',))
+        ]
 
 
 def _one_edit_away(database: Database, term: str) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,13 +26,15 @@ from numpy.typing import NDArray
 
 from eaglenet.store.codes import Codes, code_bytes, codes_of, scan_blocks
 from eaglenet.store.database import Database, State
-from eaglenet.store.disk import FILE_MODE, DamageError, damage
+from eaglenet.store.disk import FILE_MODE, damage
+from eaglenet.store.manifest import MAX_DIM
 from eaglenet.store.records import SourceWindows
 from eaglenet.store.schema import put_row
 from eaglenet.store.segments import (
     BLOCK,
     CAPACITY,
     FOLDER,
+    REMOVED_SHARE,
     append_files,
     block_checksums,
     bytes_of,
@@ -45,9 +47,6 @@ CANDIDATES = 2048
 """Number of windows with the nearest codes whose exact cosines are computed."""
 LARGEST = 127
 """Largest number of a vector in one byte."""
-MAX_DIM = 65_536
-REMOVED_SHARE = 0.2
-"""Fraction of rows without a source above which a segment is rewritten."""
 
 
 def window_dtype(dim: int) -> np.dtype[np.void]:
@@ -330,15 +329,3 @@ def _quantised(vectors: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[
     """Vectors in whole numbers up to 127, and what to multiply them by."""
     scales = np.maximum(np.abs(vectors).max(axis=1), np.float32(1e-12)) / np.float32(LARGEST)
     return np.round(vectors / scales[:, None]).astype(np.int8), scales.astype(np.float32)
-
-
-def intact_segments(
-    folder: Path, infos: Sequence[WindowSegmentInfo]
-) -> Iterator[WindowSegmentInfo]:
-    """Segments whose files are as they were written, for a repair."""
-    for info in infos:
-        try:
-            WindowSegment(folder, info).verify()
-        except DamageError:
-            continue
-        yield info

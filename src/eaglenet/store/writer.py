@@ -55,6 +55,7 @@ from eaglenet.store.segments import (
     FOLDER,
     KINDS,
     MAPPED,
+    REMOVED_SHARE,
     NewRows,
     Segment,
     SegmentInfo,
@@ -65,8 +66,6 @@ from eaglenet.store.segments import (
 )
 from eaglenet.store.windows import WindowWriter, read_window_segments, sparse_segments
 
-REMOVED_SHARE = 0.2
-"""Fraction of removed rows above which a segment is rewritten without them."""
 COPY_ROWS = 4096
 DONE = "SELECT content_id FROM files WHERE status = 'done' AND content_id IS NOT NULL"
 ORPHANS = (

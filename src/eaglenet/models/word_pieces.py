@@ -1,0 +1,134 @@
+"""BERT's tokenizer (WordPiece) from a ``tokenizer.json``.
+
+The library ``tokenizers`` reads the same file and gives the same ids (tests/models/
+test_word_pieces.py compares both). It is not used here because it needs huggingface_hub: together
+they are a tenth of an installation.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from eaglenet.core import untrusted
+
+CONTINUED = "##"
+"""Prefix of a piece that does not begin a word."""
+START, END, UNKNOWN = "[CLS]", "[SEP]", "[UNK]"
+SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP)\])")
+REMOVED = ("Cc", "Cf", "Co", "Cs")
+"""Categories of characters that are left out; those that are not assigned stay."""
+MAX_WORD = 100
+"""Characters; a longer word is unknown."""
+# fmt: off
+HAN = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)
+# fmt: on
+
+
+@dataclass(frozen=True)
+class WordPieces:
+    """Splits texts into ids of tokens, at most ``context_length`` with the start and end tokens."""
+
+    vocabulary: Mapping[str, int]
+    context_length: int
+
+    @classmethod
+    def read(cls, path: Path, context_length: int) -> WordPieces:
+        """Read a ``tokenizer.json``; ``ValueError``, ``KeyError`` or ``TypeError`` if it is other.
+
+        >>> WordPieces({"[CLS]": 0, "[SEP]": 1, "[UNK]": 2, "car": 3, "##s": 4}, 64).encode("Cars")
+        [0, 3, 4, 1]
+        """
+        plain = untrusted.read_object(path)
+        model, normalizer = plain["model"], plain["normalizer"]
+        expected = [
+            (model["type"], "WordPiece"),
+            (model["continuing_subword_prefix"], CONTINUED),
+            (model["max_input_chars_per_word"], MAX_WORD),
+            (normalizer["type"], "BertNormalizer"),
+            (normalizer["lowercase"], True),
+            (plain["pre_tokenizer"]["type"], "BertPreTokenizer"),
+        ]
+        for value, only in expected:
+            if value != only:
+                raise ValueError(f"{value!r:.60} where {only!r} is supported")
+        vocabulary = model["vocab"]
+        if not all(type(number) is int for number in vocabulary.values()):
+            raise ValueError("ids must be whole numbers")
+        for token in (START, END, UNKNOWN):
+            if token not in vocabulary:
+                raise ValueError(f"no {token}")
+        return cls(vocabulary, context_length)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, with the start and end tokens."""
+        ids = [number for pieces in self.words(text) for number in pieces]
+        return [self.vocabulary[START], *ids, self.vocabulary[END]]
+
+    def words(self, text: str) -> list[list[int]]:
+        """Ids of each word and punctuation mark, as far as there is room for them."""
+        words: list[list[int]] = []
+        room = self.context_length - 2
+        for word in self._split(text):
+            if room <= 0:
+                break
+            words.append(self._pieces(word)[:room])
+            room -= len(words[-1])
+        return words
+
+    def _split(self, text: str) -> Iterator[str]:
+        for part in SPECIAL.split(text):
+            if part in self.vocabulary and SPECIAL.fullmatch(part):
+                yield part
+            else:
+                yield from "".join(map(_normalised, part)).split()
+
+    def _pieces(self, word: str) -> list[int]:
+        """Longest pieces from the left; the whole word is unknown if one is missing."""
+        if word in self.vocabulary:
+            return [self.vocabulary[word]]
+        pieces: list[int] = []
+        start = 0 if len(word) <= MAX_WORD else len(word) + 1
+        while start < len(word):
+            prefix = CONTINUED if start else ""
+            for end in range(len(word), start, -1):
+                number = self.vocabulary.get(prefix + word[start:end])
+                if number is not None:
+                    pieces.append(number)
+                    start = end
+                    break
+            else:
+                start = len(word) + 1
+        return pieces if start == len(word) else [self.vocabulary[UNKNOWN]]
+
+
+@lru_cache(maxsize=20_000)
+def _normalised(character: str) -> str:
+    """Small letters without accents; spaces around what is a word by itself."""
+    if character in "\t\n\r":
+        return " "
+    if character == "\ufffd" or unicodedata.category(character) in REMOVED:
+        return ""
+    if character.isspace():
+        return " "
+    base = "".join(
+        f" {mark} " if _is_punctuation(mark) else mark.lower()
+        for mark in unicodedata.normalize("NFD", character)
+        if unicodedata.category(mark) != "Mn"
+    )
+    is_han = any(low <= ord(character) <= high for low, high in HAN)
+    return f" {base} " if is_han else base
+
+
+def _is_punctuation(character: str) -> bool:
+    """Report whether this is punctuation, or a symbol in ASCII."""
+    if character.isascii():
+        return character.isprintable() and not character.isalnum() and character != " "
+    return unicodedata.category(character).startswith("P")
