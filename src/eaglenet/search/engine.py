@@ -413,6 +413,11 @@ class Engine:
         """Describe the store and how it is searched."""
         return self.read(lambda view: view.info())
 
+    def num_searched(self, query: AnyQuery, options: SearchOptions) -> int:
+        """Return the number of clips that pass the filters and the dates in the query."""
+        options = options.within_dates(query.dates)
+        return self.read(lambda view: self._retriever(view).num_clips(options))
+
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a hint if a query is in a language that the model does not know, else ``""``."""
         return language_hint(query, self._view.manifest.model, options)

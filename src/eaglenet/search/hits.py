@@ -159,7 +159,7 @@ def make_hit(
 ) -> Hit:
     """Make a hit from the clip in ``row``; ``more`` and ``copies`` are clips it stands for."""
     paths = details.files.paths[details.file(row)]
-    matches = path_matcher(options.filters.path)
+    matches = path_matcher(options.filters.path, details.files.roots)
     path = first_existing([path for path in paths if matches(path)] or paths)
     return Hit(
         rank=rank,
