@@ -59,8 +59,8 @@ class IndexProgress:
             counts += [f"{format_hours(self.hours)} of video", f"{self.speed:.1f}x real time"]
         if self.seconds_left is not None:
             # A second pass may follow the first.
-            aim = "left" if self.is_completing else "until all can be searched"
-            counts.append(f"about {format_duration(self.seconds_left)} {aim}")
+            duration = format_duration(self.seconds_left)
+            counts.append(f"{duration} left" if self.is_completing else f"searchable in {duration}")
         if self.skipped:
             counts.append(f"{self.skipped} skipped")
         return ", ".join(counts)

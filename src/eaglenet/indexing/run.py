@@ -45,8 +45,9 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
-ESTIMATE_SECONDS = 10.0
-"""Seconds into a pass before which the remaining time is not estimated: decoders are starting."""
+ESTIMATE_SECONDS, ESTIMATE_SHARE = 120.0, 0.05
+"""Seconds or share of the bytes after which the remaining time is estimated: a first small file
+says little about the others."""
 
 COMMIT_CLIPS = 256
 COMMIT_SECONDS = 15.0
@@ -215,7 +216,8 @@ class Tally:
         if bytes_done >= self._bytes_total:
             return 0.0
         start, bytes_before = history[0]
-        if elapsed < ESTIMATE_SECONDS or bytes_done <= bytes_before:
+        is_early = bytes_done < ESTIMATE_SHARE * self._bytes_total and elapsed < ESTIMATE_SECONDS
+        if is_early or bytes_done <= bytes_before:
             return None
         return (elapsed - start) * (self._bytes_total - bytes_done) / (bytes_done - bytes_before)
 
