@@ -319,7 +319,8 @@ class Engine:
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
                 hits, notices = judgement.hits[:k], [*notices, judgement.notice]
-            results.append(HitList(hits, self, "; ".join(filter(None, notices))))
+            reason = "" if hits else self.why_empty(options, query)
+            results.append(HitList(hits, self, "; ".join(filter(None, notices)), reason))
         return results
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
