@@ -180,7 +180,8 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
     folder = output / "frames" / f"{len(world)}-clips"
     cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)
     source = cached_source(world, cache, method.tokenize, MAX_WORDS)
-    return evaluate_source(method, source, World(device=torch.device("cpu")))
+    world_of_one = World(device=torch.device("cpu"))
+    return evaluate_source(method, source, world_of_one, progress=progress)
 
 
 def _index(
