@@ -450,7 +450,7 @@ def _print_notes(
         print_line(f"{count} not shown; show them with --keep-duplicates", is_error=True)
     if any("from_keyframes" in hit.metadata for hit in hits) and not as_json:
         print_line(
-            "some hits are approximate, from keyframes only, until this has run to its end: eaglenet "
+            "some hits are approximate (keyframes only) until this has run to its end: eaglenet "
             f"index {shell_join(engine.manifest.roots or ('FOLDER',))}{store_option(store)}",
             is_error=True,
         )
