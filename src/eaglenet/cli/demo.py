@@ -194,7 +194,8 @@ def _index(
     from eaglenet.indexing.index import IndexOptions, index_videos
 
     def report(state: Any) -> None:
-        report_progress(progress, "indexing", state.done + state.skipped, state.total)
+        title = "completing" if state.is_completing else "indexing"
+        report_progress(progress, title, state.done + state.skipped, state.total)
 
     # One process: starting workers takes longer than decoding a minute of video.
     options = IndexOptions(workers=0)
