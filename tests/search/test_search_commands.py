@@ -101,6 +101,7 @@ def test_says_how_many_clips_pass_the_filters(world: Path) -> None:
     assert searched() == "searched 2 clips"
     assert searched("--path", "blue*") == "searched 1 of 2 clips"
     assert searched("--min-duration", "99") == "searched 0 of 2 clips"
+    assert searched("--in", "speech").startswith("this store has no transcripts")
 
 
 def test_a_dash_reads_queries_from_standard_input(world: Path) -> None:

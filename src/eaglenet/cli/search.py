@@ -435,6 +435,8 @@ def _print_notes(
     if not num_clips:
         command = f"eaglenet index PATH{store_option(store)}"
         print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
+    elif "visual" not in options.modalities and not engine.info()["transcript_lines"]:
+        print_line(NO_TRANSCRIPTS, is_error=True)
     elif not as_json:
         # Of several queries with different dates, the one that searches most.
         num_searched = max(engine.num_searched(result.query, options) for result in results)
@@ -442,8 +444,6 @@ def _print_notes(
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
         print_line(f"searched {share}{clips} in {store}{note}", is_error=True)
-    if "visual" not in options.modalities and not engine.info()["transcript_lines"]:
-        print_line(NO_TRANSCRIPTS, is_error=True)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
     if copies and not as_json:
         count = pluralize(len(copies), "near copy", "near copies")
