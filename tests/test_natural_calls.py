@@ -273,8 +273,13 @@ def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
     for videos in (3, None, [tmp_path, 3], b"/videos"):
         with pytest.raises(UsageError, match="expected a folder"):
             eaglenet.index(videos, tmp_path / "store")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="nothing to index: the list is empty"):
+    with pytest.raises(UsageError, match="nothing to index: there are no paths"):
         eaglenet.index([], tmp_path / "store")
+    with pytest.raises(UsageError, match="nothing to index: there are no paths"):
+        eaglenet.index(tmp_path.glob("*.mp4"), tmp_path / "store")
+    missing = (tmp_path / name for name in ("a.mp4", "b.mp4"))
+    with pytest.raises(UsageError, match=r"a.mp4"):
+        eaglenet.index(missing, tmp_path / "store")
     assert not (tmp_path / "store").exists()
     for call in (lambda: eaglenet.index(tmp_path, 5), lambda: eaglenet.open(5)):
         with pytest.raises(UsageError, match="expected the location of a store, not 5"):

@@ -10,7 +10,9 @@ from index_cases import SPLITTING, run
 from eaglenet.indexing import decoding, encoding
 from eaglenet.indexing import run as commit
 from eaglenet.indexing.encoding import BATCH_SECONDS, MIN_CLIPS, ClipEncoding
+from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.ledger import FileProgress
 from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.engine import Engine
 from synthetic_store import BagMethod, make_manifest
@@ -48,6 +50,7 @@ def test_progress_advances_within_a_file(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eaglenet.indexing.run.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("eaglenet.indexing.run.ESTIMATE_SECONDS", 0.0)
     monkeypatch.setattr("eaglenet.indexing.encoding.BATCH_FRAMES", 1)
     seen: list[IndexProgress] = []
     index_videos(
@@ -67,6 +70,25 @@ def test_progress_advances_within_a_file(
     assert hours == sorted(hours)
     assert hours[-1] == pytest.approx(21 / 3600, rel=0.1)
     assert any(state.seconds_left is not None and state.done == 0 for state in seen)
+
+
+def test_time_left_follows_the_recent_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders start, then files are encoded exactly, at 1 byte per second, then from keyframes."""
+    now = [0.0]
+    monkeypatch.setattr(commit.time, "monotonic", lambda: now[0])
+    tally = commit.Tally()
+    tally.begin([CandidateFile("a.mp4", 1000, 0)])
+    done = {5.0: 0, 9.0: 4, 15.0: 10, 60.0: 55, 80.0: 255, 100.0: 455, 120.0: 655}
+    estimates = []
+    for now[0], size in done.items():
+        progress = tally.progress([FileProgress(size, 0.0)])
+        estimates.append((progress.seconds_left, str(progress).rpartition(", ")[2]))
+    assert estimates[:3] == [(None, "0 clips")] * 3, "too early to say"
+    assert estimates[3] == (945.0, "searchable in 0:15:45")
+    assert estimates[6] == (34.5, "searchable in 0:00:34")
+    tally.begin([CandidateFile("a.mp4", 1000, 0)], is_completing=True)
+    now[0] += 20.0
+    assert str(tally.progress([FileProgress(500, 0.0)])).endswith(", 0:00:20 left")
 
 
 def test_interrupted_file_continues(

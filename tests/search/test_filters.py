@@ -77,10 +77,12 @@ def test_explains_which_filter_matches_no_file() -> None:
     conditions = "at most 5 s (1 files), the tag 'pets' (1 files)"
     assert reason == f"none of the 3 files has all of: {conditions}"
     folder = Filters(path="*hom\u00e9*").why_empty(FILES)
-    name = "a file name like '*hom\u00e9*'"
+    name = "a file or folder name like '*hom\u00e9*'"
     hint = "; 2 paths contain it: write 'hom\u00e9' without *"
     assert folder == f"none of the 3 files has {name}{hint}"
-    assert Filters(path="nowhere*").why_empty(FILES).endswith("a file name like 'nowhere*'")
+    assert (
+        Filters(path="nowhere*").why_empty(FILES).endswith("a file or folder name like 'nowhere*'")
+    )
 
 
 def test_expands_typed_paths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +118,26 @@ def test_path_patterns(pattern: str, path: str, is_meant: bool) -> None:
 def test_paths_are_compared_without_accents(pattern: str, name: str) -> None:
     assert path_matcher(pattern)(f"/videos/{name}")
     assert not path_matcher(pattern)("/videos/hiver.mp4")
+
+
+def test_names_of_folders_below_the_indexed_one_match_too() -> None:
+    files = dataclasses.replace(
+        FILES,
+        paths=[
+            ["/home/x/\u00c9t\u00e9 23/a.mp4"],
+            ["/home/x/23.mp4"],
+            ["/mnt/\u00e9t\u00e9/b.mp4"],
+        ],
+        roots=("/home/x", "/home/x/\u00c9t\u00e9 23", "/mnt/\u00e9t\u00e9"),
+    )
+    assert Filters(path="ete*").matches(files).tolist() == [True, False, False]
+    assert Filters(path="*23*").matches(files).tolist() == [True, True, False]
+    assert not Filters(path="h*").matches(files).any(), "a folder above the indexed one"
+    windows = path_matcher("tri*", [r"C:\Videos"], separator="\\")
+    assert windows(r"c:\videos\Trip\a.mp4")
+    bucket = path_matcher("tri*", ["s3://bucket/videos"])
+    assert bucket("s3://bucket/videos/trip/a.mp4")
+    assert not bucket("s3://bucket/videos/other/a.mp4")
 
 
 def test_empty_filters_are_false_and_dates_are_parsed() -> None:
@@ -230,5 +252,7 @@ def test_a_bad_table_is_named(table: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError, match=r"none.txt: no such file"):
         Filters(near="Paris")
     monkeypatch.delenv("EAGLENET_PLACES")
-    with pytest.raises(UsageError, match="set EAGLENET_PLACES"):
+    with pytest.raises(
+        UsageError, match=r"48\.1,11\.6, or get the table with: curl .* export EAGLENET_PLACES="
+    ):
         Filters(near="Paris")

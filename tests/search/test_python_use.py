@@ -83,6 +83,12 @@ def test_an_engine_and_hits_print_as_people_read_them(engine: Engine) -> None:
     assert f"score {hits[0].score:.3f}" in lines[0]
     assert lines[0].endswith(hits[0].path)
     assert repr(HitList()) == "no hits"
+    nothing = engine.search("red", path="<nowhere>*")
+    reason = "none of the 6 files has a file or folder name like '<nowhere>*'"
+    assert repr(nothing) == f"no hits: {reason}"
+    assert "No moments found: none of the 6 files" in nothing._repr_html_()
+    assert "<nowhere>" not in nothing._repr_html_()
+    assert pickle.loads(pickle.dumps(nothing)).why_empty == nothing.why_empty == reason
     hint = HitList(notice="<b>this looks like German")
     assert repr(hint).endswith("note: <b>this looks like German")
     assert "&lt;b&gt;this looks like German" in hint._repr_html_()

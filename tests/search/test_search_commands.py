@@ -93,6 +93,23 @@ def test_filters_and_grouping_reach_the_engine(world: Path) -> None:
     assert nothing == "no results for 'car': none of the 2 files has at least 99 s\n"
 
 
+def test_says_how_many_clips_pass_the_filters(world: Path) -> None:
+    def searched(*options: str) -> str:
+        result = runner.invoke(app, ["search", "car", "--store", str(world / "store"), *options])
+        return result.stderr.splitlines()[0].partition(" in ")[0]
+
+    assert searched() == "searched 2 clips"
+    assert searched("--path", "blue*") == "searched 1 of 2 clips"
+    assert searched("--min-duration", "99") == "searched 0 of 2 clips"
+    assert searched("--in", "speech").startswith("this store has no transcripts")
+
+
+def test_a_dash_reads_queries_from_standard_input(world: Path) -> None:
+    command = ["search", "-", "--store", str(world / "store"), "--json", "-k", "1"]
+    result = runner.invoke(app, command, input="red car\nblue\n")
+    assert [entry["query"] for entry in json.loads(result.stdout)] == ["red car", "blue"]
+
+
 def test_several_queries_come_from_a_file(world: Path, tmp_path: Path) -> None:
     queries = tmp_path / "queries.txt"
     queries.write_text("red car\n\nblue\n")

@@ -43,6 +43,9 @@ def test_filters_that_no_file_can_meet_are_refused(client: TestClient) -> None:
         answer = client.get("/api/search", params={"q": "red", **bounds})
         assert answer.status_code == 400
         assert "swap" in answer.json()["error"]["message"]
+    answer = client.get("/api/search", params={"q": "red", "near": "91,0"})
+    assert answer.status_code == 400
+    assert "'91,0' is not a place" in answer.json()["error"]["message"]
 
 
 def test_filters_negatives_and_groups_reach_the_engine(client: TestClient, engine: Engine) -> None:

@@ -36,6 +36,7 @@ def test_files_are_found_by_words_of_their_path(client: TestClient) -> None:
     beach = client.get("/api/files", params={"name": "BEACH"}).json()
     assert (beach["total"], beach["folders"]) == (5, [])
     assert {file["folder"] for file in beach["files"]} == {"videos/beach"}
+    assert client.get("/api/files", params={"name": "the beach"}).json()["total"] == beach["total"]
     name = beach["files"][0]["name"]
     both = client.get("/api/files", params={"name": f"b\u00e9ach {name}"}).json()
     assert [file["name"] for file in both["files"]] == [name]

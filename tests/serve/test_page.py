@@ -170,6 +170,7 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
         page.locator(".tick input").nth(number).check()
     assert page.text_content("#selected-count") == "2 selected"
     keep(page, "page_selection.png", tmp_path)
+    page.fill("#query", "")  # The list is still that of the query above it.
     for kind, num_lines, part in (("csv", 3, path), ("edl", 0, "TITLE: a red ball")):
         page.select_option("#save-format", kind)
         with page.expect_download() as download:
@@ -257,6 +258,10 @@ def test_filters_empty_results_and_errors_are_told(
     page.press("[name=path]", "Tab")
     wait_until(page, "document.querySelector('#status').textContent.includes('No moment')")
     assert "nowhere" in page.text_content("#status")  # which filter left nothing
+    page.goto("/?q=red&near=91,0")
+    page.wait_for_selector("#status.bad")
+    assert page.text_content("#status").endswith("write degrees north and east, like 48.1,11.6")
+    tab.problems.clear()  # The browser logs the refused request.
     page.click("#clear")
     page.wait_for_selector("button.card")
     assert tab.problems == []

@@ -77,6 +77,28 @@ def test_saved_clip_has_video_and_audio(
     assert tone(target, 1.1 + early, 1.7 + early) == pytest.approx(TONES[3], abs=20)
 
 
+def test_saves_a_clip_after_frames_that_are_wrongly_marked_as_keyframes(tmp_path: Path) -> None:
+    """Real cameras and cutters write such files; players decode them from the start."""
+    source, marked, target = (
+        film(tmp_path / "film.mp4", 60),
+        tmp_path / "marked.mp4",
+        tmp_path / "c",
+    )
+    with av.open(str(source)) as reader, av.open(str(marked), "w") as writer:
+        inputs = (reader.streams.video[0], reader.streams.audio[0])
+        outputs = {stream.index: writer.add_stream_from_template(stream) for stream in inputs}
+        for packet in reader.demux(inputs):
+            if packet.dts is not None:
+                is_late = packet.stream is inputs[0] and packet.pts * packet.time_base >= 2
+                packet.is_keyframe = packet.is_keyframe or is_late
+                packet.stream = outputs[packet.stream.index]
+                writer.mux(packet)
+    target.write_bytes(encode_moment(MomentRequest(str(marked), 4.0, 5.0)).tobytes())
+    with av.open(str(target)) as container:
+        greys = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
+    assert greys == pytest.approx([4 * number for number in range(40, 50)], abs=3)
+
+
 def test_saves_gif_and_sheet(tmp_path: Path) -> None:
     """Eight pictures a second; twelve frames in rows that grow lighter."""
     source = film(tmp_path / "film.mp4", 60)

@@ -180,7 +180,8 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
     folder = output / "frames" / f"{len(world)}-clips"
     cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)
     source = cached_source(world, cache, method.tokenize, MAX_WORDS)
-    return evaluate_source(method, source, World(device=torch.device("cpu")))
+    world_of_one = World(device=torch.device("cpu"))
+    return evaluate_source(method, source, world_of_one, progress=progress)
 
 
 def _index(
@@ -193,7 +194,8 @@ def _index(
     from eaglenet.indexing.index import IndexOptions, index_videos
 
     def report(state: Any) -> None:
-        report_progress(progress, "indexing", state.done + state.skipped, state.total)
+        title = "completing" if state.is_completing else "indexing"
+        report_progress(progress, title, state.done + state.skipped, state.total)
 
     # One process: starting workers takes longer than decoding a minute of video.
     options = IndexOptions(workers=0)

@@ -273,7 +273,7 @@ def main() -> None:
         # Typer turns an interrupt into this code without a message.
         if system_exit.code == 130:
             command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-            advice = "; run the same command again to continue training, indexing or caching"
+            advice = "; run the same command again to continue"
             print(f"interrupted{advice if command in RESUMABLE else ''}", file=sys.stderr)
         if ShortCommand.is_running and isinstance(system_exit.code, int | None):
             end_short_command(system_exit.code or 0)

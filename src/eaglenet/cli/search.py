@@ -106,7 +106,8 @@ class OutputOptions:
 def search(
     store: StoreName,
     words: list[str] | None = argument(
-        'Text to find. Put an exact phrase of speech or on-screen text in "quotes".',
+        "Text to find; - reads it from standard input. Put an exact phrase of speech or on-screen "
+        'text in "quotes".',
         None,
         metavar="TEXT",
     ),
@@ -139,6 +140,8 @@ def search(
     device: str = option("auto", "Run the model on auto, cpu, cuda or mps.", group="Model"),
 ) -> None:
     """Find moments with a text, an image or a video."""
+    if words == ["-"] and queries is None:
+        words, queries = None, Path("-")
     is_interactive = (
         not words
         and queries is None
@@ -212,7 +215,10 @@ def make_queries(
     if len(sources) != 1:
         names = " and ".join(sources)
         problem = f"{names} cannot be combined" if sources else "nothing to search for"
-        raise UsageError(f"{problem}; give one of: TEXT, --queries, --image, --video, --similar")
+        raise UsageError(
+            f"{problem}; give one of: TEXT, - (standard input), --queries, --image, --video, "
+            "--similar"
+        )
     image, clip_id = source.get("image"), source.get("clip_id")
     if image is not None and image.suffix.lower() in VIDEO_SUFFIXES:
         raise UsageError(f"--image {image} is a video; use --video {shell_quote(image)}")
@@ -428,18 +434,22 @@ def _print_notes(
     if not num_clips:
         command = f"eaglenet index PATH{store_option(store)}"
         print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
-    elif not as_json:
-        note = "" if engine.has_confidence else "; confidence was not measured for this model"
-        print_line(f"searched {pluralize(num_clips, 'clip')} in {store}{note}", is_error=True)
-    if "visual" not in options.modalities and not engine.info()["transcript_lines"]:
+    elif "visual" not in options.modalities and not engine.info()["transcript_lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
+    elif not as_json:
+        # Of several queries with different dates, the one that searches most.
+        num_searched = max(engine.num_searched(result.query, options) for result in results)
+        share = "" if num_searched == num_clips else f"{num_searched:,} of "
+        note = "" if engine.has_confidence else "; confidence was not measured for this model"
+        clips = pluralize(num_clips, "clip")
+        print_line(f"searched {share}{clips} in {store}{note}", is_error=True)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
     if copies and not as_json:
         count = pluralize(len(copies), "near copy", "near copies")
         print_line(f"{count} not shown; show them with --keep-duplicates", is_error=True)
     if any("from_keyframes" in hit.metadata for hit in hits) and not as_json:
         print_line(
-            "some hits are from clips indexed from keyframes only; complete them with: eaglenet "
+            "some hits are approximate (keyframes only) until this has run to its end: eaglenet "
             f"index {shell_join(engine.manifest.roots or ('FOLDER',))}{store_option(store)}",
             is_error=True,
         )

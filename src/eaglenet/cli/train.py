@@ -166,7 +166,9 @@ def summary(experiment: Experiment, check: ExperimentCheck, device: str) -> list
         lines += [f"{split}: {warning}" for warning in few_videos(counts["videos_found"])]
     lines.append(str(check.estimate))
     seconds = getattr(check.estimate, "seconds", 0.0)
-    if device == "cpu" and choice.dataset == "folder" and seconds > LONG_SECONDS:
+    is_frozen = bool(getattr(check.estimate, "preparation", ""))
+    is_slow = device == "cpu" and seconds > LONG_SECONDS
+    if is_slow and choice.dataset == "folder" and not is_frozen:
         lines.append("faster: --tower small-frozen encodes the videos once and trains only a head")
     return lines
 

@@ -118,13 +118,20 @@ def is_notebook() -> bool:
 
 def _terminal_display() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class TimeLeft(TimeRemainingColumn):
+        """Remaining time of counted work; other work has its own estimate, or none."""
+
+        def render(self, task: Task) -> Text:
+            return super().render(task) if task.fields["count"] else Text()
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[count]}"),
-        TimeRemainingColumn(),
+        TimeLeft(),
     )
     return Progress(*columns, console=Console(stderr=True), transient=True)
 

@@ -53,12 +53,14 @@ def format_bytes(count: float) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Format hours of video; less than a tenth of an hour in seconds.
+    """Format hours of video in seconds, minutes or hours.
 
-    >>> format_hours(1.5), format_hours(0.02), format_hours(0)
-    ('1.50 h', '72 s', '0 s')
+    >>> format_hours(1.5), format_hours(0.2), format_hours(0.02), format_hours(0)
+    ('1.50 h', '12 min', '72 s', '0 s')
     """
-    return f"{hours:.2f} h" if hours >= 0.1 else f"{hours * 3600:.0f} s"
+    if hours >= 1:
+        return f"{hours:.2f} h"
+    return f"{hours * 60:.0f} min" if hours >= 0.1 else f"{hours * 3600:.0f} s"
 
 
 def format_duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
@@ -76,7 +76,7 @@ class IndexFunction(Protocol[Fields]):
 
     def __call__(
         self,
-        videos: str | Path | Sequence[str | Path],
+        videos: str | Path | Iterable[str | Path],
         store: str | Path | None = None,
         model: str | Path | None = None,
         progress: bool = True,
@@ -94,7 +94,7 @@ def _with_fields_of(
 
 @_with_fields_of(IndexOptions)
 def index(
-    videos: str | Path | Sequence[str | Path],
+    videos: str | Path | Iterable[str | Path],
     store: str | Path | None = None,
     model: str | Path | None = None,
     progress: bool = True,
@@ -107,11 +107,12 @@ def index(
     :class:`IndexOptions`, such as ``device="cuda"`` or ``drop_missing=True``. ``progress`` is
     shown in terminals and notebooks only.
     """
-    paths = [videos] if isinstance(videos, str | Path) else videos
-    if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
+    several = [videos] if isinstance(videos, str | Path) else videos
+    paths = list(several) if isinstance(several, Iterable) else [several]
+    if not all(isinstance(path, str | Path) for path in paths):
         raise UsageError(f"expected a folder, or a list of folders and files, not {videos!r:.60}")
     if not paths:
-        raise UsageError("nothing to index: the list is empty; pass folders or files")
+        raise UsageError("nothing to index: there are no paths; pass folders or files")
     if not isinstance(store, str | Path | None):
         raise UsageError(f"expected the location of a store, not {store!r:.60}")
     if not isinstance(progress, bool):

@@ -40,17 +40,13 @@ class IndexProgress:
     """Clips stored in this pass, including those of unfinished files."""
     is_completing: bool = False
     """True in the second pass, which replaces clips from keyframes with exact ones."""
+    seconds_left: float | None = None
+    """Estimate for this pass; None before there is a steady rate to make it from."""
 
     @property
     def speed(self) -> float:
         """Seconds of video per second."""
         return self.hours * 3600 / self.elapsed if self.elapsed > 0 else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        if not self.bytes_done:
-            return None
-        return self.elapsed * (self.bytes_total - self.bytes_done) / self.bytes_done
 
     def __str__(self) -> str:
         """Format files, clips, hours, speed, remaining time and skipped files as one line."""
@@ -61,10 +57,10 @@ class IndexProgress:
         ]
         if self.hours:
             counts += [f"{format_hours(self.hours)} of video", f"{self.speed:.1f}x real time"]
-        seconds = self.seconds_left
-        counts.append(
-            "time left unknown" if seconds is None else f"{format_duration(seconds)} left"
-        )
+        if self.seconds_left is not None:
+            # A second pass may follow the first.
+            duration = format_duration(self.seconds_left)
+            counts.append(f"{duration} left" if self.is_completing else f"searchable in {duration}")
         if self.skipped:
             counts.append(f"{self.skipped} skipped")
         return ", ".join(counts)

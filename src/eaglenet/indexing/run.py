@@ -6,7 +6,7 @@ import logging
 import math
 import queue
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
+ESTIMATE_SECONDS, ESTIMATE_SHARE = 120.0, 0.05
+"""Seconds or share of the bytes after which the remaining time is estimated: a first small file
+says little about the others."""
 
 COMMIT_CLIPS = 256
 COMMIT_SECONDS = 15.0
@@ -123,6 +126,7 @@ class Tally:
         self._num_done = self._num_skipped = self._clips = 0
         self._hours_done = 0.0
         self._uncommitted: dict[str, FileProgress] = {}
+        self._history: deque[tuple[float, int]] = deque()
 
     def begin(self, todo: Sequence[CandidateFile], *, is_completing: bool = False) -> None:
         """Start a pass: set the files to inspect, and reset its counts."""
@@ -132,6 +136,7 @@ class Tally:
         self._bytes_done = self._num_done = self._num_skipped = self._clips = 0
         self._hours_done = 0.0
         self._uncommitted = {}
+        self._history = deque([(0.0, 0)])
         self._todo = {file.path for file in todo}
         self._total, self._bytes_total = len(todo), sum(file.size for file in todo)
 
@@ -186,6 +191,8 @@ class Tally:
     def progress(self, unfinished: Sequence[FileProgress], path: str = "") -> IndexProgress:
         """Progress now, including the encoded part of unfinished files."""
         parts = (*self._uncommitted.values(), *unfinished)
+        elapsed = time.monotonic() - self._pass_start
+        bytes_done = self._bytes_done + sum(part.size for part in parts)
         return IndexProgress(
             path=path,
             total=self._total,
@@ -193,11 +200,26 @@ class Tally:
             skipped=self._num_skipped,
             hours=self._hours_done + sum(part.seconds for part in parts) / 3600,
             bytes_total=self._bytes_total,
-            bytes_done=self._bytes_done + sum(part.size for part in parts),
-            elapsed=time.monotonic() - self._pass_start,
+            bytes_done=bytes_done,
+            elapsed=elapsed,
             clips=self._clips,
             is_completing=self._is_completing,
+            seconds_left=self._seconds_left(elapsed, bytes_done),
         )
+
+    def _seconds_left(self, elapsed: float, bytes_done: int) -> float | None:
+        """Estimate from the second half of the time so far: the first files are encoded exactly."""
+        history = self._history
+        history.append((elapsed, bytes_done))
+        while len(history) > 1 and history[1][0] <= elapsed / 2:
+            history.popleft()
+        if bytes_done >= self._bytes_total:
+            return 0.0
+        start, bytes_before = history[0]
+        is_early = bytes_done < ESTIMATE_SHARE * self._bytes_total and elapsed < ESTIMATE_SECONDS
+        if is_early or bytes_done <= bytes_before:
+            return None
+        return (elapsed - start) * (self._bytes_total - bytes_done) / (bytes_done - bytes_before)
 
     def report(
         self,

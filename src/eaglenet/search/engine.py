@@ -319,7 +319,8 @@ class Engine:
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
                 hits, notices = judgement.hits[:k], [*notices, judgement.notice]
-            results.append(HitList(hits, self, "; ".join(filter(None, notices))))
+            reason = "" if hits else self.why_empty(options, query)
+            results.append(HitList(hits, self, "; ".join(filter(None, notices)), reason))
         return results
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
@@ -412,6 +413,11 @@ class Engine:
     def info(self) -> dict[str, Any]:
         """Describe the store and how it is searched."""
         return self.read(lambda view: view.info())
+
+    def num_searched(self, query: AnyQuery, options: SearchOptions) -> int:
+        """Return the number of clips that pass the filters and the dates in the query."""
+        options = options.within_dates(query.dates)
+        return self.read(lambda view: self._retriever(view).num_clips(options))
 
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a hint if a query is in a language that the model does not know, else ``""``."""

@@ -159,7 +159,7 @@ def make_hit(
 ) -> Hit:
     """Make a hit from the clip in ``row``; ``more`` and ``copies`` are clips it stands for."""
     paths = details.files.paths[details.file(row)]
-    matches = path_matcher(options.filters.path)
+    matches = path_matcher(options.filters.path, details.files.roots)
     path = first_existing([path for path in paths if matches(path)] or paths)
     return Hit(
         rank=rank,
@@ -290,7 +290,11 @@ class HitList(list[Hit]):
     """Hits of one query, best first: a list that converts to tables and renders in notebooks."""
 
     def __init__(
-        self, hits: Iterable[Hit] = (), source: ClipSource | None = None, notice: str = ""
+        self,
+        hits: Iterable[Hit] = (),
+        source: ClipSource | None = None,
+        notice: str = "",
+        why_empty: str = "",
     ) -> None:
         super().__init__(hits)
         self._source = source
@@ -299,10 +303,12 @@ class HitList(list[Hit]):
         self.notice = notice
         """Remarks for the user: a date read from the text, a language that the model does not know,
         missing confidences, or hits that a judge did not rate."""
+        self.why_empty = why_empty
+        """Reason for no hits, such as a filter that no file meets; may be empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the open engine."""
-        return HitList, (list(self), None, self.notice)
+        return HitList, (list(self), None, self.notice, self.why_empty)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Hit: ...
@@ -324,7 +330,8 @@ class HitList(list[Hit]):
             for hit in self
         )
         note = f"note: {escape_line(self.notice)}" if self.notice else ""
-        return "\n".join(filter(None, ("\n".join(lines) or "no hits", note)))
+        nothing = f"no hits: {escape_line(self.why_empty)}" if self.why_empty else "no hits"
+        return "\n".join(filter(None, ("\n".join(lines) or nothing, note)))
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return one flat dictionary per hit; ``steps`` is empty but for temporal queries."""
@@ -384,7 +391,8 @@ class HitList(list[Hit]):
         """
         notice = f"<p>{html.escape(self.notice)}</p>" if self.notice else ""
         if not self:
-            return f"{notice}<p>No moments found.</p>"
+            reason = f": {html.escape(self.why_empty)}" if self.why_empty else "."
+            return f"{notice}<p>No moments found{reason}</p>"
         cards = "".join(map(self._card, self))
         note = ""
         if self._source is not None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
+from functools import cache
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypedDict
 
@@ -85,8 +86,9 @@ class Filters(NamedFields):
 
     path: shell pattern (``*``, ``?``, ``[...]``; ``*`` matches ``/`` too). A pattern with ``/`` is
         compared with the end of the path (``sub/*``), or with the whole path if it begins with
-        ``/``; other patterns are compared with the file name. Text without ``*``, ``?`` and ``[``
-        may occur anywhere in the path. Case is ignored, and brackets also match literally.
+        ``/``; other patterns are compared with the name of the file and of each folder below the
+        indexed one. Text without ``*``, ``?`` and ``[`` may occur anywhere in the path. Case and
+        accents are ignored, and brackets also match literally.
     after, before: time of the recording in seconds since 1970; the modification time if a file
         does not say when it was recorded. ``after`` is inclusive.
     near: degrees north and east, ``"48.1,11.6"``, or a name (:mod:`eaglenet.search.places`); files
@@ -195,7 +197,7 @@ class Filters(NamedFields):
         return f"none of the {len(files)} files has all of: {', '.join(counts)}"
 
     def _path_hint(self, files: FileTable) -> str:
-        """Say that a pattern for file names would match paths without its ``*``; or empty."""
+        """Say that a pattern for names would match paths without its ``*``; or empty."""
         text = (self.path or "").strip("*?")
         if text in ("", self.path) or any(char in text for char in "*?[/"):
             return ""
@@ -225,18 +227,20 @@ class Filters(NamedFields):
         if self.max_duration is not None:
             yield f"at most {self.max_duration:g} s", files.durations <= self.max_duration
         if self.path:
-            matches = path_matcher(self.path)
+            matches = path_matcher(self.path, files.roots)
             is_match = (any(map(matches, paths)) for paths in files.paths)
             is_name = "/" not in self.path and any(char in self.path for char in "*?[")
-            title = f"a {'file name' if is_name else 'path'} like {self.path!r}"
+            title = f"a {'file or folder name' if is_name else 'path'} like {self.path!r}"
             yield title, np.fromiter(is_match, bool, len(files.paths))
         for tag in self.tags:
             has_tag = (tag.casefold() in map(str.casefold, tags) for tags in files.tags)
             yield f"the tag {tag!r}", np.fromiter(has_tag, bool, len(files.tags))
 
 
-def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str], bool]:
-    """Return a function that matches paths as ``Filters.path`` does, ignoring case and accents."""
+def path_matcher(
+    pattern: str | None, roots: Iterable[str] = (), separator: str = os.sep
+) -> Callable[[str], bool]:
+    """Return a function that matches paths as ``Filters.path`` does; ``roots``: indexed folders."""
 
     def normalise(path: str) -> str:
         return fold_accents(path).replace(separator, "/")
@@ -254,7 +258,20 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
     compiled = re.compile("|".join(expressions))
     if "/" in lower:
         return lambda path: compiled.match(normalise(path)) is not None
-    return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
+    root_paths = {normalise(root).rstrip("/") for root in roots}
+
+    @cache
+    def is_in_matching_folder(folder: str) -> bool:
+        """Return whether a folder below the outermost root, on the way to this one, matches."""
+        parts = folder.split("/")
+        below = (n for n in range(1, len(parts)) if "/".join(parts[:n]) in root_paths)
+        return any(map(compiled.match, parts[next(below, len(parts)) :]))
+
+    def matches(path: str) -> bool:
+        folder, _, name = normalise(path).rpartition("/")
+        return compiled.match(name) is not None or is_in_matching_folder(folder)
+
+    return matches
 
 
 def _is_number(value: Any) -> bool:

@@ -17,6 +17,11 @@ from eaglenet.core.errors import UsageError, cause_of, shell_quote
 from eaglenet.video.recording import Place, parse_place
 
 VARIABLE = "EAGLENET_PLACES"
+DOWNLOAD = (
+    "curl -O https://download.geonames.org/export/dump/cities15000.zip && unzip cities15000.zip "
+    f'&& export {VARIABLE}="$PWD/cities15000.txt"'
+)
+"""Command that makes names of towns with 15,000 or more inhabitants known."""
 MAX_BYTES = 2**29
 """Largest table; that of all places with 500 or more inhabitants has 40 MB."""
 NAMES = slice(1, 4)
@@ -44,8 +49,8 @@ def find_place(text: str) -> Place:
     table = os.environ.get(VARIABLE)
     if not table:
         raise UsageError(
-            f"{text!r:.60}: place names need a GeoNames table; write degrees north and east, "
-            f"like 48.1,11.6, or set {VARIABLE} to a file like cities15000.txt"
+            f"{text!r:.60}: place names need a table of towns; write degrees north and east, like "
+            f"48.1,11.6, or get the table with: {DOWNLOAD}"
         )
     path = Path(table).expanduser()
     try:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from eaglenet.search.places import fold_accents
 from eaglenet.search.retrieval import StoreView
 
+ARTICLES = frozenset({"a", "an", "the"})
 Order = Literal["newest", "oldest", "name", "longest"]
 
 
@@ -76,8 +77,12 @@ class Library:
         return Listing(sorted(num_files.items()), files)
 
     def _find_by_name(self, name: str, order: Order) -> list[int]:
-        """Return the files whose path below the roots contains all words of ``name``."""
-        terms = fold_accents(name).split()
+        """Return the files whose path below the roots contains all words of ``name``.
+
+        Articles do not count, so that "a dog" finds dog.mp4.
+        """
+        words = fold_accents(name).split()
+        terms = [word for word in words if word not in ARTICLES] or words
         if not terms:
             return []
         return [

@@ -17,7 +17,6 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Label, Modality, TranscriptKind
 from eaglenet.search.grammar import (
     DEFAULT_WEIGHT,
@@ -27,10 +26,8 @@ from eaglenet.search.grammar import (
     MAX_WITHIN,
 )
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
-from eaglenet.search.places import find_place
 from eaglenet.search.query import MAX_CHARACTERS
 from eaglenet.serve.library import Order
-from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
@@ -117,10 +114,6 @@ class SearchParameters(BaseModel):
 
     def options(self) -> SearchOptions:
         """Return the options of the engine; reads the table of places if ``near`` is a name."""
-        try:
-            near = None if self.near is None else find_place(self.near)
-        except UsageError as error:
-            raise Problem(404, str(error)) from None
         filters = Filters(
             path=self.path,
             after=self.after,  # type: ignore[arg-type]
@@ -128,7 +121,7 @@ class SearchParameters(BaseModel):
             min_duration=self.min_duration,
             max_duration=self.max_duration,
             tags=tuple(self.tag),
-            near=near,  # type: ignore[arg-type]
+            near=self.near,  # type: ignore[arg-type]
             within=self.within,  # type: ignore[arg-type]
             camera=self.camera,
         )

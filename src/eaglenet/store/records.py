@@ -142,6 +142,8 @@ class FileTable:
     cameras: list[str | None]
     damage: Mapping[int, str] = field(default_factory=dict)
     """Problems of files with unreadable parts, by position."""
+    roots: tuple[str, ...] = ()
+    """Indexed folders and files."""
 
     @cached_property
     def dates(self) -> NDArray[np.float64]:

@@ -401,7 +401,7 @@ class Snapshot:
             files = [row for row in rows if row[4] == "done"]
             if ids != {row[3] for row in files} or len(hashes) != len(ids):
                 raise damage("table files in store.db", self.location)
-        return _file_table(sorted(files), hashes)
+        return _file_table(sorted(files), hashes, self.manifest.roots)
 
     # Transcripts
 
@@ -540,7 +540,9 @@ class Snapshot:
             yield self.segments[number], indices, rows[indices] - self._edges[number]
 
 
-def _file_table(rows: Sequence[tuple[Any, ...]], hashes: dict[int, str]) -> FileTable:
+def _file_table(
+    rows: Sequence[tuple[Any, ...]], hashes: dict[int, str], roots: tuple[str, ...]
+) -> FileTable:
     """Group rows of ``files``, sorted by path, by their content."""
     groups: dict[int, list[tuple[Any, ...]]] = {}
     for row in rows:
@@ -565,4 +567,5 @@ def _file_table(rows: Sequence[tuple[Any, ...]], hashes: dict[int, str]) -> File
         longitudes=np.array([row[13] for row in first], np.float64),
         cameras=[row[14] for row in first],
         damage={number: row[5] for number, row in enumerate(first) if row[5]},
+        roots=roots,
     )

@@ -131,7 +131,7 @@ def decode_image(path: str | Path, size: int, resize: str = "crop") -> Pixels:
     except UnreadableImageError as error:
         raise UsageError(
             f"{path}: not an image that can be read ({error}); give a JPEG, PNG, WebP, AVIF or "
-            "HEIC file, or search with a video: --video, in Python Query(video=...)"
+            "HEIC file"
         ) from error
 
 

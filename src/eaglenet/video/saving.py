@@ -19,6 +19,7 @@ from eaglenet.video.images import pixels_to_image, tile_images
 from eaglenet.video.input_file import InputFile, SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import clip_window
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.worker import IsolatedProcess
@@ -102,7 +103,9 @@ def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
     keyframes = [time for time in source.keyframes() or () if time <= first]
     if not keyframes or (first - keyframes[-1]) * source.tick > MAX_EARLY_START:
         return None
-    return keyframes[-1]
+    # Some files mark frames as keyframes that cannot be decoded without earlier ones.
+    time, _ = next(decode_through(source, keyframes[-1]), (None, None))
+    return keyframes[-1] if time == keyframes[-1] else None
 
 
 def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> None:

@@ -212,9 +212,23 @@ def frames_between(
     source: VideoSource, first: Fraction, last: Fraction
 ) -> Iterator[tuple[int, int, Any]]:
     """Yield time, duration and frame for the frame shown at ``first`` and all later ones."""
+    frames = _frames_between(source, first, last, int(first))
+    opening = next(frames, None)
+    if opening is None:
+        # Some files mark frames as keyframes that cannot be decoded without earlier ones.
+        yield from _frames_between(source, first, last, None)
+        return
+    yield opening
+    yield from frames
+
+
+def _frames_between(
+    source: VideoSource, first: Fraction, last: Fraction, start: int | None
+) -> Iterator[tuple[int, int, Any]]:
+    """Decode from the keyframe before ``start``, or from the start of the file."""
     tolerance = BORDER_TOLERANCE / source.tick
     previous: tuple[int, Any] | None = None
-    for time, frame in decode_through(source, int(first)):
+    for time, frame in decode_through(source, start):
         if time >= last - tolerance:
             break
         if previous is not None and time > first + tolerance:

@@ -6,8 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
+from eaglenet.cli.train import summary
 from eaglenet.core.errors import DatasetError, EagleNetError, ModelNotFoundError
-from eaglenet.research.experiments.build import SeveralProblemsError
+from eaglenet.research.experiments.build import Estimate, ExperimentCheck, SeveralProblemsError
+from eaglenet.research.recipes.recipe import Recipe
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +68,13 @@ def test_one_fault_alone_is_one_line(tmp_path: Path) -> None:
     model = dry_run("demo", "--set", "encoder.kind=pretrained", "--set", "encoder.source=nosuch")
     assert isinstance(model, ModelNotFoundError)
     assert str(model).endswith("name a folder that contains it: --set encoder.source=FOLDER")
+
+
+def test_frozen_towers_are_suggested_only_for_others() -> None:
+    experiment = Recipe("xpool", "folder", "small-frozen").build()
+    hints = []
+    for preparation in ("", "; before that, 20 videos are encoded once"):
+        estimate = Estimate(60, 3600.0, None, preparation)
+        check = ExperimentCheck(experiment, {"trained": 7}, {}, estimate)
+        hints.append(any("faster: --tower" in line for line in summary(experiment, check, "cpu")))
+    assert hints == [True, False]

@@ -56,7 +56,8 @@ const say = (message, isBad = false, interpretation = "", hint = "") => {
 const errorText = async (answer) => {
   try {
     const { error } = await answer.json();
-    return `${error.message} \u2014 ${error.hint}`;
+    // For these, the hint is for programs.
+    return error.code === "bad_request" || error.code === "invalid" ? error.message : `${error.message} \u2014 ${error.hint}`;
   } catch {
     return `The service answered ${answer.status}.`;
   }
@@ -215,7 +216,9 @@ const search = async ({ isNew = true } = {}) => {
     const isDoubtful = body.hits.every((hit) => isMeasured(hit) && hit.confidence < MIN_LIKELY);
     const doubt = isDoubtful ? "; no moment is likely to show this" : "";
     const copies = new Set(body.hits.flatMap((hit) => hit.copies)).size;
-    const note = (copies ? `; near copies not shown: ${copies}` : "") + (body.note ? `; ${body.note}` : "");
+    const isApproximate = body.hits.some((hit) => hit.from_keyframes);
+    const progress = isApproximate ? "; some are approximate until indexing is complete" : "";
+    const note = progress + (copies ? `; near copies not shown: ${copies}` : "") + (body.note ? `; ${body.note}` : "");
     say((body.hits.length ? `${count} ${what}${doubt}${note}` : emptyMessage(body.note)) + missing, false, body.notice, body.language_hint);
     more.hidden = body.hits.length < limit || limit >= MAX_RESULTS;
   } catch (error) {
@@ -397,7 +400,7 @@ const setUp = async () => {
     const number = new Intl.NumberFormat();
     document.querySelector("#store").textContent =
       `${number.format(info.clips)} clips` +
-      (info.keyframe_clips ? ` (${number.format(info.keyframe_clips)} from keyframes so far)` : "") +
+      (info.keyframe_clips ? ` (${number.format(info.keyframe_clips)} approximate so far)` : "") +
       ` \u00b7 ${number.format(info.files)} files \u00b7 ` +
       `${duration(info.hours)} \u00b7 ` +
       (info.transcript_lines ? `${number.format(info.transcript_lines)} transcript ${info.transcript_lines === 1 ? "line" : "lines"} \u00b7 ` : "") + info.model;

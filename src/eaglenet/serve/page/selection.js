@@ -42,7 +42,8 @@ export const clear = () => {
   show();
 };
 
-const title = () => document.querySelector("#query").value.trim().slice(0, 200) || "moments";
+// Not the search box, which Esc empties.
+const title = () => document.querySelector("#heading").textContent.trim().slice(0, 200) || "moments";
 
 const saveList = async () => {
   const format = document.querySelector("#save-format").value;

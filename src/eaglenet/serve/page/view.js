@@ -113,7 +113,6 @@ export const card = (hit, open, line = null) => {
   const origin = [folderOf(hit), day(hit)].filter(Boolean).join(" \u00b7 ");
   facts.append(element("span", "folder", hit.more.length ? `+${hit.more.length} more` : origin), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
   if (hit.damage) facts.firstChild.after(damageLabel(hit));
-  if (hit.from_keyframes) facts.firstChild.after(element("span", "folder", "from keyframes"));
   text.append(element("span", "name", hit.name));
   if (line) text.append(line);
   text.append(facts);
