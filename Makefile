@@ -51,7 +51,8 @@ docs: $(STAMP) ## build the documentation with its Python reference into dist/si
 quick: check ## checks and the fast tests, in under a minute: before a commit
 	$(BIN)/python tools/quick.py
 
-test: check docs browser ## checks, then the default tests (offline, CPU); pictures of the page in out/pictures
+test: browser ## checks, then the default tests (offline, CPU); pictures of the page in out/pictures
+	@$(MAKE) --no-print-directory -j 2 check docs  # the documentation takes one core
 	EAGLENET_KEEP_PICTURES=out/pictures $(BIN)/pytest -n 2 --dist worksteal
 
 test-all: check browser ## the slow tests too

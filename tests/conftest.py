@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -23,12 +24,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
-import torch
-import typer.testing
-
-sys.dont_write_bytecode = False
-# Importing all tests makes millions of objects that stay: nothing to look through again and again.
-gc.disable()
 
 # Stores sync all that they write, and a busy disk makes a test of seconds one of a minute.
 IN_MEMORY = "/dev/shm"
@@ -45,37 +40,58 @@ CHECKED = [
     "eaglenet.methods",
     "eaglenet.research.evaluation",
 ]
-# A machine that has a GPU but not the development tools still runs its tests, unchecked.
-if find_spec("beartype"):
-    from checked_signatures import check_signatures
 
-    check_signatures(CHECKED)
-if find_spec("torchvision"):
-    from eaglenet.encoders.openclip import declare_operators
 
-    declare_operators()  # Before a test imports transformers, as the product does.
-if find_spec("hypothesis"):
-    from hypothesis import HealthCheck, settings
+def starts_workers(arguments: list[str]) -> bool:
+    """Return whether this process is `pytest -n NUMBER`, which hands all tests to workers."""
+    number = next((after for option, after in pairwise(arguments) if option == "-n"), "0")
+    return number != "0" and "PYTEST_XDIST_WORKER" not in os.environ
 
-    # On a busy machine inputs are made slowly, which says nothing about what is tested.
-    settings.register_profile(
-        "patient", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-    settings.load_profile("patient")
-torch.set_num_threads(1)
-# A seed for a device that is not there is noted with the whole stack: up to 2 ms for each test.
-for device in (torch.cuda, torch.xpu, torch.mtia):
-    if not device.is_available():
-        device.manual_seed_all = lambda seed: None  # type: ignore[method-assign]
-# The tree of commands is made once, not for each command that a test runs.
-typer.testing._get_command = functools.cache(typer.testing._get_command)
-# pytest adds its handlers to each logger that does not propagate, six times per test.
-for logger in logging.root.manager.loggerDict.values():
-    if isinstance(logger, logging.Logger) and logger.name.split(".")[0] == "torch":
-        logger.propagate = True
-# A job in the background starts with this signal ignored, and would hand that on to every test.
-with contextlib.suppress(ValueError):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def prepare() -> None:
+    """Import and change what tests share, before the first of them is imported."""
+    import torch
+    import typer.testing
+
+    sys.dont_write_bytecode = False
+    # Importing all tests makes millions of objects that stay: nothing to look through repeatedly.
+    gc.disable()
+    # A machine that has a GPU but not the development tools still runs its tests, unchecked.
+    if find_spec("beartype"):
+        from checked_signatures import check_signatures
+
+        check_signatures(CHECKED)
+    if find_spec("torchvision"):
+        from eaglenet.encoders.openclip import declare_operators
+
+        declare_operators()  # Before a test imports transformers, as the product does.
+    if find_spec("hypothesis"):
+        from hypothesis import HealthCheck, settings
+
+        # On a busy machine inputs are made slowly, which says nothing about what is tested.
+        settings.register_profile(
+            "patient", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        )
+        settings.load_profile("patient")
+    torch.set_num_threads(1)
+    # A seed for a device that is not there is noted with the whole stack: up to 2 ms for each test.
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        if not device.is_available():
+            device.manual_seed_all = lambda seed: None  # type: ignore[method-assign]
+    # The tree of commands is made once, not for each command that a test runs.
+    typer.testing._get_command = functools.cache(typer.testing._get_command)
+    # pytest adds its handlers to each logger that does not propagate, six times per test.
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and logger.name.split(".")[0] == "torch":
+            logger.propagate = True
+    # A job in the background starts with this signal ignored, and would hand that on to every test.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Workers start only when this file is read, and need seconds to import torch themselves.
+if not starts_workers(sys.argv):
+    prepare()
 
 
 def pytest_collection_finish() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,14 +18,23 @@ FPS = 4
 
 def colour_video(path: Path, colours: Sequence[str], seconds_each: int = 3) -> Path:
     """Each colour for a few seconds, 24 x 40 pixels."""
+    path.write_bytes(_encoded(path.suffix, tuple(colours), seconds_each))
+    return path
+
+
+@functools.cache
+def _encoded(suffix: str, colours: tuple[str, ...], seconds_each: int) -> bytes:
+    """Encode once what many tests write: it takes as long as indexing it."""
     parts = [
         torch.tensor(COLOURS[name], dtype=torch.uint8)
         .view(1, 3, 1, 1)
         .expand(seconds_each * FPS, 3, 24, 40)
         for name in colours
     ]
-    write_video(path, torch.cat(parts), FPS)
-    return path
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"video{suffix}")
+        write_video(path, torch.cat(parts), FPS)
+        return path.read_bytes()
 
 
 def damaged_video(path: Path) -> Path:

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from demo_store import DemoStore
 from PIL import Image
 
 from eaglenet.core.errors import UsageError
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import reachable_host, run
 from eaglenet.serve.settings import Settings
 from processes import descendants
+from small_videos import colour_video
 
 
 class Service:
@@ -46,10 +47,20 @@ class Service:
         return self.process.returncode, errors
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the packaged model, which a process opens without importing torch."""
+    folder = tmp_path_factory.mktemp("light")
+    video = colour_video(folder / "red.mp4", ["red", "green"])
+    options = IndexOptions(workers=0, device="cpu", precision="fp32")
+    assert index_videos([video], folder / "store", "small", options=options).indexed == 1
+    return folder / "store"
+
+
 @pytest.fixture
-def service(demo: DemoStore) -> Iterator[Service]:
+def service(store: Path) -> Iterator[Service]:
     """The command in a process of its own."""
-    made = Service(demo.folder)
+    made = Service(store)
     yield made
     if made.process.poll() is None:
         made.process.kill()
@@ -98,8 +109,8 @@ def slow_jpeg() -> bytes:
     return content[:-2] + content[scan : scan + 40] * 4000 + content[-2:]
 
 
-def test_a_service_that_decodes_an_upload_ends_within_five_seconds(demo: DemoStore) -> None:
-    service = Service(demo.folder, "--allow-uploads")
+def test_a_service_that_decodes_an_upload_ends_within_five_seconds(store: Path) -> None:
+    service = Service(store, "--allow-uploads")
     answers: list[httpx.Response] = []
 
     def upload() -> None:
@@ -145,7 +156,7 @@ def test_an_interrupted_service_says_what_it_waits_for_and_ends_at_once_the_seco
     assert time.monotonic() - began < 5
 
 
-def test_a_taken_port_is_told(demo: DemoStore, engine: Engine) -> None:
+def test_a_taken_port_is_told(engine: Engine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {port}"):

@@ -16,6 +16,7 @@ from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.progress import ProgressUpdate, show_progress
 from eaglenet.core.settings import read_assignments
 from eaglenet.research.data.checks import check_dataset
+from eaglenet.video import pool
 from eaglenet.video.decoding import write_video
 
 
@@ -37,6 +38,20 @@ def root(tmp_path: Path, files: Any, clip: bytes) -> Path:
     for number in range(1, 5):
         (tmp_path / f"v{number}.mp4").write_bytes(clip)
     return tmp_path
+
+
+@pytest.fixture
+def probed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Videos are opened in this process, where their content does not matter."""
+    with_workers = pool.map_ahead
+
+    def in_this_process(*arguments: Any, **options: Any) -> Any:
+        return with_workers(*arguments, **{**options, "workers": 0})
+
+    monkeypatch.setattr(pool, "map_ahead", in_this_process)
+
+
+probed_in_this_process = pytest.mark.usefixtures("probed_here")
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -73,6 +88,7 @@ def test_missing_and_undecodable_videos_are_counted_with_reasons(
     assert "1 x no file found, first v2" in output
 
 
+@probed_in_this_process
 def test_a_shared_video_is_an_error(root: Path, files: Any) -> None:
     files.write_lines(root / "train_list.txt", ["v3", "v2"])
     report = check_dataset("vatex", root)
@@ -81,6 +97,7 @@ def test_a_shared_video_is_an_error(root: Path, files: Any) -> None:
     assert "train and test share 1 videos, first v2" in run("check", "vatex", "--root", root)[1]
 
 
+@probed_in_this_process
 def test_one_file_under_two_names_is_found(tmp_path: Path, files: Any, clip: bytes) -> None:
     (tmp_path / "a.mp4").write_bytes(clip)
     rows = ["video,caption,split", "a.mp4,x,train", "./a.mp4,y,test"]
@@ -89,6 +106,7 @@ def test_one_file_under_two_names_is_found(tmp_path: Path, files: Any, clip: byt
     assert report.overlaps == {"train and test": ("./a.mp4",)}
 
 
+@probed_in_this_process
 def test_one_broken_split_does_not_hide_the_others(root: Path) -> None:
     (root / "val_list.txt").write_bytes(b"v1\n\xff")
     report = check_dataset("vatex", root)
@@ -106,6 +124,7 @@ def test_annotations_that_are_all_broken_are_an_error_with_code_1(root: Path) ->
         check_dataset("vatex", root / "nowhere" / "else")
 
 
+@probed_in_this_process
 def test_ids_that_fit_several_files_are_told(root: Path, clip: bytes) -> None:
     (root / "small").mkdir()
     (root / "small" / "v2.webm").write_bytes(clip)
@@ -114,6 +133,7 @@ def test_ids_that_fit_several_files_are_told(root: Path, clip: bytes) -> None:
     assert "1 ids fit several files, first v2" in run("check", "vatex", "--root", root)[1]
 
 
+@probed_in_this_process
 def test_a_video_without_captions_makes_the_check_incomplete(tmp_path: Path, files: Any) -> None:
     report = check_dataset("didemo", files.didemo(tmp_path), splits=["train"])
     assert report.splits[0].left_out[0].reason == "no caption in the annotations"

@@ -14,6 +14,7 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips, Tokens
 from eaglenet.research.data.sources import Source
+from eaglenet.research.evaluation import report as report_module
 from eaglenet.research.evaluation.figures import (
     Curve,
     QualitativeExample,
@@ -32,6 +33,16 @@ from eaglenet.research.evaluation.report_blocks import make_table
 from eaglenet.research.evaluation.run_records import group_runs, read_runs
 
 PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whose text is looked at take most of their time to draw."""
+    for name in ("curves_figure", "recall_against_time_figure"):
+        monkeypatch.setattr(report_module, name, lambda *_, **__: PNG)
+
+
+with_blank_figures = pytest.mark.usefixtures("blank_figures")
 
 
 def metrics(recall: float, protocol: str = "demo world (8 texts x 4 videos)") -> dict:
@@ -126,6 +137,7 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -
     assert not report.broken
 
 
+@with_blank_figures
 @pytest.mark.parametrize(("first", "other"), [("test", "val"), ("val", "test")])
 def test_the_first_table_is_of_the_split_in_the_title(
     tmp_path: Path, first: str, other: str
@@ -154,6 +166,7 @@ def test_every_figure_lies_beside_the_report(tmp_path: Path) -> None:
     assert all((tmp_path / "report" / figure).is_file() for figure in figures)
 
 
+@with_blank_figures
 def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path: Path) -> None:
     make_run(tmp_path / "whole")
     make_run(tmp_path / "unfinished", seed=1, finished=False)
@@ -179,6 +192,7 @@ def test_nothing_to_report_is_an_error_that_names_the_folders(tmp_path: Path) ->
         write_report([tmp_path], tmp_path / "report")
 
 
+@with_blank_figures
 def test_scores_of_different_protocols_never_share_a_table(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", name="msrvtt")
@@ -263,8 +277,11 @@ def test_figures_are_the_same_bytes_every_time() -> None:
 def test_an_axis_of_recall_is_not_finer_than_a_point_and_never_below_nothing(
     given: tuple[float, float], shown: tuple[float, float]
 ) -> None:
-    """One value alone had an axis from 1.900 to 2.100."""
     assert percent_range(*given) == pytest.approx(shown)
+
+
+def test_a_curve_of_recall_has_an_axis_of_recall() -> None:
+    """One value alone had an axis from 1.900 to 2.100."""
     curve = Curve("run", [1], [2.0])
     plain = curves_figure([curve], title="t", x_label="x", y_label="y")
     assert curves_figure([curve], title="t", x_label="x", y_label="y", is_percent=True) != plain
@@ -303,6 +320,7 @@ def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path: Path) -> None
     assert (len(runs), broken) == (4, [])
 
 
+@with_blank_figures
 def test_columns_over_datasets_join_runs_of_one_recipe(tmp_path: Path) -> None:
     """Rsum of table 2 adds nine recalls; the average of table 3 is over two datasets."""
     for dataset, recall in (("didemo", 30.0), ("msvd", 40.0), ("vatex", 50.0), ("msrvtt", 20.0)):
@@ -328,6 +346,7 @@ def test_columns_over_datasets_join_runs_of_one_recipe(tmp_path: Path) -> None:
     assert average.split("|")[-4:-1] == [" 30.0 ", " 40.0 ", " 50.0 "]
 
 
+@with_blank_figures
 def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_path: Path) -> None:
     make_run(tmp_path / "run", "eaglenet/didemo/clip-b16/paper", recall=20.0)
     record = metrics(20.0, protocol="DiDeMo paragraphs") | {
@@ -344,6 +363,7 @@ def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_
     assert seconds.split("|")[-4:-1] == [" 12.50 ", " 5.25 ", " 0.25 "]
 
 
+@with_blank_figures
 def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path: Path) -> None:
     make_run(tmp_path / "run", "rap/demo", recall=20.0)
     make_run(tmp_path / "other", "xpool/demo", recall=30.0)

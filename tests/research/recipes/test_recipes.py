@@ -55,8 +55,10 @@ def build(
     return Recipe(method, data, tower, protocol, variants).build()
 
 
-def builds(data: str, tower: str, protocol: str) -> Iterator[Experiment]:
+@functools.cache
+def builds(data: str, tower: str, protocol: str) -> tuple[Experiment, ...]:
     """Every method and every variant of it that can be combined with a cell."""
+    experiments = []
     for method in METHODS:
         variants = [
             f"{name}={value}"
@@ -64,11 +66,12 @@ def builds(data: str, tower: str, protocol: str) -> Iterator[Experiment]:
             for value in values
         ]
         try:
-            yield build(method, data, tower, protocol)
+            experiments.append(build(method, data, tower, protocol))
         except ConfigError:
             continue
         for variant in variants:
-            yield build(method, data, tower, protocol, variant)
+            experiments.append(build(method, data, tower, protocol, variant))
+    return tuple(experiments)
 
 
 TOWERS = ClipConfig(
