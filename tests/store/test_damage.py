@@ -51,6 +51,8 @@ def everything(folder: Path) -> list[Any]:
         sorted(zip(files.contents, map(tuple, files.paths), files.sizes, strict=True)),
         sorted((hit.content, hit.line.text, hit.line.start) for hit in lines),
         sorted(snapshot.similar_terms("tickt")),
+        snapshot.terms_beginning_with("tic", 9),
+        snapshot.languages(("de", "en")),
         store.manifest.to_json(),
     ]
     return results

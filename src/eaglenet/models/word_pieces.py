@@ -60,7 +60,7 @@ class WordPieces:
             if value != only:
                 raise ValueError(f"{value!r:.60} where {only!r} is supported")
         vocabulary = model["vocab"]
-        if not all(type(number) is int for number in vocabulary.values()):
+        if set(map(type, vocabulary.values())) != {int}:
             raise ValueError("ids must be whole numbers")
         for token in (START, END, UNKNOWN):
             if token not in vocabulary:

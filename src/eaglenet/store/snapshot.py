@@ -47,6 +47,7 @@ from eaglenet.store.windows import (
     read_window_segments,
 )
 
+CLIP_ID = re.compile(r"([0-9a-z]+)-(0|[1-9][0-9]{0,8})", re.ASCII)
 SHORTEST_ID = 4
 """Minimum characters of the content hash in a shortened clip id."""
 
@@ -333,7 +334,7 @@ class Snapshot:
 
     def full_id(self, text: str) -> str:
         """Return the clip id that is or begins with ``text``; unknown text is returned as is."""
-        match = re.fullmatch(r"([0-9a-z]+)-(0|[1-9][0-9]{0,8})", text, re.ASCII)
+        match = CLIP_ID.fullmatch(text)
         if text in self or match is None or len(match[1]) < SHORTEST_ID:
             return text
         names = {clip_id((content, int(match[2]))) for content in self._beginning_with(match[1])}
@@ -360,7 +361,7 @@ class Snapshot:
         return f"{beginning[:length]}-{number}"
 
     def _row(self, name: str) -> int | None:
-        match = re.fullmatch(r"([0-9a-z]+)-(0|[1-9][0-9]{0,8})", name, re.ASCII)
+        match = CLIP_ID.fullmatch(name)
         if match is None or not self.num_rows:
             return None
         rows = [
