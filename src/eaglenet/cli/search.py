@@ -349,12 +349,14 @@ def _report(
         moments = save_hits(
             engine, results, output.save_clips, padding=output.padding, form=output.save_as
         )
-    _write_files(engine, results, output)
+    # Before files are written, which may fail.
     if output.as_json:
         _print_json(results, moments, is_list=is_list)
     else:
         for result in results:
             _print_result(engine, result, options, draw)
+    _write_files(engine, results, output)
+    if not output.as_json:
         for path in moments.paths.values():
             print_line(f"saved {path}")
         for file in (output.html, output.save_sheet, output.save_timeline, output.save_reel):
