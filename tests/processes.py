@@ -7,6 +7,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from typing import TextIO
 
 import torch
 
@@ -21,11 +22,28 @@ def start(function: Callable[[], None], **environment: str) -> int:
         os.environ.update(environment)
         torch.set_num_threads(1)
         function()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else bool(end.code)
     except BaseException:
         traceback.print_exc(file=sys.__stderr__)
         code = 1
     finally:
         os._exit(code)
+
+
+def start_printing(function: Callable[[], None]) -> tuple[int, TextIO]:
+    """Fork a child; gives its process id, and what it prints to either stream."""
+    reader, writer = os.pipe()
+
+    def printing() -> None:
+        os.dup2(writer, 1)
+        os.dup2(writer, 2)
+        sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        function()
+
+    child = start(printing)
+    os.close(writer)
+    return child, open(reader)
 
 
 def wait(child: int) -> int:

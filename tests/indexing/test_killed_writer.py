@@ -2,9 +2,7 @@
 
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,13 +10,16 @@ import pytest
 
 from eaglenet.core.errors import StoreError
 from eaglenet.core.frame_spec import Splitting
+from eaglenet.indexing import encoding
+from eaglenet.indexing import run as commit
 from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.engine import Engine
 from eaglenet.store.store import LocalStore
+from processes import kill, start_printing, wait
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-SCRIPT = Path(__file__).with_name("index_forever.py")
 NAMES = [f"video{number}.mp4" for number in range(8)]
 NUM_CLIPS = 8 * 4
 """Nine seconds in clips of three that overlap by one."""
@@ -39,16 +40,27 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def kill_after(videos: Path, store: Path, lines: int, delay: float) -> list[str]:
     """Start a writer, kill it some time after it reported so much; names it reported as done."""
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(videos), str(store)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    reported = [process.stdout.readline() for _ in range(lines)]
-    time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    reported += process.stdout.readlines()
-    process.wait()
-    whole = [line for line in reported if line.endswith("\n") and line != "finished\n"]
+
+    def report(progress: IndexProgress) -> None:
+        if progress.path:
+            print(progress.done, progress.path)
+
+    def index_clip_by_clip() -> None:
+        commit.COMMIT_CLIPS, commit.PAUSE_FACTOR = 1, 0.0
+        encoding.BATCH_FRAMES = 1
+        options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
+        index_videos(
+            [videos], store, "bag", method=BagMethod(), options=options, on_progress=report
+        )
+
+    writer, output = start_printing(index_clip_by_clip)
+    with output:
+        reported = [output.readline() for _ in range(lines)]
+        time.sleep(delay)
+        kill(writer)
+        wait(writer)
+        reported += output.readlines()
+    whole = [line for line in reported if line.endswith("\n")]
     return [Path(line.split(" ", 1)[1].strip()).name for line in whole]
 
 
@@ -85,7 +97,7 @@ def test_writers_killed_at_any_moment_lose_nothing_they_reported(
     done: set[str] = set()
     for _ in range(2):
         lines = generator.choice([0, 0, 1, 2, 4])
-        delay = generator.uniform(0, 4.0) if lines == 0 else generator.uniform(0, 0.3)
+        delay = generator.uniform(0, 1.5) if lines == 0 else generator.uniform(0, 0.3)
         remaining = len(NAMES) - len(done)
         done |= set(kill_after(videos, store, min(lines, remaining), delay))
         if LocalStore.exists(store):

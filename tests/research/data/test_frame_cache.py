@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from eaglenet.research.data import frame_cache as frame_journal
 from eaglenet.research.data.frame_cache import FrameCache, estimate
 from eaglenet.research.data.records import RetrievalProtocol, Split, VideoRecord, make_split
 from eaglenet.video.decoding import decode, write_video
+from processes import is_running, kill, start, wait
 
 SPEC = FrameSpec(num_frames=3, size=32)
 ROW_BYTES = 3 * 3 * 32 * 32
@@ -211,40 +210,24 @@ def test_rows_whose_bytes_were_lost_do_not_count(
     assert (tmp_path / "frames.bin").read_bytes() == data
 
 
-# Builds a cache of the files given, one durable row at a time, and hangs after the third.
-HANGING_BUILD = """
-import sys, time
-from pathlib import Path
-from eaglenet.research.data import frame_cache as frame_journal
-from eaglenet.research.data.frame_cache import FrameCache
-from eaglenet.research.data.records import RetrievalProtocol, VideoRecord, make_split
-from eaglenet.core.types import FrameSpec
-
-frame_journal.COMMIT_ROWS = 1
-records = [VideoRecord(Path(path).stem, ("x",), Path(path)) for path in sys.argv[2:]]
-split = make_split("toy", "train", RetrievalProtocol("toy"), records)
-FrameCache.build(
-    split,
-    FrameSpec(num_frames=3, size=32),
-    sys.argv[1],
-    progress=lambda work: time.sleep(600 if work.done == 3 else 0),
-)
-"""
-
-
 def test_a_killed_build_keeps_its_durable_rows(
     split: Split, tmp_path: Path, decodings: list[Any]
 ) -> None:
-    paths = [str(video.path) for video in split.videos]
-    child = subprocess.Popen([sys.executable, "-c", HANGING_BUILD, str(tmp_path), *paths])
+    def build_and_hang() -> None:
+        """One durable row at a time."""
+        frame_cache.COMMIT_ROWS = 1
+        hang = lambda work: time.sleep(600 if work.done == 3 else 0)  # noqa: E731
+        FrameCache.build(split, SPEC, tmp_path, progress=hang)
+
+    child = start(build_and_hang)
     journal = tmp_path / "index.jsonl"
     deadline = time.monotonic() + 60
     while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
-        assert child.poll() is None
+        assert is_running(child)
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    child.kill()
-    assert child.wait() == -signal.SIGKILL
+    kill(child)
+    assert wait(child) == -signal.SIGKILL
     cache = FrameCache.build(split, SPEC, tmp_path)
     assert decodings == ["v3", "v4"]
     assert cache.available.all()

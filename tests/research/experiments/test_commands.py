@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from eaglenet.methods import METHODS
 from eaglenet.research.experiments.campaign import CannotRun
 from eaglenet.research.experiments.trials import Trial
 from eaglenet.research.recipes import TABLES, Recipe
+from processes import is_running, start_printing, wait
 from sampling import one_in
 from tiny import FRAME_DIM, FRAMES, TEXT_DIM, write_features
 
@@ -455,19 +457,20 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 
 
 def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(
-    features: Path, tmp_path: Path
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "run" / "log.jsonl"
-    command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
-    command += ["train", "clip4clip", "--data", "features", "--output", str(tmp_path / "run")]
+    command = ["train", "clip4clip", "--data", "features", "--output", str(tmp_path / "run")]
     command += ["--device", "cpu", *settings([f"data.root={features}"], SMALL)]
     command += settings(["training.epochs=100000"])
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not (log.exists() and '"event": "step"' in log.read_text()):
+    monkeypatch.setattr(sys, "argv", ["eaglenet", *command])
+    process, output = start_printing(main)
+    while is_running(process) and not (log.exists() and '"event": "step"' in log.read_text()):
         time.sleep(0.05)
-    process.terminate()
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 143
+    os.kill(process, signal.SIGTERM)
+    with output:
+        told = output.read()
+    assert wait(process) == 143
     assert "run the same command again to continue" in told
     assert "error:" not in told
     last = json.loads(log.read_text().splitlines()[-1])["step"]

@@ -36,9 +36,15 @@ SIZE = 48
 
 
 @pytest.fixture(scope="module")
-def train() -> list[Scene]:
-    """Scenes to train on."""
-    return DemoWorld(0).scenes("train", 1200)
+def many_scenes() -> list[Scene]:
+    """All scenes to train on."""
+    return DemoWorld(0).scenes("train", 5000)
+
+
+@pytest.fixture(scope="module")
+def train(many_scenes: list[Scene]) -> list[Scene]:
+    """Scenes to look at one by one."""
+    return many_scenes[:1200]
 
 
 @pytest.fixture(scope="module")
@@ -76,27 +82,26 @@ def test_a_longer_list_begins_with_the_shorter_one(test_scenes: list[Scene]) -> 
     assert DemoWorld(0).scenes("test", 10) == test_scenes[:10]
 
 
-def test_there_are_thousands_of_distinct_clips_for_training(train: list[Scene]) -> None:
-    assert len({scene.key for scene in DemoWorld(0).scenes("train", 5000)}) == 5000
+def test_there_are_thousands_of_distinct_clips_for_training(many_scenes: list[Scene]) -> None:
+    assert len({scene.key for scene in many_scenes}) == 5000
 
 
 def test_splits_share_no_clip_and_test_has_combinations_never_trained_on(
-    train: list[Scene],
+    many_scenes: list[Scene], test_scenes: list[Scene]
 ) -> None:
-    test = DemoWorld(0).scenes("test", 400)
-    happens = {tuple(sorted(scene.key)) for scene in train}
-    assert not happens & {tuple(sorted(scene.key)) for scene in test}
+    happens = {tuple(sorted(scene.key)) for scene in many_scenes}
+    assert not happens & {tuple(sorted(scene.key)) for scene in test_scenes}
 
     def combinations(scenes: Any) -> Any:
         return {event.combination for scene in scenes for event in scene.events}
 
     world = DemoWorld(0)
-    unseen = combinations(test) - combinations(DemoWorld(0).scenes("train", 5000))
+    unseen = combinations(test_scenes) - combinations(many_scenes)
     assert len(unseen) >= 10
-    with_unseen = [s for s in test if any(e.combination in unseen for e in s.events)]
-    assert 0.35 < len(with_unseen) / len(test) < 0.65
+    with_unseen = [s for s in test_scenes if any(e.combination in unseen for e in s.events)]
+    assert 0.35 < len(with_unseen) / len(test_scenes) < 0.65
     assert all(world.reserved_split(combination) == "test" for combination in unseen)
-    assert all(world.reserved_split(c) == "train" for c in combinations(train))
+    assert all(world.reserved_split(c) == "train" for c in combinations(many_scenes))
     assert not {
         c
         for c in combinations(DemoWorld(0).scenes("val", 200))
