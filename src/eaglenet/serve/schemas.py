@@ -17,6 +17,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Label, Modality, TranscriptKind
 from eaglenet.search.grammar import (
     DEFAULT_WEIGHT,
@@ -26,8 +27,10 @@ from eaglenet.search.grammar import (
     MAX_WITHIN,
 )
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
+from eaglenet.search.places import find_place
 from eaglenet.search.query import MAX_CHARACTERS
 from eaglenet.serve.library import Order
+from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
@@ -45,6 +48,7 @@ VISIBLE = r"^[\s\S]*[^\x00-\x20\x7f-\xa0][\s\S]*$"
 QueryText = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=VISIBLE)
 ]
+COORDINATES = re.compile(r"\s*[+-]?[\d.]+\s*,\s*[+-]?[\d.]+\s*", re.ASCII)
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
 Distance = Annotated[
     str,
@@ -114,6 +118,12 @@ class SearchParameters(BaseModel):
 
     def options(self) -> SearchOptions:
         """Return the options of the engine; reads the table of places if ``near`` is a name."""
+        try:
+            near = None if self.near is None else find_place(self.near)
+        except UsageError as error:
+            # The schema allows every text, and one that names no place is valid but not found.
+            is_pair = COORDINATES.fullmatch(self.near or "")
+            raise Problem(400 if is_pair else 404, str(error)) from None
         filters = Filters(
             path=self.path,
             after=self.after,  # type: ignore[arg-type]
@@ -121,7 +131,7 @@ class SearchParameters(BaseModel):
             min_duration=self.min_duration,
             max_duration=self.max_duration,
             tags=tuple(self.tag),
-            near=self.near,  # type: ignore[arg-type]
+            near=near,  # type: ignore[arg-type]
             within=self.within,  # type: ignore[arg-type]
             camera=self.camera,
         )
