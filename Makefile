@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SECONDS ?= 30
+# One more than cores, because tests wait for processes that they start; a worker takes up to 2.5 GB.
+WORKERS := $(shell $(PYTHON) -c "import os; print(1 + min(os.cpu_count() or 1, 3))")
 # A second environment of 110 MB: what builds a release and resolves versions needs none of the rest.
 TOOLS := build/tools
 TOOLS_STAMP := $(TOOLS)/.installed
@@ -53,7 +55,7 @@ quick: check ## checks and the fast tests, in under a minute: before a commit
 
 test: browser ## checks, then the default tests (offline, CPU); pictures of the page in out/pictures
 	@$(MAKE) --no-print-directory -j 2 check docs  # the documentation takes one core
-	EAGLENET_KEEP_PICTURES=out/pictures $(BIN)/pytest -n 2 --dist worksteal
+	EAGLENET_KEEP_PICTURES=out/pictures $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 test-all: check browser ## the slow tests too
 	$(BIN)/pytest -n 2 --dist worksteal -m "not gpu and not download"
