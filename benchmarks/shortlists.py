@@ -46,6 +46,8 @@ from eaglenet.store.codes import Codes, codes_of, scan_blocks
 from scale import SyntheticClips
 
 K, CHUNK, COLD = 100, 100_000, 5
+PAUSE = 0.1
+"""Seconds before a query: threads of the side before spin for a while after their work."""
 Vectors = NDArray[np.float32]
 Rows = NDArray[np.int64]
 Search = Callable[[Vectors, int], Rows]
@@ -123,7 +125,7 @@ class Data:
             self.vectors._mmap.madvise(  # type: ignore[attr-defined]
                 mmap.MADV_WILLNEED, page, start + size - page
             )
-        cosines = self.vectors[rows] @ query
+        cosines = np.vecdot(self.vectors[rows], query)
         return rows[np.argsort(-cosines)[:K]]
 
     def drop_from_cache(self) -> None:
@@ -310,6 +312,7 @@ def measure(data: Data, sides: dict[str, Side], goal: float) -> dict[str, Any]:
     cold: dict[str, list[float]] = {name: [] for name in sides}
     for number in asked:
         for name, side in sides.items():
+            time.sleep(PAUSE)
             began, used = time.perf_counter(), time.process_time()
             answer(data, side, widths[name], data.queries[number])
             seconds[name].append(time.perf_counter() - began)

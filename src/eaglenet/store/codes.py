@@ -261,11 +261,10 @@ class Codes:
             for number in numbers:
                 low, high = bounds[number], bounds[number + 1]
                 if low < high:
-                    columns, total = indices[low:high] - self.edges[number], distances[low:high]
-                    for mine, theirs in zip(
-                        words[first:], self.blocks[number][first:], strict=True
-                    ):
-                        total += np.bitwise_count(theirs.take(columns) ^ mine)
+                    columns = indices[low:high] - self.edges[number]
+                    differing = self.blocks[number][first:].take(columns, axis=1)
+                    differing ^= words[first:, None]
+                    np.bitwise_count(differing).sum(axis=0, out=distances[low:high])
 
         self._in_threads(compare)
         return distances
