@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,12 @@ PACKAGES = (
     "torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2",
     "faiss-cpu", "opencv-python-headless",
 )  # fmt: skip
+
+
+def serve_command(store: Path) -> list[str]:
+    """Command that serves a store on any free port, which it prints."""
+    options = ["--store", str(store), "--port", "0"]
+    return [sys.executable, "-P", "-m", "eaglenet", "serve", *options]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import save_result
+from common import save_result, serve_command
 from search import WORDS, build_store
 
 MIX = {"search": 0.4, "thumbnail": 0.4, "page": 0.1, "health": 0.1}
@@ -137,17 +137,7 @@ async def clip_ids(port: int) -> list[str]:
 
 
 def measure(store: Path, num_requests: int, num_connections: int) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "eaglenet",
-        "serve",
-        "--store",
-        str(store),
-        "--port",
-        "0",
-    ]
+    command = serve_command(store)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

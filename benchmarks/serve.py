@@ -31,7 +31,7 @@ import httpx
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import save_result
+from common import save_result, serve_command
 from search import WORDS, build_store, milliseconds
 
 MAX_OPEN = 256
@@ -99,17 +99,7 @@ def processor_seconds(process: int) -> float:
 
 
 def measure(store: Path, rates: list[float], seconds: float) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "eaglenet",
-        "serve",
-        "--store",
-        str(store),
-        "--port",
-        "0",
-    ]
+    command = serve_command(store)
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
