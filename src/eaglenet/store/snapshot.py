@@ -535,10 +535,15 @@ class Snapshot:
         self, rows: NDArray[np.int64]
     ) -> Iterator[tuple[Segment, NDArray[np.int64], NDArray[np.int64]]]:
         """Segments of rows: indices into ``rows``, and the rows inside the segment."""
-        numbers = np.searchsorted(self._edges, rows, side="right") - 1
-        for number in sorted(set(numbers.tolist())):  # np.unique would import numpy.ma.
-            indices = np.flatnonzero(numbers == number)
-            yield self.segments[number], indices, rows[indices] - self._edges[number]
+        order = np.argsort(rows, kind="stable")
+        ascending = rows[order]
+        ends = np.searchsorted(ascending, self._edges[1:]).tolist()
+        start = 0
+        for number, end in enumerate(ends):
+            if start < end:
+                inside = ascending[start:end] - self._edges[number]
+                yield self.segments[number], order[start:end], inside
+            start = end
 
 
 def _file_table(
