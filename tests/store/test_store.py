@@ -197,7 +197,7 @@ def test_reads_are_announced_in_all_segments_before_the_first(
     record(f"{kind}_at")
     rows = np.array([27, 0, 9, 10, 19, 20, 1, 11])
     getattr(snapshot, f"{kind}_at")(rows)
-    parts = [[0, 9, 1], [0, 9, 1], [7, 0]]
+    parts = [[0, 1, 9], [0, 1, 9], [0, 7]]
     assert events == [("read_ahead", part) for part in parts] + [
         (f"{kind}_at", part) for part in parts
     ]
