@@ -73,16 +73,18 @@ def run_ranks(function: Callable[[], None], size: int = 2) -> None:
 def descendants(pid: int) -> list[int]:
     """Process ids of the children of a process and of their children, oldest first."""
     parents: dict[int, int] = {}
+    started: dict[int, int] = {}  # In clock ticks; process ids start again at the highest one.
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as stream:
-                state, parent = stream.read().rpartition(")")[2].split()[:2]
+                state, parent, *values = stream.read().rpartition(")")[2].split()
                 if state != "Z":
                     parents[int(entry)] = int(parent)
+                    started[int(entry)] = int(values[17])
     family = {pid}
     while more := {child for child, parent in parents.items() if parent in family} - family:
         family |= more
-    return sorted(family - {pid})
+    return sorted(family - {pid}, key=lambda each: (started[each], each))
 
 
 def is_running(pid: int) -> bool:
