@@ -11,6 +11,10 @@ around matrix products of the vendor's library:
    attention over frames and one matrix product.
 4. ``finish``: residual, LayerNorm and cosine.
 
+Step 2 also exists in four kernels, for separate relations in half precision: ``source_factors``
+and ``row_factors`` normalise attention, ``node_terms`` passes messages and does little besides
+products, ``edge_means`` computes the logits of the weights.
+
 Pairs are numbered by video first, so that neighbouring programs share the frames of a video in
 cache. No other module of scoring imports Triton. Algebra: ``docs/explanation/fast_scoring.md``.
 """
@@ -495,7 +499,7 @@ def node_terms(
         for begin in range(0, FRAME_ROWS, FRAME_TILE):
             tile = begin + tile_frame
             tile_or_0 = tl.where(tile < FRAMES, tile, 0)
-            terms = tl.zeros([FRAME_TILE, VECTORS], dtype=tl.float32)
+            tile_terms = tl.zeros([FRAME_TILE, VECTORS], dtype=tl.float32)
             for head in range(0, HEADS):
                 lane = factors + 6 * plane + node_row * TERMS + head
                 tile_lane = frame_factors + (pair * FRAMES + tile_or_0) * TERMS + head
@@ -516,9 +520,11 @@ def node_terms(
                     vectors = tl.load(frame_vectors + columns[:, None] * VECTORS + vector[None, :])
                     output = tl.dot(back, messages.to(OPERAND))
                     output = tl.dot(tile_identity, base.to(OPERAND), output)
-                    terms = tl.dot(_relu_operand(output, OPERAND), vectors.to(OPERAND), terms)
+                    tile_terms = tl.dot(
+                        _relu_operand(output, OPERAND), vectors.to(OPERAND), tile_terms
+                    )
             tl.store(
-                frame_terms + (pair * FRAMES + tile)[:, None] * TERMS + vector[None, :], terms,
+                frame_terms + (pair * FRAMES + tile)[:, None] * TERMS + vector[None, :], tile_terms,
                 mask=(tile < FRAMES)[:, None] & (vector < HEADS)[None, :],
             )  # fmt: skip
 

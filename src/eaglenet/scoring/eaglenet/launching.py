@@ -203,7 +203,11 @@ class KernelLauncher:
         squares = offsets.square().sum(dim=1)
         # Half of the tolerance, because other pairs differ from the sample.
         limits = (self.tolerance / 2) ** 2 * radii.square().sum(dim=1)
-        size = _power_of_two(4 * frames)
+        size = 4 * frames
+        if not self.precise:
+            # The first order of exp has a direction per frame. Many frames add little beyond it.
+            size = min(size, 64 + frames)
+        size = _power_of_two(size)
         for rows in (size, 2 * size, 4 * size):
             if 2 * rows > radii.shape[1]:
                 break
