@@ -13,8 +13,9 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
+from eaglenet.scoring.eaglenet import launching
 from eaglenet.scoring.eaglenet.factorised import PreparedVideos
-from eaglenet.scoring.eaglenet.launching import KernelLauncher, tuning_for
+from eaglenet.scoring.eaglenet.launching import KernelLauncher, Tuning, tuning_for
 from eaglenet.scoring.eaglenet.plan import plan_of
 from sampling import one_in
 
@@ -218,6 +219,50 @@ def test_a_basis_that_does_not_fit_is_not_used() -> None:
         scorer.calibrate(text, video)
         launcher.tolerance = 0.0
         assert torch.equal(scorer.score(text, scorer.prepare(video)), whole)
+
+
+@pytest.mark.parametrize(
+    "options",
+    one_in(
+        2,
+        [
+            RELEASED,
+            {**RELEASED, "mask_frames": True},
+            {**RELEASED, "num_heads": 3, "dim": 48, "shared_residual": False},
+            {**RELEASED, "negative_slope": 0.0, "mask_frames": True, "num_frames": 19},
+        ],
+    ),
+)
+@pytest.mark.parametrize("pairs", [1, 3])
+def test_stages_give_the_weights_of_one_program(
+    options: dict[str, Any], pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of text nodes, sharpened: a score would hide small errors of the graph."""
+    method = model(**options)
+    with torch.no_grad():
+        method.graph.edges.relation.projection.weight.mul_(60.0)
+    dim = method.config.dim
+    frames = method.config.num_frames
+    # Three texts per program leave a tail of one.
+    text, video = texts(1 if pairs == 1 else 4, dim=dim), videos(2, frames=frames, dim=dim)
+    if options["mask_frames"]:
+        video.mask[1] = False
+    weights: list[Tensor] = []
+    pool = KernelLauncher.pool
+
+    def watched(self: KernelLauncher, *given: Any) -> Tensor:
+        weights.append(given[3])
+        return pool(self, *given)
+
+    monkeypatch.setattr(KernelLauncher, "pool", watched)
+    score_all(method, text, video, backend="kernel", precision="fp32")
+    score_all(method, text, video, backend="kernel", precision="bf16")
+    monkeypatch.setattr(launching, "STAGED_FRAMES", 1)
+    monkeypatch.setattr(launching, "staged_tuning", lambda frames: Tuning(pairs=pairs))
+    score_all(method, text, video, backend="kernel", precision="bf16")
+    exact, together, staged = weights
+    assert float((exact.amax(dim=-1) - exact.amin(dim=-1)).max()) > 0.1
+    assert largest_difference(staged, exact) < 2 * largest_difference(together, exact) + 1e-3
 
 
 def test_attention_terms_and_narrow_pooling_stay_in_float32(

@@ -11,6 +11,10 @@ around matrix products of the vendor's library:
    attention over frames and one matrix product.
 4. ``finish``: residual, LayerNorm and cosine.
 
+Step 2 also exists in four kernels, for separate relations in half precision: ``source_factors``
+and ``row_factors`` normalise attention, ``node_terms`` passes messages and does little besides
+products, ``edge_means`` computes the logits of the weights.
+
 Pairs are numbered by video first, so that neighbouring programs share the frames of a video in
 cache. No other module of scoring imports Triton. Algebra: ``docs/explanation/fast_scoring.md``.
 """
@@ -294,6 +298,274 @@ def graph_weights(
     weight = tl.where(is_node, weight / HEADS, NEGATIVE)
     weight = tl.exp(weight - tl.max(weight, axis=0))
     tl.store(output + pair * NODES + node, weight / tl.sum(weight, axis=0), mask=is_node)
+
+
+@triton.jit
+def _edges(steep, flat, above, below):
+    """Return the larger of two outer products: exp(leaky(t_i + s_j)) up to a factor per row."""
+    return tl.maximum(
+        steep[:, None] * above[None, :], flat[:, None] * below[None, :],
+        propagate_nan=tl.PropagateNan.ALL,
+    )  # fmt: skip
+
+
+@triton.jit
+def _relu_operand(value, OPERAND: tl.constexpr):
+    """Return ReLU rounded to bfloat16, in one instruction for two numbers; NaN stays NaN."""
+    if tl.bfloat16 == OPERAND:
+        value = tl.inline_asm_elementwise(
+            "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,r,r", [value],
+            dtype=tl.bfloat16, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        value = _high(_relu(value), OPERAND)
+    return value
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def source_factors(
+    terms, above, below, tops,
+    num_rows, slope,
+    SCORES: tl.constexpr, COLUMN: tl.constexpr, NODES: tl.constexpr, HEADS: tl.constexpr,
+    TERMS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Compute exp(s_j - top) and exp(slope (s_j - top)) of all text nodes, with their pair's top.
+
+    Rows are text nodes of pairs; heads are the last axis, padded to TERMS.
+    """
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    head = tl.arange(0, TERMS)
+    inside = (row < num_rows)[:, None] & (head < HEADS)[None, :]
+    row = tl.minimum(row, num_rows - 1)  # Loads need no mask: columns beyond the heads exist, too.
+    column = COLUMN + head
+    pair = row // NODES
+    sources = terms + (pair * (NODES * SCORES))[:, None] + column[None, :]
+    top = tl.load(sources)
+    for node in range(1, NODES):
+        top = tl.maximum(top, tl.load(sources + node * SCORES))
+    source = tl.load(terms + row[:, None] * SCORES + column[None, :])
+    positions = row[:, None] * TERMS + head[None, :]
+    tl.store(above + positions, tl.exp(source - top), mask=inside)
+    tl.store(below + positions, tl.exp(slope * (source - top)), mask=inside)
+    is_first = inside & (row % NODES == 0)[:, None]
+    tl.store(tops + pair[:, None] * TERMS + head[None, :], top, mask=is_first)
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_texts"])
+def row_factors(
+    targets, tops, above, below, steep, flat,
+    num_rows, num_texts, slope,
+    STRIDE: tl.constexpr, COLUMN: tl.constexpr, ROWS_PER_PAIR: tl.constexpr, COUNT: tl.constexpr,
+    OF_FRAMES: tl.constexpr, FROM_FRAMES: tl.constexpr, HEADS: tl.constexpr, TERMS: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """Compute factors of rows so that the :func:`_edges` of a row sum to 1.
+
+    OF_FRAMES: rows are frames of pairs, and the target is a term of the video. Otherwise they are
+    text nodes of pairs. FROM_FRAMES: the COUNT sources are frames of the video, not text nodes.
+    """
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    head = tl.arange(0, TERMS)
+    inside = (row < num_rows)[:, None] & (head < HEADS)[None, :]
+    row = tl.minimum(row, num_rows - 1)
+    pair = row // ROWS_PER_PAIR
+    video = pair // num_texts
+    target_row = row
+    if OF_FRAMES:
+        target_row = video * ROWS_PER_PAIR + row % ROWS_PER_PAIR
+    group = pair
+    if FROM_FRAMES:
+        group = video
+    column = COLUMN + head
+    largest = tl.load(targets + target_row[:, None] * STRIDE + column[None, :])
+    largest += tl.load(tops + group[:, None] * TERMS + head[None, :])
+    peak = _leaky(largest, slope)
+    up = tl.exp(largest - peak)
+    down = tl.exp(slope * largest - peak)
+    sources = (group * (COUNT * TERMS))[:, None] + head[None, :]
+    total = tl.zeros([LANES, TERMS], dtype=tl.float32)
+    for source in tl.range(0, COUNT, loop_unroll_factor=8):
+        total += tl.maximum(
+            up * tl.load(above + sources + source * TERMS),
+            down * tl.load(below + sources + source * TERMS),
+            propagate_nan=tl.PropagateNan.ALL,
+        )
+    scale = 1.0 / tl.where(total == 0, 1.0, total)  # A video may have no real frame.
+    positions = row[:, None] * TERMS + head[None, :]
+    tl.store(steep + positions, up * scale, mask=inside)
+    tl.store(flat + positions, down * scale, mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_texts", "num_pairs"])
+def node_terms(
+    projections, factors, frame_factors, frame_above, frame_below, frame_values, frame_base,
+    text_vectors, frame_vectors,
+    text_terms, frame_terms,
+    num_texts, num_pairs,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, HEAD: tl.constexpr, HEADS: tl.constexpr,
+    NODES: tl.constexpr, FRAMES: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr,
+    NODE_ROWS: tl.constexpr, FRAME_ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    FRAME_TILE: tl.constexpr, FRAME_BLOCK: tl.constexpr, VECTORS: tl.constexpr,
+    TERMS: tl.constexpr, RESIDUAL_WIDTH: tl.constexpr, OPERAND: tl.constexpr,
+):  # fmt: skip
+    """Compute the terms of text and frame nodes in the last layer, for PAIRS texts and a video.
+
+    A program does little besides products: edges are normalised before they are built
+    (``factors``, from :func:`source_factors` and :func:`row_factors`), what is added to messages
+    goes through the matrix unit too, and ReLU is part of rounding. The text nodes of the pairs are
+    stacked in one tile and share the frames.
+
+    projections: as for :func:`graph_weights`, with a row for the text itself: the part of messages
+        to texts (with the residual) and to frames that all nodes share, and 0 as its residual. Its
+        edges have the weight 1, because the weights that it stands for sum to 1.
+    """
+    groups = (num_texts + PAIRS - 1) // PAIRS
+    video = (tl.program_id(0) // groups).to(tl.int64)
+    first_text = (tl.program_id(0) % groups) * PAIRS
+    first_pair = video * num_texts + first_text
+    plane = num_pairs.to(tl.int64) * (NODES * TERMS)
+    frame_plane = num_pairs.to(tl.int64) * (FRAMES * TERMS)
+    projections += first_pair * (NODES * WIDTH)
+    factors += first_pair * (NODES * TERMS)
+    frame_factors += first_pair * (FRAMES * TERMS)
+    text_terms += first_pair * (NODES * TERMS)
+    frame_terms += first_pair * (FRAMES * TERMS)
+    frame_above += video * (FRAMES * TERMS)
+    frame_below += video * (FRAMES * TERMS)
+    frame_values += video * (FRAMES * INNER)
+    frame_base += video * (FRAMES * INNER)
+    vector = tl.arange(0, VECTORS)
+
+    # Text nodes: messages from texts and from frames, and the residual.
+    row = tl.arange(0, ROWS)
+    local = row // NODES
+    is_row = (row < PAIRS * NODES) & (first_text + local < num_texts)
+    is_text = is_row & (row % NODES == 0)
+    row_or_0 = tl.where(is_row, row, 0)
+    frame = tl.arange(0, FRAME_ROWS)
+    is_frame = frame < FRAMES
+    frame_or_0 = tl.where(is_frame, frame, 0)
+    identity = (row[:, None] == row[None, :]).to(tl.float32).to(OPERAND)
+    terms = tl.zeros([ROWS, VECTORS], dtype=tl.float32)
+    for head in range(0, HEADS):
+        lane = factors + row_or_0 * TERMS + head
+        frame_lane = frame_or_0 * TERMS + head
+        edge = _edges(
+            tl.load(lane, mask=is_row, other=0.0),
+            tl.load(lane + plane, mask=is_row, other=0.0),
+            tl.load(lane + 2 * plane, mask=is_row, other=0.0),
+            tl.load(lane + 3 * plane, mask=is_row, other=0.0),
+        )
+        edge = tl.where(is_text[None, :], 1.0, edge)
+        if PAIRS > 1:
+            edge = tl.where(local[:, None] == local[None, :], edge, 0.0)
+        edge = _high(edge, OPERAND)
+        cross = _edges(
+            tl.load(lane + 4 * plane, mask=is_row, other=0.0),
+            tl.load(lane + 5 * plane, mask=is_row, other=0.0),
+            tl.load(frame_above + frame_lane, mask=is_frame, other=0.0),
+            tl.load(frame_below + frame_lane, mask=is_frame, other=0.0),
+        )
+        cross = _high(cross, OPERAND)
+        for block in range(0, HEAD, BLOCK):
+            columns = head * HEAD + block + tl.arange(0, BLOCK)
+            residual_columns = (WIDTH - RESIDUAL_WIDTH) + columns % RESIDUAL_WIDTH
+            messages = tl.load(
+                projections + row_or_0[:, None] * WIDTH + columns[None, :],
+                mask=is_row[:, None], other=0.0,
+            )  # fmt: skip
+            values = tl.load(frame_values + frame_or_0[:, None] * INNER + columns[None, :])
+            residual = tl.load(
+                projections + row_or_0[:, None] * WIDTH + residual_columns[None, :],
+                mask=is_row[:, None], other=0.0,
+            )  # fmt: skip
+            vectors = tl.load(text_vectors + columns[:, None] * VECTORS + vector[None, :])
+            output = tl.dot(edge, messages.to(OPERAND))
+            output = tl.dot(cross, values.to(OPERAND), output)
+            output = tl.dot(identity, residual.to(OPERAND), output)
+            terms = tl.dot(_relu_operand(output, OPERAND), vectors.to(OPERAND), terms)
+    tl.store(
+        text_terms + row[:, None] * TERMS + vector[None, :], terms,
+        mask=is_row[:, None] & (vector < HEADS)[None, :],
+    )  # fmt: skip
+
+    # Frame nodes in tiles: messages from texts, added to the prepared messages of frames.
+    node = tl.arange(0, NODE_ROWS)
+    is_node = node < NODES
+    tile_frame = tl.arange(0, FRAME_TILE)
+    tile_identity = (tile_frame[:, None] == tile_frame[None, :]).to(tl.float32).to(OPERAND)
+    for pair in range(0, tl.minimum(PAIRS, num_texts - first_text)):
+        node_row = pair * NODES + tl.where(is_node, node, 0)
+        for begin in range(0, FRAME_ROWS, FRAME_TILE):
+            tile = begin + tile_frame
+            tile_or_0 = tl.where(tile < FRAMES, tile, 0)
+            tile_terms = tl.zeros([FRAME_TILE, VECTORS], dtype=tl.float32)
+            for head in range(0, HEADS):
+                lane = factors + 6 * plane + node_row * TERMS + head
+                tile_lane = frame_factors + (pair * FRAMES + tile_or_0) * TERMS + head
+                back = _edges(
+                    tl.load(tile_lane),
+                    tl.load(tile_lane + frame_plane),
+                    tl.load(lane, mask=is_node, other=0.0),
+                    tl.load(lane + plane, mask=is_node, other=0.0),
+                )
+                back = _high(tl.where((node == 0)[None, :], 1.0, back), OPERAND)
+                for block in range(0, HEAD, FRAME_BLOCK):
+                    columns = head * HEAD + block + tl.arange(0, FRAME_BLOCK)
+                    messages = tl.load(
+                        projections + node_row[:, None] * WIDTH + (INNER + columns)[None, :],
+                        mask=is_node[:, None], other=0.0,
+                    )  # fmt: skip
+                    base = tl.load(frame_base + tile_or_0[:, None] * INNER + columns[None, :])
+                    vectors = tl.load(frame_vectors + columns[:, None] * VECTORS + vector[None, :])
+                    output = tl.dot(back, messages.to(OPERAND))
+                    output = tl.dot(tile_identity, base.to(OPERAND), output)
+                    tile_terms = tl.dot(
+                        _relu_operand(output, OPERAND), vectors.to(OPERAND), tile_terms
+                    )
+            tl.store(
+                frame_terms + (pair * FRAMES + tile)[:, None] * TERMS + vector[None, :], tile_terms,
+                mask=(tile < FRAMES)[:, None] & (vector < HEADS)[None, :],
+            )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_texts"])
+def edge_means(
+    text_terms, frame_terms, frame_mask, output,
+    num_rows, num_texts, slope,
+    NODES: tl.constexpr, FRAMES: tl.constexpr, HEADS: tl.constexpr, TERMS: tl.constexpr,
+    MASKED: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Compute the mean over heads and real frames of leaky(t_i + f_j), up to a number per pair.
+
+    leaky(z) = (1 + slope) / 2 z + (1 - slope) / 2 |z|, and the sum of f_j is the same for all nodes
+    of a pair, so that a softmax does not depend on it.
+    """
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    is_row = row < num_rows
+    row = tl.minimum(row, num_rows - 1)
+    head = tl.arange(0, TERMS)
+    pair = row // NODES
+    video = pair // num_texts
+    term = tl.load(text_terms + row[:, None] * TERMS + head[None, :])
+    others = frame_terms + (pair * (FRAMES * TERMS))[:, None] + head[None, :]
+    total = tl.zeros([LANES, TERMS], dtype=tl.float32)
+    count = tl.zeros([LANES], dtype=tl.float32)
+    for frame in tl.range(0, FRAMES, loop_unroll_factor=8):
+        distance = tl.abs(term + tl.load(others + frame * TERMS))
+        if MASKED:
+            is_real = tl.load(frame_mask + video * FRAMES + frame) != 0
+            distance = tl.where(is_real[:, None], distance, 0.0)
+            count += is_real.to(tl.float32)
+        total += distance
+    if MASKED:
+        term = tl.where((count > 0)[:, None], term, 0.0)
+        mean = total / tl.maximum(count, 1.0)[:, None]
+    else:
+        mean = total / FRAMES
+    weight = 0.5 * (1.0 + slope) * term + 0.5 * (1.0 - slope) * mean
+    weight = tl.sum(tl.where((head < HEADS)[None, :], weight, 0.0), axis=1) / HEADS
+    tl.store(output + row, weight, mask=is_row)
 
 
 @triton.jit(do_not_specialize=["num_texts", "num_pairs"])

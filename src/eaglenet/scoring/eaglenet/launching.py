@@ -23,16 +23,21 @@ ENRICH_PAIRS = 16
 """Pairs per program of ``enrich``: the rows of a tile of the matrix unit."""
 SPREAD_PAIRS = 4
 """Pairs per program of ``spread``."""
+STAGED_FRAMES = MAX_FRAMES + 1
+"""Number of frames from which ``attend_in_stages`` is used; above the maximum: never."""
+LANES = 128
+"""Rows per program of the kernels that work row by row."""
 SAMPLE_SIZE = 64
 """Number of texts and of videos from whose radii a basis is computed."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Launch shape of ``graph_weights``.
+    """Launch shape of ``graph_weights`` and ``node_terms``.
 
     block: columns of text nodes per step. frame_tile, frame_block: frame nodes and their columns
-    per step. stages: loads ahead. registers: maximum per thread.
+    per step. stages: loads ahead. registers: maximum per thread. pairs: texts per program
+    (``node_terms`` only).
 
     With 4 or 8 warps, some tiles of 64 rows caused illegal memory accesses on an H200 (Triton 3.6).
     """
@@ -43,6 +48,7 @@ class Tuning:
     warps: int = 1
     stages: int = 2
     registers: int | None = 168
+    pairs: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,11 @@ def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
     if max(nodes, frames) > LARGE_TILE:
         return Tuning(16, 32, 32, registers=None) if precise else Tuning(32, 32, 64)
     return Tuning(32, 16, 32, registers=None) if precise else Tuning()
+
+
+def staged_tuning(frames: int) -> Tuning:
+    """Return the launch shape of ``node_terms``."""
+    return Tuning(frame_tile=32, frame_block=64) if frames > 16 else Tuning()
 
 
 def why_not(plan: Plan, num_frames: int) -> str | None:
@@ -160,6 +171,12 @@ class KernelLauncher:
             if graph.frame_vectors is None
             else _pad_columns(graph.frame_vectors, self.vector_width).to(self.dtype)
         )
+        self.padded_heads = 1 << (self.heads - 1).bit_length()
+        # 8 columns are the narrowest right factor of the matrix unit.
+        width = max(8, self.padded_heads)
+        self.narrow_vectors = tuple(
+            vectors[:, :width].contiguous() for vectors in (self.text_vectors, self.frame_vectors)
+        )
         self.noise = plan.noise.to(self.outer).contiguous()
         self.radius = plan.radius.contiguous()
         self.zero = torch.zeros_like(plan.noise[0], dtype=torch.float32)
@@ -186,7 +203,11 @@ class KernelLauncher:
         squares = offsets.square().sum(dim=1)
         # Half of the tolerance, because other pairs differ from the sample.
         limits = (self.tolerance / 2) ** 2 * radii.square().sum(dim=1)
-        size = _power_of_two(4 * frames)
+        size = 4 * frames
+        if not self.precise:
+            # The first order of exp has a direction per frame. Many frames add little beyond it.
+            size = min(size, 64 + frames)
+        size = _power_of_two(size)
         for rows in (size, 2 * size, 4 * size):
             if 2 * rows > radii.shape[1]:
                 break
@@ -251,8 +272,11 @@ class KernelLauncher:
             rows, centre = self._to_rows(coefficients), basis.centre
             columns, projection = basis.columns, basis.projection
         scores = self._product(rows, columns, torch.float32)
-        projections = self._product(rows, projection, self.dtype)
-        weights = self.attend(text, projections, scores, prepared_videos)
+        if self.takes_stages(cosine.shape[2]):
+            weights = self.attend_in_stages(text, rows, projection, scores, prepared_videos)
+        else:
+            projections = self._product(rows, projection, self.dtype)
+            weights = self.attend(text, projections, scores, prepared_videos)
         return self.pool(text, offsets, centre, weights, prepared_videos).T
 
     def cosines(self, text: Tensor, prepared_videos: PreparedVideos) -> Tensor:
@@ -365,6 +389,186 @@ class KernelLauncher:
             num_warps=tuning.warps,
             num_stages=tuning.stages,
             maxnreg=tuning.registers,
+        )
+        return output
+
+    def takes_stages(self, frames: int) -> bool:
+        """Return whether videos of this many frames are scored by ``attend_in_stages``."""
+        graph = self.plan.graph
+        is_supported = graph.frame_vectors is not None and not graph.joint and not self.precise
+        return is_supported and frames >= STAGED_FRAMES
+
+    def attend_in_stages(
+        self,
+        text: Tensor,
+        rows: Tensor,
+        projection: Tensor,
+        scores: Tensor,
+        prepared_videos: PreparedVideos,
+    ) -> Tensor:
+        """Return what :meth:`attend` returns, for half precision and separate relations.
+
+        Attention is normalised before the program that passes messages, which then consists of
+        products nearly alone. The part of the text itself is a row of the projections.
+        """
+        videos, texts, nodes = len(prepared_videos["mask"]), len(text), self.noise.shape[0]
+        widths = [2 * self.inner, self.score_width]
+        text_rows, text_scores = (text @ self.text_side).split(widths, dim=1)
+        projections = rows.new_empty(videos, texts, nodes, self.width)
+        projections[:, :, 0] = F.pad(text_rows, (0, self.residual_width)).to(self.dtype)
+        flat = projections.view(videos * texts, -1)
+        torch.mm(rows, projection, out=flat[:, self.width :])
+        terms = F.pad(scores.view(videos, texts, nodes - 1, -1), (0, 0, 1, 0))
+        terms += text_scores[:, None]
+        factors, frame_factors, frame_sources = self._edge_factors(terms, prepared_videos)
+        node_terms = self._node_terms(
+            projections, factors, frame_factors, frame_sources, prepared_videos
+        )
+        return self._edge_means(*node_terms, prepared_videos).softmax(dim=-1)
+
+    def _edge_factors(
+        self, terms: Tensor, prepared_videos: PreparedVideos
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return factors of text nodes, of frames as targets and of frames as sources.
+
+        The last axis is heads, padded to a power of two. Text nodes: rows and sources of text-text
+        edges, rows of edges from frames, sources of edges to frames; two numbers each.
+        """
+        from eaglenet.scoring.eaglenet.kernel import row_factors, source_factors
+
+        videos, texts, nodes, score_width = terms.shape
+        mask = prepared_videos["mask"]
+        frames, heads, slope = mask.shape[1], self.heads, self.plan.graph.negative_slope
+        padded = self.padded_heads
+        target, source = (
+            F.pad(prepared_videos[name], (0, padded - heads)) for name in ("target", "source")
+        )
+        frame_top = source.masked_fill(~mask[..., None], -1.0e30).amax(dim=1)
+        distance = source - frame_top[:, None]
+        frame_sources = torch.stack([distance, slope * distance]).exp()
+        frame_sources.masked_fill_(~mask[..., None], 0.0)
+        num_rows = videos * texts * nodes
+        factors = terms.new_empty(8, num_rows, padded)
+        frame_factors = terms.new_empty(2, videos * texts * frames, padded)
+        tops = terms.new_empty(2, videos * texts, padded)
+        for index, column in enumerate((heads, 3 * heads)):
+            source_factors[(-(-num_rows // LANES),)](
+                terms,
+                factors[2 + 4 * index],
+                factors[3 + 4 * index],
+                tops[index],
+                num_rows,
+                slope,
+                SCORES=score_width,
+                COLUMN=column,
+                NODES=nodes,
+                HEADS=heads,
+                TERMS=padded,
+                LANES=LANES,
+            )
+
+        def normalise(
+            targets: Tensor, top: Tensor, sources: Tensor, output: Tensor, column: int
+        ) -> None:
+            of_frames, from_frames = targets is target, sources is frame_sources
+            row_factors[(-(-output.shape[1] // LANES),)](
+                targets,
+                top,
+                *sources,
+                *output,
+                output.shape[1],
+                texts,
+                slope,
+                STRIDE=targets.shape[-1],
+                COLUMN=column,
+                ROWS_PER_PAIR=frames if of_frames else nodes,
+                COUNT=frames if from_frames else nodes,
+                OF_FRAMES=of_frames,
+                FROM_FRAMES=from_frames,
+                HEADS=heads,
+                TERMS=padded,
+                LANES=LANES,
+            )
+
+        normalise(terms, tops[0], factors[2:4], factors[:2], 0)
+        normalise(terms, frame_top, frame_sources, factors[4:6], 2 * heads)
+        normalise(target, tops[1], factors[6:], frame_factors, 0)
+        return factors, frame_factors, frame_sources
+
+    def _node_terms(
+        self,
+        projections: Tensor,
+        factors: Tensor,
+        frame_factors: Tensor,
+        frame_sources: Tensor,
+        prepared_videos: PreparedVideos,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the terms of text nodes and of frames in the last layer."""
+        from eaglenet.scoring.eaglenet.kernel import node_terms, operand_type
+
+        videos, texts, nodes, _ = projections.shape
+        frames = prepared_videos["mask"].shape[1]
+        tuning = staged_tuning(frames)
+        head = self.inner // self.heads
+        text_terms = factors.new_empty(videos, texts, nodes, self.padded_heads)
+        frame_terms = factors.new_empty(videos, texts, frames, self.padded_heads)
+        node_terms[(videos * -(-texts // tuning.pairs),)](
+            projections,
+            factors,
+            frame_factors,
+            *frame_sources,
+            prepared_videos["message"],
+            prepared_videos["base"],
+            *self.narrow_vectors,
+            text_terms,
+            frame_terms,
+            texts,
+            videos * texts,
+            WIDTH=self.width,
+            INNER=self.inner,
+            HEAD=head,
+            HEADS=self.heads,
+            NODES=nodes,
+            FRAMES=frames,
+            PAIRS=tuning.pairs,
+            ROWS=_power_of_two(tuning.pairs * nodes),
+            NODE_ROWS=_power_of_two(nodes),
+            FRAME_ROWS=_power_of_two(frames),
+            BLOCK=min(tuning.block, head),
+            FRAME_TILE=min(tuning.frame_tile, _power_of_two(frames)),
+            FRAME_BLOCK=min(tuning.frame_block, head),
+            VECTORS=self.narrow_vectors[0].shape[1],
+            TERMS=self.padded_heads,
+            RESIDUAL_WIDTH=self.residual_width,
+            OPERAND=operand_type(),
+            num_warps=tuning.warps,
+            num_stages=tuning.stages,
+            maxnreg=tuning.registers,
+        )
+        return text_terms, frame_terms
+
+    def _edge_means(
+        self, text_terms: Tensor, frame_terms: Tensor, prepared_videos: PreparedVideos
+    ) -> Tensor:
+        """Return mean edge weights ``[videos, texts, nodes]``, up to a number per pair."""
+        from eaglenet.scoring.eaglenet.kernel import edge_means
+
+        videos, texts, nodes, padded = text_terms.shape
+        output = text_terms.new_empty(videos, texts, nodes)
+        edge_means[(-(-output.numel() // LANES),)](
+            text_terms,
+            frame_terms,
+            prepared_videos["mask"],
+            output,
+            output.numel(),
+            texts,
+            self.plan.graph.negative_slope,
+            NODES=nodes,
+            FRAMES=frame_terms.shape[2],
+            HEADS=self.heads,
+            TERMS=padded,
+            MASKED=self.plan.masked,
+            LANES=LANES,
         )
         return output
 
