@@ -11,17 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from campaign import limits
+from pyarrow import parquet
 
-from eaglenet.core.errors import CheckpointError, ConfigError, UsageError
+from eaglenet.core.errors import CheckpointError, ConfigError, DatasetError, UsageError
 from eaglenet.core.text import escape_line
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, VisionConfig
 from eaglenet.encoders.clip_files import read_openai_weights
 from eaglenet.encoders.tokenizers import ClipTokenizer
+from eaglenet.indexing.arrow_tables import read_table
 from eaglenet.models.folder import load
+from eaglenet.research.data.hub_dataset import unpack_hub_dataset
 from eaglenet.research.evaluation.postprocessing import read_scores
 from eaglenet.video.decoding import decode_image
 
@@ -33,6 +37,28 @@ def test_a_packed_table_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> 
     path.write_bytes(gzip.compress(bytes(200 * 2**20), 1))
     with limits(), pytest.raises(CheckpointError, match="unpacks to more"):
         ClipTokenizer.from_table(path)
+
+
+def parquet_bomb(path: Path, columns: dict[str, pyarrow.Array]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.table(columns), path, compression="zstd")
+    assert path.stat().st_size < 2**20
+
+
+def test_a_table_of_videos_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    kind = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    video = pyarrow.array([{"bytes": bytes(300 * 2**20), "path": "a.mp4"}], kind)
+    parquet_bomb(tmp_path / "data" / "test-0.parquet", {"video": video, "caption": ["a"]})
+    del video
+    with limits(), pytest.raises(DatasetError, match="unpack to 1 rows and 315 MB"):
+        unpack_hub_dataset(str(tmp_path))
+
+
+def test_a_table_of_endless_rows_is_refused(tmp_path: Path) -> None:
+    zeros = pyarrow.array(np.zeros(3 * 10**6, np.int8))
+    parquet_bomb(tmp_path / "clips.parquet", {"number": zeros})
+    with limits(), pytest.raises(ValueError, match="unpack to 3,000,000 rows"):
+        next(read_table(tmp_path, "clips", "parquet"))
 
 
 def script_archive(path: Path, tree: bytes, *, packing: int = zipfile.ZIP_STORED) -> None:

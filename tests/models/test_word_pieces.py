@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 
 from eaglenet.core.errors import CheckpointError
+from eaglenet.models import word_pieces
 from eaglenet.models.files import PACKAGED, Weights
 from eaglenet.models.light_model import NumpyText
 from eaglenet.models.word_pieces import WordPieces
@@ -83,6 +84,8 @@ def test_every_piece_of_the_vocabulary_has_its_id(pieces: WordPieces) -> None:
         {"normalizer": None},
         {"pre_tokenizer": {"type": "Whitespace"}},
         {"model": None},
+        {"model": {"vocab": {"[CLS]": 0, "[SEP]": 1, "[UNK]": 10**30}}},
+        {"model": {"vocab": {"[CLS]": 0, "[SEP]": 1, "[UNK]": -1}}},
     ],
 )
 def test_another_tokenizer_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
@@ -93,3 +96,30 @@ def test_another_tokenizer_is_refused(tmp_path: Path, change: dict[str, object])
     (tmp_path / "tokenizer_config.json").write_bytes((SMALL / "tokenizer_config.json").read_bytes())
     with pytest.raises(CheckpointError, match="the tokenizer cannot be read"):
         NumpyText.open(tmp_path, {}, Weights(SMALL / "model.safetensors"))
+
+
+@pytest.mark.parametrize("length", [-5, 2, 1e999, "many"])
+def test_a_context_without_room_is_refused(tmp_path: Path, length: object) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(FILE.read_bytes())
+    settings = json.dumps({"eaglenet": {"context_length": length}})
+    (tmp_path / "tokenizer_config.json").write_text(settings, "utf-8")
+    with pytest.raises(CheckpointError, match="the tokenizer cannot be read"):
+        NumpyText.open(tmp_path, {}, Weights(SMALL / "model.safetensors"))
+
+
+@pytest.mark.parametrize("length", [90, 99, 100, 101, 1000])
+def test_words_may_end_anywhere_in_a_long_text(
+    pieces: WordPieces, library: tokenizers.Tokenizer, length: int
+) -> None:
+    library.no_truncation()
+    whole = replace(pieces, context_length=10**7)
+    text = ", ".join("ab" * (length // 2) + "c" * (number % 3) for number in range(50))
+    assert whole.encode(text) == library.encode(text).ids
+
+
+@pytest.mark.parametrize("text", ["\u4e00", "word ", "[", "x,"])
+def test_of_a_long_text_only_the_beginning_is_read(pieces: WordPieces, text: str) -> None:
+    word_pieces._normalised.cache_clear()
+    assert len(pieces.encode(text * 10**6)) == CONTEXT
+    info = word_pieces._normalised.cache_info()
+    assert info.hits + info.misses == word_pieces.CHUNK

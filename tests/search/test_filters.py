@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +257,13 @@ def test_a_bad_table_is_named(table: Path, monkeypatch: pytest.MonkeyPatch) -> N
         UsageError, match=r"48\.1,11\.6, or get the table with: curl .* export EAGLENET_PLACES="
     ):
         Filters(near="Paris")
+
+
+def test_deep_folders_take_time_in_proportion_to_their_depth() -> None:
+    folders = ["/v" + "/a" * depth for depth in range(0, 2000, 2)]
+    matches = path_matcher("*.mov", ["/w"])
+    start = time.process_time()
+    assert not any(matches(f"{folder}/film.mp4") for folder in folders)
+    assert matches(f"{folders[-1]}/film.mov")
+    # 10 ms; 13 s if the path of each folder above is put together.
+    assert time.process_time() - start < 3

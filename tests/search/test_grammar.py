@@ -172,6 +172,8 @@ def test_any_text_is_a_query_or_a_usage_error(text: str) -> None:
         {"parts": [{"text": "a"}] * 17},
         {"parts": [{"text": "a", "weight": "2"}]},
         {"parts": [{"text": "a", "weight": True}]},
+        {"parts": [{"text": "a", "weight": 10**400}]},
+        {"steps": [{"text": "a"}, {"text": "b"}], "within": 10**400},
         {"parts": [{"text": "a", "weight": float("nan")}]},
         {"parts": [{"text": "a", "weight": 0}]},
         {"parts": [{"text": "a", "weight": -1}]},

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from pathlib import Path
 from typing import Any
 
 import PIL.Image
@@ -220,3 +221,17 @@ def test_dates_at_the_ends_of_time_are_taken(client: TestClient) -> None:
 def test_names_that_look_like_markup_stay_text(client: TestClient, demo: DemoStore) -> None:
     hits = client.get("/api/search", params={"q": "red", "k": 50}).json()["hits"]
     assert HOSTILE_NAME in {hit["name"] for hit in hits}
+
+
+def test_errors_of_the_table_of_places_do_not_say_where_it_is(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "towns.txt"
+    monkeypatch.setenv("EAGLENET_PLACES", str(table))
+    for content in (None, "", "Munich\n"):
+        if content is not None:
+            table.write_text(content, "utf-8")
+        answer = client.get("/api/search", params={"q": "red", "near": "Munich"})
+        assert answer.status_code == 404
+        assert "towns.txt" in answer.text
+        assert str(tmp_path) not in answer.text

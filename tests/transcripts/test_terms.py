@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from eaglenet.transcripts import stems
 from eaglenet.transcripts.lines import analyse, phrase_spans
-from eaglenet.transcripts.stems import STEMMERS, words_with_stem
+from eaglenet.transcripts.stems import STEMMERS, inflections
+
+LETTERS = dict(zip(map(ord, "0123456789"), "abcdefghij", strict=True))
 
 
 def texts(text: str) -> list[str]:
@@ -65,5 +68,38 @@ def test_every_stemmer_exists() -> None:
 
 def test_words_share_a_stem_in_one_of_the_languages() -> None:
     words = ["kind", "kinder", "kindern", "kindle"]
-    assert words_with_stem("kindes", words, ["german", "italian"]) == ["kind", "kinder", "kindern"]
-    assert words_with_stem("kindes", words, []) == []
+
+    def find(beginning: str, limit: int) -> list[str]:
+        return [word for word in words if word.startswith(beginning)][:limit]
+
+    assert inflections(["kindes", "und"], ["german", "italian"], find) == [words[:3], []]
+    assert inflections(["kindes"], [], find) == [[]]
+    assert inflections([], ["german"], find) == []
+
+
+def test_words_that_a_transcript_planted_take_little_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stemmed: list[str] = []
+
+    def count(word: str, stemmer: str) -> str:
+        stemmed.append(word)
+        return word[:4]
+
+    monkeypatch.setattr(stems, "stem", count)
+
+    def find(beginning: str, limit: int) -> list[str]:
+        return [f"{beginning}{number:08}".translate(LETTERS) for number in range(limit)]
+
+    # Every term of the longest query, in a store with lines in every language.
+    stemmers = sorted(set(STEMMERS.values()))
+    inflections([f"word{letter}" for letter in LETTERS.values()] * 6, stemmers, find)
+    inflections(["word"], ["german"], find)
+    # A term is stemmed for its prefix, and once more to be compared.
+    assert len(stemmed) < 3 * stems.MAX_STEMS
+    assert max(map(len, stemmed)) <= stems.MAX_TERM
+
+
+def test_words_longer_than_any_word_of_a_language_are_not_stemmed() -> None:
+    long = "kind" + "er" * 30
+    assert inflections(["kind", long], ["german"], lambda *_: [long, "kinder"]) == [["kinder"], []]

@@ -1,4 +1,4 @@
-"""Tables as Parquet files, Lance tables or CSV; the only module with pyarrow and lancedb."""
+"""Tables as Parquet files, Lance tables or CSV."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from eaglenet.core.errors import UsageError, naming_extra
+from eaglenet.core.text import format_bytes
 
 Format = Literal["parquet", "lance", "csv"]
 Columns = Mapping[str, Any]
 """Arrays and lists of one length by name; a row of an array ``[rows, n]`` is a list of numbers."""
 BATCH_ROWS = 1024
+UNPACKED_BYTES, EXPANSION = 2**28, 16
+"""Bytes that a row group may unpack to in any case, and in relation to the size of its file.
+Reading takes about four times as much memory."""
+UNPACKED_ROWS = 10**6
+"""Rows that a Parquet file may have in any case; beyond it, at most one per byte."""
 
 
 def require(kind: Format) -> None:
@@ -90,13 +96,32 @@ def _batches(folder: Path, name: str, kind: Format) -> Iterator[Any]:
             table = lancedb.connect(str(folder)).open_table(name)
             yield from table.search().to_batches(BATCH_ROWS)
         return
-    _pyarrow(kind)
-    from pyarrow import parquet
-
     path = folder / f"{name}.parquet"
     if path.is_file():
-        with parquet.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             yield from file.iter_batches(batch_size=BATCH_ROWS)
+
+
+def open_parquet(path: Path) -> Any:
+    """Open a Parquet file; ``ValueError`` if it unpacks to much more than its size.
+
+    Sizes are those that the file states. A file that states wrong ones is limited by the format, to
+    2 GiB per page.
+    """
+    _pyarrow("parquet")
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path)
+    metadata, size = file.metadata, path.stat().st_size
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    unpacked = max((group.total_byte_size for group in groups), default=0)
+    rows = sum(group.num_rows for group in groups)
+    if unpacked > max(UNPACKED_BYTES, EXPANSION * size) or rows > max(UNPACKED_ROWS, size):
+        file.close()
+        raise ValueError(
+            f"{format_bytes(size)} that unpack to {rows:,} rows and {format_bytes(unpacked)}"
+        )
+    return file
 
 
 def _to_arrow(arrow: Any, values: Any) -> Any:

@@ -60,7 +60,7 @@ class NumpyText:
         try:
             settings = untrusted.read_json(folder / TOKENIZER_SETTINGS)["eaglenet"]
             tokenizer = WordPieces.read(path, int(settings["context_length"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (AttributeError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: the tokenizer cannot be read ({error})") from error
         return cls(weights, config, tokenizer)
 

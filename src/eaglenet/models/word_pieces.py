@@ -24,6 +24,9 @@ REMOVED = ("Cc", "Cf", "Co", "Cs")
 """Categories of characters that are left out; those that are not assigned stay."""
 MAX_WORD = 100
 """Characters; a longer word is unknown."""
+CHUNK = 1000
+"""Characters that are normalised at a time: most of a long text has no room."""
+MAX_ID = 2**31
 # fmt: off
 HAN = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
@@ -59,9 +62,13 @@ class WordPieces:
         for value, only in expected:
             if value != only:
                 raise ValueError(f"{value!r:.60} where {only!r} is supported")
+        if context_length < 3:
+            raise ValueError(f"a context of {context_length} tokens has no room for a text")
         vocabulary = model["vocab"]
         if set(map(type, vocabulary.values())) != {int}:
             raise ValueError("ids must be whole numbers")
+        if min(vocabulary.values()) < 0 or max(vocabulary.values()) >= MAX_ID:
+            raise ValueError(f"ids must be 0 to {MAX_ID - 1}")
         for token in (START, END, UNKNOWN):
             if token not in vocabulary:
                 raise ValueError(f"no {token}")
@@ -87,8 +94,16 @@ class WordPieces:
         for part in SPECIAL.split(text):
             if part in self.vocabulary and SPECIAL.fullmatch(part):
                 yield part
-            else:
-                yield from "".join(map(_normalised, part)).split()
+                continue
+            rest = ""
+            for start in range(0, len(part), CHUNK):
+                chunk = "".join(map(_normalised, part[start : start + CHUNK]))
+                *words, rest = f"{rest}{chunk}".split(" ")
+                yield from filter(None, words)
+                # A longer word is unknown, however long it is.
+                rest = rest[: MAX_WORD + 1]
+            if rest:
+                yield rest
 
     def _pieces(self, word: str) -> list[int]:
         """Longest pieces from the left; the whole word is unknown if one is missing."""

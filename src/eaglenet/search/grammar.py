@@ -359,7 +359,7 @@ def from_json(value: Any) -> AnyQuery:
         raise UsageError("within is allowed together with steps only")
     if names == ["steps"]:
         within = record.get("within")
-        if within is not None and (isinstance(within, bool) or not isinstance(within, int | float)):
+        if within is not None and not _is_number(within):
             raise UsageError(f"within must be a number of seconds, not {within!r:.40}")
         steps = tuple(_read_step(step) for step in _check_list(record["steps"], "steps"))
         return TemporalQuery(steps, None if within is None else float(within))
@@ -381,9 +381,15 @@ def _read_step(value: Any) -> ComposedQuery:
 def _read_part(value: Any) -> Part:
     record = _check_object(value, {"text", "clip_id", "weight"})
     weight = record.pop("weight", DEFAULT_WEIGHT)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+    if not _is_number(weight) or not math.isfinite(weight):
         raise UsageError(f"a weight must be a number, not {weight!r:.40}")
     return Part(_read_source(record), float(weight))
+
+
+def _is_number(value: Any) -> bool:
+    """Report whether this is a number that a float can hold; integers of JSON have any size."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and (isinstance(value, float) or abs(value) < 2**53)
 
 
 def _read_source(record: Mapping[str, Any]) -> Query:

@@ -263,9 +263,10 @@ def path_matcher(
     @cache
     def is_in_matching_folder(folder: str) -> bool:
         """Return whether a folder below the outermost root, on the way to this one, matches."""
-        parts = folder.split("/")
-        below = (n for n in range(1, len(parts)) if "/".join(parts[:n]) in root_paths)
-        return any(map(compiled.match, parts[next(below, len(parts)) :]))
+        lengths = [len(root) for root in root_paths if f"{folder}/".startswith(f"{root}/")]
+        if not lengths:
+            return False
+        return any(map(compiled.match, folder[min(lengths) + 1 :].split("/")))
 
     def matches(path: str) -> bool:
         folder, _, name = normalise(path).rpartition("/")

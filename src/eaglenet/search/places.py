@@ -13,7 +13,7 @@ import unicodedata
 from functools import lru_cache
 from pathlib import Path
 
-from eaglenet.core.errors import UsageError, cause_of, shell_quote
+from eaglenet.core.errors import UsageError, cause_of
 from eaglenet.video.recording import Place, parse_place
 
 VARIABLE = "EAGLENET_PLACES"
@@ -59,10 +59,11 @@ def find_place(text: str) -> Place:
             raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
         place = _look_up(path, status.st_mtime_ns, " ".join(fold_accents(text).split()))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{VARIABLE}={shell_quote(path)}: {cause_of(error)}") from error
+        # Clients of a service see this; where the table is does not concern them.
+        raise UsageError(f"{VARIABLE}, {path.name}: {cause_of(error)}") from error
     if place is None:
         raise UsageError(
-            f"{text!r:.60} is not in {path}; write degrees north and east, like 48.1,11.6"
+            f"{text!r:.60} is not in {path.name}; write degrees north and east, like 48.1,11.6"
         )
     return place
 

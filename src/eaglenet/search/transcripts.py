@@ -29,7 +29,7 @@ from eaglenet.transcripts.lines import (
     meaning_strength,
     phrase_spans,
 )
-from eaglenet.transcripts.stems import MIN_TERM, STEMMERS, words_with_stem
+from eaglenet.transcripts.stems import STEMMERS, inflections
 
 KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
     "speech": ("subtitle", "speech"),
@@ -51,8 +51,6 @@ MIN_SECONDS = 1.0
 """Shortest moment."""
 MIN_COVERAGE = 0.7
 """Coverage below which a match is ignored beside frames: texts share common words by chance."""
-MAX_INFLECTION_CANDIDATES = 1000
-"""Words of the transcripts that are compared by their stem with a term of a query."""
 RANK_OFFSET = 60
 """Constant of reciprocal rank fusion for ranks by frames (Cormack, Clarke and Buettcher 2009)."""
 TRANSCRIPT_WEIGHT = 2.0
@@ -335,13 +333,11 @@ def _add_inflections(snapshot: Snapshot, query: TranscriptQuery) -> TranscriptQu
     stemmers = sorted({STEMMERS[code] for code in snapshot.languages(STEMMERS)})
     if not stemmers:
         return query
-    terms = []
-    for term in query.terms:
-        word = term[0]
-        if len(word) >= MIN_TERM and word.isalpha():
-            words = snapshot.terms_beginning_with(word[:MIN_TERM], MAX_INFLECTION_CANDIDATES)
-            term = tuple(dict.fromkeys((*term, *words_with_stem(word, words, stemmers))))
-        terms.append(term)
+    words = inflections([term[0] for term in query.terms], stemmers, snapshot.terms_beginning_with)
+    terms = [
+        tuple(dict.fromkeys((*term, *others)))
+        for term, others in zip(query.terms, words, strict=True)
+    ]
     return replace(query, terms=tuple(terms))
 
 

@@ -467,7 +467,7 @@ class Snapshot:
         return transcripts.similar_terms(self.database, term, limit)
 
     def terms_beginning_with(self, beginning: str, limit: int) -> list[str]:
-        """Words in the transcripts with this prefix, in alphabetical order."""
+        """Words in the transcripts with this prefix, short ones first."""
         self._check_text()
         return transcripts.terms_beginning_with(self.database, beginning, limit)
 

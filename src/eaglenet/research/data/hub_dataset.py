@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglenet.core.errors import DatasetError, missing_extra
+from eaglenet.core.errors import DatasetError
 from eaglenet.core.files import atomic_folder
 from eaglenet.core.platform import cache_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.encoders.hub import guard_downloads, is_hub_id, split_revision
+from eaglenet.indexing.arrow_tables import open_parquet
 from eaglenet.research.data.records import clean_captions
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
@@ -35,6 +36,8 @@ ROWS = 8
 MIN_BYTES, MAX_EXPANSION = 2**30, 64
 """Unpacked videos may take ``MAX_EXPANSION`` times the size of their tables, and ``MIN_BYTES`` in
 any case. A table stores a video once that it repeats in many rows, with other captions."""
+MIN_VIDEO = 4096
+"""Bytes that a video takes at least, on the disk."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Table:
         names = [name for name in columns if name is not None]
         for file in self.files:
             with _name_file(file):
-                for batch in _parquet(file).iter_batches(ROWS, columns=names):
+                for batch in open_parquet(file).iter_batches(ROWS, columns=names):
                     yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
 
@@ -151,7 +154,7 @@ def read_tables(files: Sequence[Path]) -> list[Table]:
     tables = []
     for folder, members in folders.items():
         with _name_file(members[0]):
-            columns = frozenset(_parquet(members[0]).schema_arrow.names)
+            columns = frozenset(open_parquet(members[0]).schema_arrow.names)
         tables.append(Table(folder, tuple(members), columns))
     return tables
 
@@ -241,7 +244,7 @@ def _write_video(folder: Path, number: int, value: Any, where: str, room: _Room)
             f"{where}: the video is not in the table; only datasets that contain their videos can "
             "be read"
         )
-    room.num_bytes -= len(content)
+    room.num_bytes -= max(len(content), MIN_VIDEO)
     if room.num_bytes < 0:
         raise DatasetError(f"{where}: the videos take {MAX_EXPANSION} times the size of the tables")
     suffix = Path(str(value.get("path") or "")).suffix.lower()
@@ -258,11 +261,3 @@ def _name_file(file: Path) -> Iterator[None]:
     except (ValueError, OSError, KeyError, NotImplementedError) as error:  # Arrow's bases.
         lines = str(error).splitlines() or [type(error).__name__]
         raise DatasetError(f"{file}: not a readable Parquet table ({lines[0]})") from error
-
-
-def _parquet(file: Path) -> Any:
-    try:
-        from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise missing_extra(error, "reading a dataset of the hub") or error from error
-    return parquet.ParquetFile(file)
