@@ -569,7 +569,7 @@ def test_settings_with_one_supported_value_have_to_be_confirmed() -> None:
     weights, experts = load_peer("ce-salt0").weights, "audio,face,rgb,scene"
     with pytest.raises(UsageError, match=r"determine use_mish, include_self.*--set use_mish=1"):
         convert_official("ce", weights, {"experts": experts})
-    with pytest.raises(UsageError, match="--set use_mish=0: .* only those with use_mish=1"):
+    with pytest.raises(UsageError, match=r"--set use_mish=0: .* only those with use_mish=1"):
         convert_official("ce", weights, {"experts": experts, "use_mish": 0, "include_self": 1})
     with pytest.raises(UsageError, match=r"--set attn_fusion=sim: .* with attn_fusion=embed"):
         convert_official("hgr", {}, {"num_verbs": 4, "sharpness": 4.0, "attn_fusion": "sim"})
