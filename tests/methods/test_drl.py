@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from double_precision import EXACT, VIDEOS, build, frames_of, matrix, texts, videos, words_of
+from double_precision import (
+    EXACT,
+    VIDEOS,
+    build,
+    frames_of,
+    matrix,
+    random,
+    texts,
+    videos,
+    words_of,
+)
 
 from eaglenet.core.types import TextFeatures
 from eaglenet.layers.late_interaction import weighted_token_interaction
-from eaglenet.methods.drl import DRL, channel_decorrelation_loss
+from eaglenet.methods.drl import DRL, _standardise, channel_decorrelation_loss
 from reference import drl as reference
 from reference.arithmetic import part, temporal, weights_of
 
@@ -78,6 +88,28 @@ def test_the_decorrelation_loss_equals_the_loops(off_diagonal: float) -> None:
         off_diagonal_weight=off_diagonal,
     )
     torch.testing.assert_close(got.item(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_channels_that_hardly_vary_are_standardised_and_constant_ones_are_0(
+    dtype: torch.dtype,
+) -> None:
+    """The official code divides by the deviation, however small."""
+    rows = random(50, 3, seed=8)
+    rows[:, 0] = 0.04 + 1e-6 * rows[:, 0]
+    rows[:, 1] = 0.1  # 50 times 0.1 / 50 is not 0.1 in float32.
+    values = rows.to(dtype).requires_grad_()
+    ours = _standardise(values)
+    exact = values.detach().double()
+    theirs = (exact - exact.mean(dim=0)) / exact.std(dim=0)
+    tolerance = 1e-2 if dtype == torch.float32 else 1e-9
+    torch.testing.assert_close(ours[:, 0].double(), theirs[:, 0], atol=tolerance, rtol=0)
+    torch.testing.assert_close(ours[:, 2].double(), theirs[:, 2], atol=1e-6, rtol=0)
+    assert not ours[:, 1].any()
+    (ours * random(50, 3, seed=9).to(dtype)).sum().backward()
+    assert values.grad is not None
+    assert values.grad.isfinite().all()
+    assert not values.grad[:, 1].any()
 
 
 @torch.no_grad()

@@ -16,12 +16,13 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import eaglenet
-from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.core.errors import CheckpointError, ConfigError, UsageError
 from eaglenet.core.types import Tokens
 from eaglenet.methods.base import Method
 from eaglenet.methods.official.checkpoint import (
     EXPERT_INFERENCE,
     INFERENCE,
+    ONE_VALUE,
     UNDETERMINED,
     convert_official,
 )
@@ -470,7 +471,7 @@ def test_checkpoints_over_experts_become_models_over_stored_features(
 ) -> None:
     golden = load_peer(name)
     options, weights = golden.options, golden.weights
-    settings: dict[str, Any] = dict(UNDETERMINED[golden.method])
+    settings = {**UNDETERMINED[golden.method], **ONE_VALUE.get(golden.method, {})}
     types: dict[str, Any] = {}
     if golden.method == "ce":
         settings["experts"] = ",".join(sorted(options["experts"]))
@@ -549,18 +550,38 @@ def test_the_weight_of_a_single_expert_is_left_out() -> None:
         if not name.startswith(parts) or name.split(".")[1] == expert
     }
     types = {expert: golden.options["experts"][expert][1]}
-    conversion = convert_official("mmt", weights, {"num_heads": 2}, types=types)
+    settings = {**UNDETERMINED["mmt"], "num_heads": 2}
+    conversion = convert_official("mmt", weights, settings, types=types)
     assert conversion.unused[f"moe_fc_txt.{expert}.weight"] == "the weight of a single expert is 1"
 
 
 def test_experts_have_to_be_named_in_their_order() -> None:
     weights = load_peer("ce-salt0").weights
     with pytest.raises(UsageError, match="does not determine experts"):
-        convert_official("ce", weights)
+        convert_official("ce", weights, ONE_VALUE["ce"])
     with pytest.raises(UsageError, match="expected 4 names in alphabetical order"):
-        convert_official("ce", weights, {"experts": "rgb,audio,face,scene"})
+        convert_official("ce", weights, {"experts": "rgb,audio,face,scene", **ONE_VALUE["ce"]})
     with pytest.raises(UsageError, match="VLAD of the experts audio"):
-        convert_official("ce", weights, {"experts": "a,b,c,d"})
+        convert_official("ce", weights, {"experts": "a,b,c,d", **ONE_VALUE["ce"]})
+
+
+def test_settings_with_one_supported_value_have_to_be_confirmed() -> None:
+    weights, experts = load_peer("ce-salt0").weights, "audio,face,rgb,scene"
+    with pytest.raises(UsageError, match=r"determine use_mish, include_self.*--set use_mish=1"):
+        convert_official("ce", weights, {"experts": experts})
+    with pytest.raises(UsageError, match=r"--set use_mish=0: .* only those with use_mish=1"):
+        convert_official("ce", weights, {"experts": experts, "use_mish": 0, "include_self": 1})
+    with pytest.raises(UsageError, match=r"--set attn_fusion=sim: .* with attn_fusion=embed"):
+        convert_official("hgr", {}, {"num_verbs": 4, "sharpness": 4.0, "attn_fusion": "sim"})
+    with pytest.raises(UsageError, match="--set keep_missing=true"):
+        convert_official("mmt", {})
+
+
+def test_a_value_of_another_kind_is_refused() -> None:
+    weights = load_peer("mmt-salt0").weights
+    settings = {**UNDETERMINED["mmt"], "keep_missing": "False"}
+    with pytest.raises(ConfigError, match="keep_missing: expected true or false, got 'False'"):
+        convert_official("mmt", weights, settings)
 
 
 def test_a_setting_that_the_method_lacks_is_refused() -> None:

@@ -42,7 +42,7 @@ def _correlation(pairs: Sequence[tuple[Vector, Vector, float]], num_pairs: int) 
         for column in rows.T:
             mean = sum(column) / len(column)
             variance = sum((value - mean) ** 2 for value in column) / (len(column) - 1)
-            columns.append((column - mean) / math.sqrt(variance + 1e-12))
+            columns.append((column - mean) / math.sqrt(variance))
         sides.append(np.array(columns).T)
     dim = sides[0].shape[1]
     result = np.zeros((dim, dim))

@@ -25,10 +25,15 @@ from eaglenet.methods.configs import MethodConfig
 
 
 def _standardise(values: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens dim"]:
-    """Scale channels to zero mean and unit sample variance; constant channels stay finite."""
+    """Scale channels to zero mean and unit sample variance; constant channels become 0."""
     centred = values - values.mean(dim=0)
     variance = centred.square().sum(dim=0) / max(len(values) - 1, 1)
-    return centred / (variance + 1e-12).sqrt()
+    # A constant channel differs from its mean by rounding alone, by which the official code
+    # divides: all frames may match the start token, which is the same vector in every text.
+    eps = torch.finfo(torch.promote_types(values.dtype, torch.float32)).eps
+    is_constant = variance <= (16 * eps * values.abs().amax(dim=0)).square()
+    deviation = variance.masked_fill(is_constant, 1.0).sqrt()
+    return (centred / deviation).masked_fill(is_constant, 0.0)
 
 
 def _correlation(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
@@ -154,7 +155,7 @@ UNDETERMINED: dict[str, Settings] = {
     "eaglenet": {"num_layers": 2, "prior": "uniform", "num_candidates": 20, "negative_slope": 0.1},
     "glscl": {"num_frames": 12, "temperature": 3.0},
     "hgr": {"num_verbs": 4, "sharpness": 4.0},
-    "mmt": {"num_heads": 4},
+    "mmt": {"num_heads": 4, "max_tokens": 30, "keep_missing": True},
     "t2vlad": {"experts": "audio,face,flow,ocr,rgb,s3d,scene,speech"},
     # Positions show how many clips there are before each join, not after the last.
     "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1, "groups": "2-2-3"},
@@ -166,6 +167,13 @@ UNDETERMINED: dict[str, Settings] = {
 }
 """Settings that change scores but cannot be inferred from a checkpoint, with the value of the
 authors for MSR-VTT and ViT-B/32."""
+
+ONE_VALUE: dict[str, Settings] = {
+    "ce": {"use_mish": 1, "include_self": 1},
+    "hgr": {"attn_fusion": "embed"},
+}
+"""Official settings that change scores and leave no trace, with the only value that is supported:
+that of all published configurations."""
 
 NO_CONVERSION: dict[str, str] = {
     "clipbert": "its image tower is a ResNet-50 of detectron2, which is not supported",
@@ -205,7 +213,8 @@ def convert_official(
     """Convert an official checkpoint into a method in eval mode.
 
     Args:
-        settings: fields of the config of the method; all of ``UNDETERMINED[name]`` are required.
+        settings: fields of the config of the method; all of ``UNDETERMINED[name]`` and
+            ``ONE_VALUE[name]`` are required.
         frames: changes to the frame spec, to sample videos like the authors.
         max_words: tokens per text in evaluation; ignored for :data:`WHOLE_TEXTS`.
         options: options of the table of weights of the method (`official.tables`).
@@ -218,13 +227,22 @@ def convert_official(
             f"{', '.join(sorted({*INFERENCE, *EXPERT_INFERENCE}))}"
         )
     settings = dict(settings or {})
-    unset = {k: v for k, v in UNDETERMINED.get(name, {}).items() if k not in settings}
+    one_value = ONE_VALUE.get(name, {})
+    required = {**UNDETERMINED.get(name, {}), **one_value}
+    unset = {key: value for key, value in required.items() if key not in settings}
     if unset:
-        advice = " ".join(f"--set {key}={value}" for key, value in unset.items())
+        advice = " ".join(f"--set {key}={_as_text(value)}" for key, value in unset.items())
         raise UsageError(
             f"the checkpoint does not determine {', '.join(unset)}; pass them (values of the "
             f"authors for MSR-VTT: {advice})"
         )
+    for key, supported in one_value.items():
+        value = settings.pop(key)
+        if value != supported:
+            raise UsageError(
+                f"--set {key}={_as_text(value)}: checkpoints of {name} trained with it are not "
+                f"supported, only those with {key}={supported}"
+            )
     method, unused = _convert(name, weights, settings, **options)
     method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
     is_clip_bridge = name == "bridgeformer" and isinstance(method.encoder, ClipEncoder)
@@ -233,6 +251,11 @@ def convert_official(
         max_words = method.encoder.context_length
     method.habits = EvaluationHabits(max_words, precision)
     return OfficialConversion(method.eval(), unused)
+
+
+def _as_text(value: Any) -> str:
+    """Return the value as --set reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def convert_eaglenet(weights: Weights, **settings: Any) -> OfficialConversion[EagleNet]:
@@ -278,7 +301,7 @@ def _convert(
     unknown = sorted(set(settings) - field_names - {"experts", "frames"})
     if unknown:
         raise UsageError(f"--set {unknown[0]}: {name} has no such setting")
-    config = config_class(**{key: value for key, value in values.items() if key in field_names})
+    config = from_plain(config_class, {k: v for k, v in values.items() if k in field_names})
     method = METHODS[name].build(config, encoder)
     floats = {key: value.float() for key, value in weights.items()}
     return method, load_official(method, floats, **options)
