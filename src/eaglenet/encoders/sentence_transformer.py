@@ -279,7 +279,9 @@ class StEncoder(BaseEncoder):
 
         ``kind`` is ``video`` or ``image``, which need very different amounts.
         """
-        if self.device.type != "cuda":
+        # Ranks of a sharded model gather its blocks together, so all must make as many calls.
+        is_sharded = any(hasattr(module, "unshard") for module in self.model.modules())
+        if self.device.type != "cuda" or is_sharded:
             return 1
         if kind not in self._clips_per_call:
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -296,8 +298,9 @@ class StEncoder(BaseEncoder):
         """One call of the library: ``encode_query`` or ``encode_document``, with its prompt."""
         options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
         if "video" in inputs[0]:
-            # The frames have been sampled.
-            options["processing_kwargs"] = {"video": {"do_sample_frames": False}}
+            # The frames have been sampled. They are resized and scaled where the model is.
+            video_options = {"do_sample_frames": False, "device": str(self.device)}
+            options["processing_kwargs"] = {"video": video_options}
         if not self.config.is_multi_vector:
             options["convert_to_tensor"] = True
         with ENCODING:

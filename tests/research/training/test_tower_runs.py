@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import st_models
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
@@ -86,19 +87,26 @@ def test_adapters_are_refused_where_they_cannot_work(features: Path, tmp_path: P
         TrainingConfig(shard=True, optimizer="bert_adam")
 
 
-def train_shared_out(folder: Path, rank: int) -> None:
+def train_shared_out(folder: Path, rank: int, source: str) -> None:
     """One epoch, then another from its checkpoint, on one process and on two."""
     for epochs in (1, 2):
         experiment = tower_experiment(shard=True, clip_norm=0.5, epochs=epochs, lora_rank=rank)
+        if source:
+            tower = EncoderChoice("pretrained", source)
+            experiment = dataclasses.replace(experiment, encoder=tower)
         for size in (1, 2):
             run_ranks(partial(train, experiment, folder / str(size), device="cpu"), size)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 2])
-def test_towers_on_two_processes_have_the_losses_of_one(tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize(("rank", "maker"), [(0, ""), (2, ""), (2, "make_clip"), (2, "make_qwen")])
+def test_towers_on_two_processes_have_the_losses_of_one(
+    tmp_path: Path, rank: int, maker: str
+) -> None:
     """In a new interpreter: a fork after a threaded product of matrices would wait for ever."""
-    code = f"from test_tower_runs import *; train_shared_out(Path({str(tmp_path)!r}), {rank})"
+    source = f"st:{getattr(st_models, maker)(tmp_path / 'base')}" if maker else ""
+    call = f"train_shared_out(Path({str(tmp_path)!r}), {rank}, {source!r})"
+    code = f"from test_tower_runs import *; {call}"
     folders = [str(Path(__file__).parent), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=240)

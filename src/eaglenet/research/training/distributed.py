@@ -163,12 +163,11 @@ def shard_towers(encoder: nn.Module, world: World) -> int:
 
 
 def _tower_blocks(encoder: nn.Module) -> list[nn.Module]:
-    """Return the members of the outermost module lists in both towers."""
-    towers = [getattr(encoder, name, None) for name in ("vision", "text")]
+    """Return the members of the outermost module lists in the towers."""
     blocks: list[nn.Module] = []
     inner: set[int] = set()
-    for tower in towers:
-        for module in tower.modules() if isinstance(tower, nn.Module) else ():
+    for name in getattr(encoder, "tower_names", ()):
+        for module in getattr(encoder, name).modules():
             if isinstance(module, nn.ModuleList) and id(module) not in inner:
                 blocks += [block for block in module if any(True for _ in block.parameters())]
                 inner |= {id(child) for block in module for child in block.modules()}
