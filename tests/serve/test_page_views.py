@@ -145,6 +145,10 @@ def test_similar_moments_show_the_chosen_one(browser: object, address: str, tmp_
     assert name not in page.locator("button.card .name").all_text_contents()
     assert violations(page) == []
     keep(page, "page_similar.png", tmp_path)
+    page.reload()
+    page.click("#chosen button:text('Back to the search')")
+    wait_until(page, "document.querySelector('#heading').textContent === 'a red ball'")
+    assert page.input_value("#query") == "a red ball"
     assert tab.problems == []
     tab.context.close()
 

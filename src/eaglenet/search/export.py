@@ -82,7 +82,7 @@ def write_contact_sheet(
     sheet = Image.new("RGB", size, BACKGROUND)
     for number, result in enumerate(results):
         top = GAP + number * row_height
-        _draw_text(sheet, (GAP, top), result.query.title, INK, 15)
+        _draw_text(sheet, (GAP, top), result.title, INK, 15)
         name = (right_names or {}).get(number)
         for column, hit in enumerate(result.hits):
             is_right = None if name is None else Path(hit.path).name == name
@@ -153,12 +153,15 @@ def read_cuts(engine: Engine, results: Sequence[SearchResult], padding: float) -
         return [
             cut
             for result in results
-            for cut in make_cuts(result.hits, result.query.title, padding=padding, read=read)
+            for cut in make_cuts(result.hits, result.title, padding=padding, read=read)
         ]
 
 
-def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> None:
-    """Write the moments of hits as one MP4, with ``padding`` seconds on both sides of each."""
+def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> list[str]:
+    """Write the moments of hits as one MP4, with ``padding`` seconds on both sides of each.
+
+    Moments that cannot be read are left out; the result says which, and why.
+    """
     segments = [
         Segment(
             hit.path,
@@ -168,7 +171,8 @@ def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) 
         for hit in hits
     ]
     clip_ids = {hit.path: hit.clip_id for hit in hits}
-    save_reel(segments, path, lambda source: engine.open_file(clip_ids[source]))
+    errors = save_reel(segments, path, lambda source: engine.open_file(clip_ids[source]))
+    return [str(error) for error in errors]
 
 
 @dataclass(frozen=True)
@@ -232,8 +236,8 @@ def write_page(path: Path, engine: Engine, results: Sequence[SearchResult]) -> N
     sections = []
     for result in results:
         items = "".join(_format_hit(engine, hit) for hit in result.hits)
-        sections.append(f"<h1>{escape(result.query.title)}</h1>\n<ol>\n{items}</ol>\n")
-    title = ", ".join(result.query.title for result in results)[:100]
+        sections.append(f"<h1>{escape(result.title)}</h1>\n<ol>\n{items}</ol>\n")
+    title = ", ".join(result.title for result in results)[:100]
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
