@@ -122,7 +122,8 @@ def test_a_picture_is_searched_with_by_choosing_dropping_and_pasting(
         wait_until(page, "document.querySelector('#status').textContent.includes(' ms')")
         assert page.get_attribute("button.card img", "src") == first
     page.click("#chosen button")
-    page.wait_for_selector("#welcome:not([hidden])")
+    wait_until(page, "document.querySelector('#heading').textContent === 'blue'")
+    assert page.input_value("#query") == "blue"
     assert tab.problems == []
     tab.context.close()
 
