@@ -101,12 +101,15 @@ def _draw_hit(
 
     left, top = corner
     colour = PLAIN if is_right is None else RIGHT if is_right else WRONG
-    box = (left, top, left + STRIP - 1, top + TILE + 2 * BORDER - 1)
+    frames = _frames(engine, hit)
+    right = left + (TILE + FRAME_GAP) * len(frames) - FRAME_GAP + 2 * BORDER
+    box = (left, top, right - 1, top + TILE + 2 * BORDER - 1)
     ImageDraw.Draw(sheet).rectangle(box, fill=colour)
-    for index, frame in enumerate(_frames(engine, hit)):
+    for index, frame in enumerate(frames):
         sheet.paste(frame, (left + BORDER + index * (TILE + FRAME_GAP), top + BORDER))
     mark = f"{MARKS[is_right]}, " if MARKS[is_right] else ""
-    facts = (Path(hit.path).name, match_text(hit), f"best {hit.moment.best:.1f} s")
+    best = f"best {hit.moment.best:.1f} s" if hit.duration else ""
+    facts = (Path(hit.path).name, match_text(hit), best)
     text = f"{hit.rank}. {mark}{'  '.join(filter(None, facts))}"
     text_colour = FAINT if is_right is None else colour
     _draw_text(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
@@ -116,7 +119,7 @@ def _frames(engine: Engine, hit: Hit) -> list[Image]:
     """Decode evenly spaced frames of the clip; use the thumbnail if that fails."""
     from PIL import Image
 
-    spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
+    spec = FrameSpec(num_frames=FRAMES_PER_HIT if hit.duration else 1, size=TILE)
     try:
         with closing(engine.open_file(hit.clip_id)) as file:
             clips = engine.decoder.decode_video(file, spec, engine.span_of(hit.clip_id))
