@@ -102,23 +102,31 @@ def test_filters_hits(engine: Engine) -> None:
     assert [hit.path for hit in hits] == ["/videos/5.mp4"] * 3
 
 
-def test_clip_is_not_its_own_hit(engine: Engine) -> None:
+def test_hits_of_a_clip_are_in_other_files(engine: Engine) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
-    hits = engine.search(Query(clip_id=clip_id), k=17, keep_duplicates=True)
-    assert len(hits) == 17
-    assert clip_id not in {hit.clip_id for hit in hits}
-    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    for query in (Query(clip_id=clip_id), f'clip:{clip_id} + "red"'):
+        hits = engine.search(query, k=18, keep_duplicates=True)
+        assert len(hits) == 15
+        assert "/videos/2.mp4" not in {hit.path for hit in hits}
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+def test_hits_of_a_clip_are_in_its_file_if_no_other_is_searched(engine: Engine) -> None:
+    clip_id = f"{content_of(2)[:16]}-1"
+    hits = engine.search(Query(clip_id=clip_id), k=18, path="*/2.mp4", keep_duplicates=True)
+    assert {hit.clip_id for hit in hits} == {f"{content_of(2)[:16]}-{n}" for n in (0, 2)}
 
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_clip_query_returns_k_other_clips(engine: Engine, k: int) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
-    # The clip is its own nearest one, and takes no place on a shortlist that is just long enough.
+    # The clips of its file take no place on a shortlist that is just long enough.
     hits = engine.search(Query(clip_id=clip_id), k, shortlist=k, keep_duplicates=True)
-    assert len(hits) == k
     vectors = engine.snapshot.vectors_at(np.array([engine.snapshot.row(clip_id)]))
-    (wide,) = make_shortlists(engine.snapshot, vectors, k + 1, None)
-    assert {hit.clip_id for hit in hits} == {*ids_of(engine, wide.rows.tolist())} - {clip_id}
+    (wide,) = make_shortlists(engine.snapshot, vectors, 18, None)
+    own = {f"{content_of(2)[:16]}-{number}" for number in range(3)}
+    others = [each for each in ids_of(engine, wide.rows.tolist()) if each not in own]
+    assert {hit.clip_id for hit in hits} == set(others[:k])
 
 
 def test_ranks_captions_for_a_clip(engine: Engine, bag: BagMethod) -> None:

@@ -7,13 +7,22 @@ import pysubs2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.export import Transcript, read_transcripts, write_transcript
+from eaglenet.search.export import (
+    STRIP,
+    Transcript,
+    read_transcripts,
+    write_contact_sheet,
+    write_transcript,
+)
+from eaglenet.search.hits import SearchResult
+from eaglenet.search.query import Query
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles, read_subtitles
 from subtitled import write_with_subtitles
@@ -119,3 +128,16 @@ def test_every_text_makes_one_cue(rows: list[tuple[int, int, str]], is_webvtt: b
     text = format_subtitles(lines, is_webvtt=is_webvtt)
     assert text.count(" --> ") == len(lines)
     assert all("-->" not in row or row.count(":") >= 4 for row in text.split("\n"))
+
+
+def test_a_contact_sheet_shows_an_image_once(bag: BagMethod, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(tmp_path / "images" / "red.png")
+    options = IndexOptions(workers=0, precision="fp32")
+    index_videos([tmp_path / "images"], tmp_path / "store", "bag", options=options, method=bag)
+    with Engine.open(tmp_path / "store", bag) as engine:
+        results = [SearchResult(Query("red"), engine.search("red"))]
+        write_contact_sheet(tmp_path / "sheet.png", engine, results)
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        reds = [sheet.getpixel((x, sheet.height // 2))[1] < 90 for x in range(sheet.width)]
+    assert 0 < sum(reds) < STRIP / 3

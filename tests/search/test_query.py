@@ -49,6 +49,8 @@ def test_query_has_exactly_one_source() -> None:
     clips = Clips(torch.zeros(1, 1, 3, 2, 2).byte(), torch.ones(1, 1).bool(), torch.zeros(1, 1))
     with pytest.raises(UsageError, match="not video and clips"):
         Query(video="dog.mp4", clips=clips)
+    with pytest.raises(UsageError, match=r"dog\.MP4 is a video; pass it as video='dog\.MP4'"):
+        Query(image=Path("dog.MP4"))
 
 
 def test_negatives_are_cleaned_and_need_a_text() -> None:

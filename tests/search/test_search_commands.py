@@ -1,6 +1,7 @@
 """`eaglenet index`, `search` and `store` as a person runs them."""
 
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ from eaglenet import __version__
 from eaglenet.cli import main
 from eaglenet.cli.main import app
 from eaglenet.cli.search import read_lines
-from eaglenet.core.errors import EagleNetError, StoreError, UsageError
+from eaglenet.core.errors import EagleNetError, StoreError, UsageError, VideoDecodeError
 from eaglenet.core.text import format_time
 from eaglenet.search.engine import Engine
 from eaglenet.search.options import parse_date
@@ -139,6 +140,7 @@ def test_searches_with_images_videos_and_clips(world: Path, tmp_path: Path) -> N
     clip_id = by_video["hits"][0]["clip_id"]
     similar = json.loads(search(world, "--similar", clip_id, "--json"))
     assert [Path(hit["path"]).name for hit in similar["hits"]] == ["blue.mp4"]
+    assert search(world, "--similar", clip_id).startswith("similar to red & green.mp4, 0:0")
 
 
 def test_captions_are_ranked_for_a_video(world: Path, tmp_path: Path) -> None:
@@ -187,6 +189,22 @@ def test_all_hits_are_saved_as_one_reel_and_as_a_timeline(world: Path, tmp_path:
     with av.open(str(reel)) as container:
         assert container.duration / av.time_base == pytest.approx(seconds, abs=0.3)
     assert timeline.read_text().count("FROM CLIP NAME") == len(hits)
+
+
+def test_a_reel_leaves_out_what_cannot_be_read(world: Path, tmp_path: Path) -> None:
+    blue = world / "videos" / "blue.mp4"
+    content, times = blue.read_bytes(), blue.stat()
+    blue.write_bytes(b"x" * len(content))
+    try:
+        reel = str(tmp_path / "reel.mp4")
+        command = ["search", "a red car", "--store", str(world / "store"), "--save-reel", reel]
+        result = runner.invoke(app, command)
+    finally:
+        blue.write_bytes(content)
+        os.utime(blue, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert result.exit_code == VideoDecodeError.exit_code
+    assert f"wrote {reel}" in result.stdout
+    assert f"1 result not saved:\n  {blue}: the file has changed" in result.stderr
 
 
 def test_each_query_has_its_own_folder_of_clips(world: Path, tmp_path: Path) -> None:

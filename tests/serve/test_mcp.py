@@ -140,7 +140,8 @@ async def use_every_tool(client: Client, saved: Path) -> None:
     steps = (await call(client, "search_moments", query=composed, k=1))["moments"][0]["steps"]
     assert len(steps) == 2
     others = await call(client, "similar", clip_id=moment["clip_id"], k=2)
-    assert moment["clip_id"] not in [each["clip_id"] for each in others["moments"]]
+    assert len(others["moments"]) == 2
+    assert moment["path"] not in [each["path"] for each in others["moments"]]
     await use_tools_without_a_model(client, saved)
 
 

@@ -122,7 +122,8 @@ def test_a_picture_is_searched_with_by_choosing_dropping_and_pasting(
         wait_until(page, "document.querySelector('#status').textContent.includes(' ms')")
         assert page.get_attribute("button.card img", "src") == first
     page.click("#chosen button")
-    page.wait_for_selector("#welcome:not([hidden])")
+    wait_until(page, "document.querySelector('#heading').textContent === 'blue'")
+    assert page.input_value("#query") == "blue"
     assert tab.problems == []
     tab.context.close()
 
@@ -145,6 +146,10 @@ def test_similar_moments_show_the_chosen_one(browser: object, address: str, tmp_
     assert name not in page.locator("button.card .name").all_text_contents()
     assert violations(page) == []
     keep(page, "page_similar.png", tmp_path)
+    page.reload()
+    page.click("#chosen button:text('Back to the search')")
+    wait_until(page, "document.querySelector('#heading').textContent === 'a red ball'")
+    assert page.input_value("#query") == "a red ball"
     assert tab.problems == []
     tab.context.close()
 

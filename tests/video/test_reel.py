@@ -90,7 +90,7 @@ def test_what_cannot_be_joined_is_refused_and_leaves_no_file(tmp_path: Path) -> 
         ([Segment(str(red), 0.0, float("nan"))], "at most 1200 s"),
         ([Segment(str(red), 50.0, 60.0)], "outside the video"),
         ([Segment(str(red), 2.0, 1.0)], "start must be before the end"),
-        ([good, Segment(str(tmp_path / "broken.mp4"), 0.0, 1.0)], "broken.mp4"),
+        ([Segment(str(tmp_path / "broken.mp4"), 0.0, 1.0)] * 2, "broken.mp4"),
         ([Segment(str(tmp_path / "none.mp4"), 0.0, 1.0)], "[Nn]o such file"),
         ([Segment(str(tmp_path), 0.0, 1.0)], "regular|directory"),
     ]
@@ -102,6 +102,22 @@ def test_what_cannot_be_joined_is_refused_and_leaves_no_file(tmp_path: Path) -> 
     with pytest.raises((UsageError, VideoDecodeError), match="cannot be written"):
         save_reel([good], tmp_path / "missing" / "reel.mp4")
     assert not os.listdir(tmp_path / "out")
+
+
+def test_moments_that_cannot_be_read_are_left_out_and_named(tmp_path: Path) -> None:
+    red = colour_video(tmp_path / "red.mp4", ["red"] * 3)
+    (tmp_path / "broken.mp4").write_bytes(b"\0\0\0\x18ftypmp42" + b"x" * 200)
+    segments = [
+        Segment(str(tmp_path / "none.mp4"), 0.0, 1.0),
+        Segment(str(red), 0.0, 1.0),
+        Segment(str(tmp_path / "broken.mp4"), 0.0, 1.0),
+        Segment(str(red), 50.0, 60.0),
+        Segment(str(red), 1.0, 2.0),
+    ]
+    errors = save_reel(segments, tmp_path / "reel.mp4")
+    assert [error.path.name for error in errors] == ["none.mp4", "broken.mp4", "red.mp4"]
+    with av.open(str(tmp_path / "reel.mp4")) as container:
+        assert container.duration / av.time_base == pytest.approx(2.0, abs=0.3)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def terminal_width() -> int | None:
 def print_result(result: SearchResult, short_ids: Mapping[str, str], why_empty: str) -> None:
     """Print a query with its hits, or why there are none."""
     if not result.hits:
-        print_line(f"no results for {result.query.title!r}" + (why_empty and f": {why_empty}"))
+        print_line(f"no results for {result.title!r}" + (why_empty and f": {why_empty}"))
         return
     if fits_nothing([hit.confidence for hit in result.hits]):
         print_line("no moment is likely to show this; the nearest are:")
@@ -107,7 +107,7 @@ def format_table(
 
     ``links`` makes file names links (OSC 8) that open the file at the moment.
     """
-    title = result.query.title
+    title = result.title
     title = title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 3]}..."
     folder = common_folder([hit.path for hit in result.hits])
     # Show scores only for hits without a confidence, which is easier to interpret.
@@ -348,7 +348,7 @@ def save_hits(
     moments, used_paths = SavedMoments(), set[Path]()
     with MomentSaver() as saver:
         for number, result in enumerate(results):
-            name = _folder_name(number, result.query.title)
+            name = _folder_name(number, result.title)
             subfolder = folder / name if len(results) > 1 else folder
             try:
                 subfolder.mkdir(parents=True, exist_ok=True)

@@ -192,7 +192,10 @@ def search(
         _print_captions(engine.best_captions(query, read_lines(captions), k), output.as_json)
     else:
         hits = engine.search_many(typed_queries, k, options=options, judge=vision_judge)
-        results = [SearchResult(*pair) for pair in zip(typed_queries, hits, strict=True)]
+        results = [
+            SearchResult(query, each, _clip_title(engine, query))
+            for query, each in zip(typed_queries, hits, strict=True)
+        ]
         for pair in zip(typed_queries, hits, strict=True):
             _print_notice(*pair)
         _report(engine, store, results, options, output, draw, is_list=queries is not None)
@@ -235,6 +238,15 @@ def make_queries(
         parse(text, folder=Path(), negatives=negatives, is_literal=is_literal)
         for text in (read_lines(queries) if queries is not None else [join_words(words)])
     ]
+
+
+def _clip_title(engine: Engine, query: AnyQuery) -> str:
+    """Name the clip of ``--similar`` by file and time, as ids say little to people."""
+    if not isinstance(query, Query) or query.clip_id is None:
+        return ""
+    clip, files = engine.clip(query.clip_id)
+    span = f", {format_time(clip.start)}-{format_time(clip.end)}" if files.durations[0] else ""
+    return f"similar to {Path(files.paths[0][0]).name}{span}"
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -355,7 +367,7 @@ def _report(
     else:
         for result in results:
             _print_result(engine, result, options, draw)
-    _write_files(engine, results, output)
+    moments.problems.extend(_write_files(engine, results, output))
     if not output.as_json:
         for path in moments.paths.values():
             print_line(f"saved {path}")
@@ -366,13 +378,15 @@ def _report(
     if output.open_best and results[0].hits:
         _play(results[0].hits[0])
     if moments.problems:
-        print_line(f"{pluralize(len(moments.problems), 'result')} not saved:", is_error=True)
-        for problem in moments.problems:
+        problems = list(dict.fromkeys(moments.problems))
+        print_line(f"{pluralize(len(problems), 'result')} not saved:", is_error=True)
+        for problem in problems:
             print_line(f"  {problem}", is_error=True)
         raise typer.Exit(VideoDecodeError.exit_code)
 
 
-def _write_files(engine: Engine, results: list[SearchResult], output: OutputOptions) -> None:
+def _write_files(engine: Engine, results: list[SearchResult], output: OutputOptions) -> list[str]:
+    """Write the files of all results; return problems with moments that were left out."""
     if output.html is not None:
         from eaglenet.search.export import write_page
 
@@ -386,13 +400,14 @@ def _write_files(engine: Engine, results: list[SearchResult], output: OutputOpti
         from eaglenet.search.timelines import write_timeline
 
         cuts = read_cuts(engine, results, output.padding)
-        title = ", ".join(result.query.title for result in results)
+        title = ", ".join(result.title for result in results)
         write_timeline(output.save_timeline, cuts, title)
     if output.save_reel is not None:
         from eaglenet.search.export import write_reel
 
         hits = [hit for result in results for hit in result.hits]
-        write_reel(engine, output.save_reel, hits, output.padding)
+        return write_reel(engine, output.save_reel, hits, output.padding)
+    return []
 
 
 def _print_result(

@@ -41,8 +41,9 @@ from eaglenet.store.codes import MAX_SUM, Near, num_bits
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 MAX_QUERIES = 64
-MAX_WIDTH = 2 * MAX_RESULTS + 1
-"""Longest shortlist: twice the results, because duplicates are removed, and the query clip."""
+MAX_WIDTH = 3 * MAX_RESULTS
+"""Longest shortlist: twice the results, because duplicates are removed, and the clips beside one
+that is searched with."""
 MAX_CANDIDATES = 2**22 + CANDIDATES_PER_RESULT * MAX_WIDTH
 SCAN_PATH = "/shard/scan"
 NEAR_PATH = "/shard/near"

@@ -82,7 +82,7 @@ def write_contact_sheet(
     sheet = Image.new("RGB", size, BACKGROUND)
     for number, result in enumerate(results):
         top = GAP + number * row_height
-        _draw_text(sheet, (GAP, top), result.query.title, INK, 15)
+        _draw_text(sheet, (GAP, top), result.title, INK, 15)
         name = (right_names or {}).get(number)
         for column, hit in enumerate(result.hits):
             is_right = None if name is None else Path(hit.path).name == name
@@ -101,12 +101,15 @@ def _draw_hit(
 
     left, top = corner
     colour = PLAIN if is_right is None else RIGHT if is_right else WRONG
-    box = (left, top, left + STRIP - 1, top + TILE + 2 * BORDER - 1)
+    frames = _frames(engine, hit)
+    right = left + (TILE + FRAME_GAP) * len(frames) - FRAME_GAP + 2 * BORDER
+    box = (left, top, right - 1, top + TILE + 2 * BORDER - 1)
     ImageDraw.Draw(sheet).rectangle(box, fill=colour)
-    for index, frame in enumerate(_frames(engine, hit)):
+    for index, frame in enumerate(frames):
         sheet.paste(frame, (left + BORDER + index * (TILE + FRAME_GAP), top + BORDER))
     mark = f"{MARKS[is_right]}, " if MARKS[is_right] else ""
-    facts = (Path(hit.path).name, match_text(hit), f"best {hit.moment.best:.1f} s")
+    best = f"best {hit.moment.best:.1f} s" if hit.duration else ""
+    facts = (Path(hit.path).name, match_text(hit), best)
     text = f"{hit.rank}. {mark}{'  '.join(filter(None, facts))}"
     text_colour = FAINT if is_right is None else colour
     _draw_text(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
@@ -116,7 +119,7 @@ def _frames(engine: Engine, hit: Hit) -> list[Image]:
     """Decode evenly spaced frames of the clip; use the thumbnail if that fails."""
     from PIL import Image
 
-    spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
+    spec = FrameSpec(num_frames=FRAMES_PER_HIT if hit.duration else 1, size=TILE)
     try:
         with closing(engine.open_file(hit.clip_id)) as file:
             clips = engine.decoder.decode_video(file, spec, engine.span_of(hit.clip_id))
@@ -153,12 +156,15 @@ def read_cuts(engine: Engine, results: Sequence[SearchResult], padding: float) -
         return [
             cut
             for result in results
-            for cut in make_cuts(result.hits, result.query.title, padding=padding, read=read)
+            for cut in make_cuts(result.hits, result.title, padding=padding, read=read)
         ]
 
 
-def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> None:
-    """Write the moments of hits as one MP4, with ``padding`` seconds on both sides of each."""
+def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> list[str]:
+    """Write the moments of hits as one MP4, with ``padding`` seconds on both sides of each.
+
+    Moments that cannot be read are left out; the result says which, and why.
+    """
     segments = [
         Segment(
             hit.path,
@@ -168,7 +174,8 @@ def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) 
         for hit in hits
     ]
     clip_ids = {hit.path: hit.clip_id for hit in hits}
-    save_reel(segments, path, lambda source: engine.open_file(clip_ids[source]))
+    errors = save_reel(segments, path, lambda source: engine.open_file(clip_ids[source]))
+    return [str(error) for error in errors]
 
 
 @dataclass(frozen=True)
@@ -232,8 +239,8 @@ def write_page(path: Path, engine: Engine, results: Sequence[SearchResult]) -> N
     sections = []
     for result in results:
         items = "".join(_format_hit(engine, hit) for hit in result.hits)
-        sections.append(f"<h1>{escape(result.query.title)}</h1>\n<ol>\n{items}</ol>\n")
-    title = ", ".join(result.query.title for result in results)[:100]
+        sections.append(f"<h1>{escape(result.title)}</h1>\n<ol>\n{items}</ol>\n")
+    title = ", ".join(result.title for result in results)[:100]
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

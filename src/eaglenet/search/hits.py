@@ -52,6 +52,12 @@ class SearchResult:
 
     query: AnyQuery
     hits: list[Hit]
+    clip_title: str = ""
+    """File and time of the clip that is the query."""
+
+    @property
+    def title(self) -> str:
+        return self.clip_title or self.query.title
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
 from eaglenet.search.dates import DateRange
 from eaglenet.transcripts.lines import analyse, singular
+from eaglenet.video.containers import VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,7 +42,8 @@ class Query:
     negatives: texts that rank a clip lower; with ``text`` only.
     image: an image file, its bytes, a Pillow image, or a uint8 array ``[height, width, 3]``.
     video: a video file; ``window`` is the span to use, in seconds.
-    clip_id: id of an indexed clip, or its beginning. The clip itself is never a hit.
+    clip_id: id of an indexed clip, or its beginning. Clips of its file are no hits, unless only
+        this file is searched; the clip itself never is.
     clips: a decoded video or image.
     dates: recording times that the text named; see :mod:`eaglenet.search.dates`.
     """
@@ -55,7 +57,10 @@ class Query:
     )
     video: str | Path | None = option(None, "Search with a video file.", metavar="FILE", type=Path)
     clip_id: str | None = option(
-        None, "Search with a clip, by the id of a result.", name="--similar", metavar="CLIP"
+        None,
+        "Find other files like a clip, by the id of a result.",
+        name="--similar",
+        metavar="CLIP",
     )
     window: tuple[float, float] | None = None
     clips: FrameBatch | None = None
@@ -101,6 +106,8 @@ class Query:
 def _read_image(image: Any) -> Any:
     """Convert the ``image`` of a :class:`Query` to a path or a Pillow image."""
     if isinstance(image, str | Path):
+        if Path(image).suffix.lower() in VIDEO_SUFFIXES:
+            raise UsageError(f"{image} is a video; pass it as video={str(image)!r}")
         return image
     if isinstance(image, bytes | bytearray | memoryview):
         from PIL import Image, UnidentifiedImageError

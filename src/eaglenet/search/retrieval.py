@@ -20,7 +20,7 @@ from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
 from eaglenet.search.hits import make_hits, make_transcript_hits
 from eaglenet.search.model import ClipFeatures, SearchModel
-from eaglenet.search.options import SearchOptions
+from eaglenet.search.options import MAX_RESULTS, SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
 from eaglenet.search.reranking import (
     EncodedComposition,
@@ -113,8 +113,8 @@ class _Task:
     """Text to encode; empty for an image, a video or a clip."""
     transcripts: Sequence[ClipTranscript] = ()
     """Clips with matching transcripts, best first."""
-    excluded_row: int | None = None
-    """Row of the clip that is the query itself."""
+    examples: tuple[int, ...] = ()
+    """Rows of the clips to search with."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ class Retriever:
                 raise UsageError(
                     "a composed query searches frames only; add visual to --in, or use a plain text"
                 )
-            clip_ids = [part.query.clip_id for part in query.parts if part.query.clip_id]
-            return _Task(query, is_visual=True, excluded_row=self._row(*clip_ids[:1]))
+            clip_ids = [part.query.clip_id for part in query.parts if part.weight > 0]
+            return _Task(query, is_visual=True, examples=self._rows(clip_ids))
         is_visual = "visual" in options.modalities
         if query.text is None:
             if not is_visual:
@@ -202,7 +202,7 @@ class Retriever:
                     "an image, a video or a clip searches frames only; add visual to --in, or "
                     "use a text"
                 )
-            return _Task(query, is_visual=True, excluded_row=self._row(query.clip_id))
+            return _Task(query, is_visual=True, examples=self._rows([query.clip_id]))
         if not has_transcripts or query.transcript is None:
             return _Task(query, is_visual, query.text)
         # A phrase in quotation marks is searched for in transcripts only.
@@ -222,10 +222,9 @@ class Retriever:
         )
         return _Task(query, is_visual, query.transcript.plain or query.text, transcripts)
 
-    def _row(self, clip_id: str | None = None) -> int | None:
-        """Return the row of the clip with this id or prefix of an id."""
-        snapshot = self.view.snapshot
-        return None if clip_id is None else snapshot.row(clip_id)
+    def _rows(self, clip_ids: Sequence[str | None]) -> tuple[int, ...]:
+        """Return the rows of the clips with these ids or prefixes of ids."""
+        return tuple(self.view.snapshot.row(clip_id) for clip_id in clip_ids if clip_id)
 
     def _meaning(self, query: TranscriptQuery) -> Meaning | None:
         """Return the vector of a query for comparison with windows of transcript lines.
@@ -248,15 +247,41 @@ class Retriever:
             return []
         encoded_queries = self._encode(tasks)
         size = options.shortlist_size(k)
-        # One more, because a clip that is the query is removed afterwards.
-        has_excluded = any(task.excluded_row is not None for task in tasks)
-        shortlists = self._make_shortlists(encoded_queries, size + has_excluded, options)
+        # Shortlists are longer by the clips that are removed afterwards; queries with equal lengths
+        # are compared together, so that no query depends on the others.
+        groups: dict[int, list[int]] = {}
+        for number, task in enumerate(tasks):
+            groups.setdefault(self._num_clips_beside(task.examples), []).append(number)
+        shortlists: dict[int, Shortlist] = {}
+        for num_removed, numbers in groups.items():
+            queries = [encoded_queries[number] for number in numbers]
+            lists = self._make_shortlists(queries, size + num_removed, options)
+            shortlists.update(zip(numbers, lists, strict=True))
         results = []
-        for task, query, shortlist in zip(tasks, encoded_queries, shortlists, strict=True):
-            if task.excluded_row is not None:
-                shortlist = shortlist.without(task.excluded_row)
+        for number, (task, query) in enumerate(zip(tasks, encoded_queries, strict=True)):
+            shortlist = shortlists[number]
+            if task.examples:
+                shortlist = self._without_examples(shortlist, task.examples)
             results.append(self._rank(task, query, shortlist.first(size), k, options))
         return results
+
+    def _num_clips_beside(self, rows: Sequence[int]) -> int:
+        """Return the number of clips in the files of some rows, limited by what shards answer."""
+        if not rows:
+            return 0
+        contents = self.view.snapshot.content_ids
+        return min(int(np.isin(contents, contents[list(rows)]).sum()), MAX_RESULTS)
+
+    def _without_examples(self, shortlist: Shortlist, rows: Sequence[int]) -> Shortlist:
+        """Leave out the files of clips to search with; just these clips if no file would remain.
+
+        The clips of a file look alike, and would be the first hits.
+        """
+        contents = self.view.snapshot.content_ids
+        is_beside = np.isin(contents[shortlist.rows], contents[list(rows)])
+        if is_beside.all():
+            is_beside = np.isin(shortlist.rows, rows)
+        return shortlist.where(~is_beside)
 
     def _make_shortlists(
         self, queries: Sequence[EncodedQuery], size: int, options: SearchOptions

@@ -57,9 +57,8 @@ class Shortlist:
     def first(self, k: int) -> Shortlist:
         return Shortlist(self.rows[:k], self.cosines[:k])
 
-    def without(self, row: int) -> Shortlist:
-        others = self.rows != row
-        return Shortlist(self.rows[others], self.cosines[others])
+    def where(self, mask: NDArray[np.bool_]) -> Shortlist:
+        return Shortlist(self.rows[mask], self.cosines[mask])
 
     def with_rows(
         self, snapshot: Snapshot, query: Vectors, rows: Sequence[int], hubness_weight: float = 0.0

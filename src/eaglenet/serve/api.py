@@ -108,7 +108,7 @@ async def search_several(request: Request, parameters: SeveralQueries) -> Severa
 async def similar(
     request: Request, clip_id: ClipId, parameters: Annotated[SearchParameters, Query()]
 ) -> SearchBody:
-    """Find moments that look like a clip."""
+    """Find moments of other files that look like a clip."""
     start = time.perf_counter()
     state = state_of(request)
     await run_in_threadpool(find_clip, state.engine, clip_id)

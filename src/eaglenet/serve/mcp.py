@@ -348,7 +348,7 @@ class Agents:
     async def similar(
         self, clip_id: ClipId, k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 8
     ) -> MomentsBody:
-        """Find moments that look like a clip."""
+        """Find moments of other files that look like a clip."""
         await self._find(clip_id)
         find = partial(self.state.engine.search, Query(clip_id=clip_id), k)
         hits = await self.state.batcher.call(find)

@@ -27,6 +27,7 @@ MAX_COMPRESSION = 2.4
 """Ratio of zlib above which a text repeats itself; the threshold of Whisper."""
 MAX_REPEATS = 2
 """Equal consecutive lines that are kept; the model repeats itself on music."""
+SIZES = ("tiny", "base", "small", "medium", "large-v3", "turbo")
 
 
 class SpeechModel:
@@ -51,10 +52,14 @@ class SpeechModel:
         except (ValueError, RuntimeError, OSError) as error:
             # The library lists all sizes after a comma.
             text = (str(error).splitlines() or [type(error).__name__])[0].partition(", expected")[0]
+            folder = "a folder written by ct2-transformers-converter"
+            advice = (
+                f"it is downloaded once, for which this machine needs the network; or pass {folder}"
+                if model in SIZES
+                else f"use --listen with {', '.join(SIZES)} (downloaded once), or with {folder}"
+            )
             raise ModelNotFoundError(
-                f"cannot load the speech model {model!r} ({text[:200]}); use --listen with tiny, "
-                "base, small, medium, large-v3 or turbo (downloaded once), or with a folder "
-                "written by ct2-transformers-converter"
+                f"cannot load the speech model {model!r} ({text[:200]}); {advice}"
             ) from error
 
     @staticmethod

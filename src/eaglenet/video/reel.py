@@ -76,6 +76,14 @@ class Segment:
     descriptor: int = -1
 
 
+class SegmentError(VideoDecodeError):
+    """A segment cannot be read; ``number`` is its position, from 0."""
+
+    def __init__(self, number: int, path: str | Path, cause: str) -> None:
+        super().__init__(path, cause)
+        self.number = number
+
+
 @contextlib.contextmanager
 def open_segments(
     segments: Sequence[Segment], share: Callable[[str], SharedFile] = share_file
@@ -83,13 +91,14 @@ def open_segments(
     """Open the files of segments, with ``share``; they are closed after the block."""
     with contextlib.ExitStack() as stack:
         segments_with_files = []
-        for segment in segments[: MAX_SEGMENTS + 1]:
+        for number, segment in enumerate(segments[: MAX_SEGMENTS + 1]):
             file = share(segment.path)
             stack.callback(file.close)
             try:
                 segments_with_files.append(replace(segment, descriptor=file.require_descriptor()))
             except OSError as error:
-                raise VideoDecodeError(segment.path, error.strerror or "cannot be read") from error
+                reason = error.strerror or "cannot be read"
+                raise SegmentError(number, segment.path, reason) from error
         yield segments_with_files
 
 
@@ -111,22 +120,35 @@ def check_segments(segments: Sequence[Segment]) -> None:
 
 def save_reel(
     segments: Sequence[Segment], path: Path, share: Callable[[str], SharedFile] = share_file
-) -> None:
-    """Write a reel to a file, which is replaced if it exists; ``share`` opens its sources."""
+) -> list[SegmentError]:
+    """Write a reel to a file, which is replaced if it exists; ``share`` opens its sources.
+
+    Segments that cannot be read are left out, and returned as errors; if no other is left, the
+    first is raised.
+    """
     from eaglenet.core.files import atomic_write
 
     check_segments(segments)
     if path.suffix.lower() != ".mp4":
         raise UsageError(f"{path}: a reel is an MP4; use a name that ends in .mp4")
-    try:
-        with (
-            open_segments(segments, share) as sources,
-            atomic_write(path) as partial,
-            partial.open("wb") as file,
-        ):
-            write_reel(sources, file)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+    remaining, errors = list(segments), list[SegmentError]()
+    while remaining:
+        try:
+            with (
+                open_segments(remaining, share) as sources,
+                atomic_write(path) as partial,
+                partial.open("wb") as file,
+            ):
+                write_reel(sources, file)
+        except SegmentError as error:
+            # From the start again: what was encoded may end within the moment that failed.
+            errors.append(error)
+            del remaining[error.number]
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+        else:
+            return errors
+    raise errors[0]
 
 
 def write_reel(segments: Sequence[Segment], output: IO[bytes]) -> None:
@@ -180,8 +202,8 @@ def copy_reel(process: subprocess.Popen[bytes], output: IO[bytes], paths: Sequen
     try:
         header = parse_json(process.stdout.readline(MAX_LINE))
         if "error" in header:
-            path = paths[int(header["segment"])]
-            raise VideoDecodeError(path, str(header["error"])[:MAX_REASON])
+            number = range(len(paths))[int(header["segment"])]
+            raise SegmentError(number, paths[number], str(header["error"])[:MAX_REASON])
         size = int(header["bytes"])
     except (ValueError, TypeError, LookupError, OverflowError):
         raise crash from None
@@ -209,31 +231,23 @@ def end_reel(process: subprocess.Popen[bytes]) -> None:
 def encode_segments(segments: Sequence[Segment]) -> bytes:
     """Encode segments one after the other; their files are the open descriptors."""
     buffer = io.BytesIO()
-    has_audio = any(_on_segment(_has_audio, each) for each in segments)
+    has_audio = any(_on_segment(_has_audio, *each) for each in enumerate(segments))
     with pyav().open(buffer, "w", format="mp4") as container:
         encoder = ClipEncoder(container, AUDIO if has_audio else None, max_size=MAX_SIZE)
-        for segment in segments:
-            _on_segment(partial(_add, encoder), segment)
+        for number, segment in enumerate(segments):
+            _on_segment(partial(_add, encoder), number, segment)
         encoder.finish()
     return buffer.getvalue()
 
 
-class SegmentError(Exception):
-    """A segment cannot be decoded."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(reason)
-        self.path = path
-
-
-def _on_segment(function: Callable[[Segment], Result], segment: Segment) -> Result:
+def _on_segment(function: Callable[[Segment], Result], number: int, segment: Segment) -> Result:
     """Call a function while readers use the open file of a segment; errors name the segment."""
     use_shared_file(SharedFile(segment.path, os.dup(segment.descriptor)))
     try:
         return function(segment)
     except (EagleNetError, MemoryError, OSError, ValueError, pyav().FFmpegError) as error:
         reason = error.cause if isinstance(error, VideoDecodeError) else str(error)
-        raise SegmentError(segment.path, reason or type(error).__name__) from error
+        raise SegmentError(number, segment.path, reason or type(error).__name__) from error
 
 
 def _has_audio(segment: Segment) -> bool:
@@ -276,8 +290,8 @@ def main() -> None:
     try:
         content = encode_segments(segments)
     except SegmentError as error:
-        number = [segment.path for segment in segments].index(error.path)
-        output.write(json.dumps({"error": str(error), "segment": number}).encode() + b"\n")
+        answer = {"error": error.cause, "segment": error.number}
+        output.write(json.dumps(answer).encode() + b"\n")
     else:
         output.write(json.dumps({"bytes": len(content)}).encode() + b"\n")
         output.write(content)

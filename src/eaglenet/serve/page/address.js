@@ -7,9 +7,9 @@ const addressOf = (parameters) => {
   return text ? `/?${text}` : "/";
 };
 
-export const go = (parameters) => {
+export const go = (parameters, state) => {
   const target = addressOf(parameters);
-  if (target !== location.pathname + location.search) history.pushState(null, "", target);
+  if (target !== location.pathname + location.search) history.pushState(state, "", target);
 };
 
 // A moment is no entry of the history; closing the player removes it from the address.
@@ -17,14 +17,14 @@ export const watch = (hit, seconds) => {
   const parameters = read();
   parameters.set("clip", hit.clip_id);
   parameters.set("t", seconds.toFixed(1));
-  history.replaceState(null, "", addressOf(parameters));
+  history.replaceState(history.state, "", addressOf(parameters));
 };
 
 export const leave = () => {
   const parameters = read();
   parameters.delete("clip");
   parameters.delete("t");
-  history.replaceState(null, "", addressOf(parameters));
+  history.replaceState(history.state, "", addressOf(parameters));
 };
 
 export const linkTo = (hit, seconds) => {

@@ -32,6 +32,7 @@ let hits = [];
 let controller = null;
 let similarTo = null;
 let queryImage = null; // Image to search with: its file and its address.
+let origin = ""; // Query to go back to from moments like a clip or an image.
 let linkedMoments = ""; // Moments of a link, shown instead of a search.
 let folder = "";
 let limit = PAGE;
@@ -93,7 +94,7 @@ const updateAddress = () => {
   else if (similarTo) parameters.set("similar", similarTo);
   else if (compose.query() && !queryImage) parameters.set("q", compose.query());
   else if (folder) parameters.set("folder", folder);
-  address.go(parameters);
+  address.go(parameters, { origin });
 };
 
 const headline = (text, below = "") => {
@@ -109,10 +110,13 @@ const showExample = (source, name, detail) => {
   frame.src = source;
   const text = element("div");
   text.append(element("strong", "", name), element("span", "", detail));
-  const leave = element("button", "quiet", "Back to all files");
+  const leave = element("button", "quiet", origin ? "Back to the search" : "Back to all files");
   leave.type = "button";
+  leave.title = origin;
   leave.addEventListener("click", () => {
+    compose.restore(origin);
     resetQuery();
+    limit = PAGE;
     search();
   });
   example.replaceChildren(frame, text, leave);
@@ -120,6 +124,7 @@ const showExample = (source, name, detail) => {
 };
 
 const resetQuery = () => {
+  origin = "";
   similarTo = null;
   linkedMoments = "";
   if (queryImage) URL.revokeObjectURL(queryImage.source);
@@ -241,19 +246,24 @@ const emptyMessage = (note) => {
     : "No moment matches. Is anything indexed?";
 };
 
-const findSimilar = (hit) => {
+const leaveSearch = () => {
+  const query = compose.query() || origin;
   resetQuery();
-  similarTo = hit.clip_id;
+  origin = query;
   compose.restore("");
+};
+
+const findSimilar = (hit) => {
+  leaveSearch();
+  similarTo = hit.clip_id;
   limit = PAGE;
   search();
   scrollTo({ top: 0 });
 };
 
 const findByImage = (file) => {
-  resetQuery();
+  leaveSearch();
   queryImage = { file, source: URL.createObjectURL(file) };
-  compose.restore("");
   limit = PAGE;
   search();
 };
@@ -276,6 +286,7 @@ const restore = async () => {
   }
   if (parameters.has("q")) compose.restore(parameters.get("q"));
   resetQuery();
+  origin = history.state?.origin ?? "";
   similarTo = parameters.get("similar");
   linkedMoments = parameters.get("moments") ?? "";
   folder = parameters.get("folder") ?? "";
