@@ -256,11 +256,11 @@ def test_stages_give_the_weights_of_one_program(
 
     monkeypatch.setattr(KernelLauncher, "pool", watched)
     score_all(method, text, video, backend="kernel", precision="fp32")
-    score_all(method, text, video, backend="kernel", precision="bf16")
-    monkeypatch.setattr(launching, "STAGED_FRAMES", 1)
     monkeypatch.setattr(launching, "staged_tuning", lambda frames: Tuning(pairs=pairs))
     score_all(method, text, video, backend="kernel", precision="bf16")
-    exact, together, staged = weights
+    monkeypatch.setattr(KernelLauncher, "takes_stages", False)
+    score_all(method, text, video, backend="kernel", precision="bf16")
+    exact, staged, together = weights
     assert float((exact.amax(dim=-1) - exact.amin(dim=-1)).max()) > 0.1
     assert largest_difference(staged, exact) < 2 * largest_difference(together, exact) + 1e-3
 
@@ -272,15 +272,20 @@ def test_attention_terms_and_narrow_pooling_stay_in_float32(
     assert plan is not None
     assert KernelLauncher(plan, precise=False).outer == torch.float32
     given: list[Tensor] = []
-    attend = KernelLauncher.attend
+    attend = KernelLauncher.attend_in_stages
 
     def watched(
-        self: KernelLauncher, text: Tensor, drawn: Tensor, scores: Tensor, video: PreparedVideos
+        self: KernelLauncher,
+        text: Tensor,
+        rows: Tensor,
+        projection: Tensor,
+        scores: Tensor,
+        video: PreparedVideos,
     ) -> Tensor:
         given.append(scores)
-        return attend(self, text, drawn, scores, video)
+        return attend(self, text, rows, projection, scores, video)
 
-    monkeypatch.setattr(KernelLauncher, "attend", watched)
+    monkeypatch.setattr(KernelLauncher, "attend_in_stages", watched)
     off(model(**RELEASED), texts(1), videos(1), "bf16")
     assert given[0].dtype == torch.float32
     assert not torch.equal(given[0], given[0].bfloat16().float())

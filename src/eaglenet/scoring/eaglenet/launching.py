@@ -21,10 +21,8 @@ NARROW_WIDTH = 128
 """Width below which rounding errors of a cosine do not average out, and float32 is cheap."""
 ENRICH_PAIRS = 16
 """Pairs per program of ``enrich``: the rows of a tile of the matrix unit."""
-SPREAD_PAIRS = 4
+SPREAD_PAIRS = 16
 """Pairs per program of ``spread``."""
-STAGED_FRAMES = MAX_FRAMES + 1
-"""Number of frames from which ``attend_in_stages`` is used; above the maximum: never."""
 LANES = 128
 """Rows per program of the kernels that work row by row."""
 SAMPLE_SIZE = 64
@@ -272,7 +270,7 @@ class KernelLauncher:
             rows, centre = self._to_rows(coefficients), basis.centre
             columns, projection = basis.columns, basis.projection
         scores = self._product(rows, columns, torch.float32)
-        if self.takes_stages(cosine.shape[2]):
+        if self.takes_stages:
             weights = self.attend_in_stages(text, rows, projection, scores, prepared_videos)
         else:
             projections = self._product(rows, projection, self.dtype)
@@ -392,11 +390,11 @@ class KernelLauncher:
         )
         return output
 
-    def takes_stages(self, frames: int) -> bool:
-        """Return whether videos of this many frames are scored by ``attend_in_stages``."""
+    @property
+    def takes_stages(self) -> bool:
+        """Return whether pairs are scored by ``attend_in_stages``."""
         graph = self.plan.graph
-        is_supported = graph.frame_vectors is not None and not graph.joint and not self.precise
-        return is_supported and frames >= STAGED_FRAMES
+        return graph.frame_vectors is not None and not graph.joint and not self.precise
 
     def attend_in_stages(
         self,
