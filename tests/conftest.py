@@ -20,6 +20,11 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # and a small product takes five times as long. Read when torch is imported, here and in children.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+_marks = sys.argv[sys.argv.index("-m") + 1 :][:1] if "-m" in sys.argv else []
+if not any("gpu" in expression.replace("not gpu", "") for expression in _marks):
+    # Tests expect the CPU: a command that chooses a GPU would move models that they share.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # A child that compiles all that it imports takes up to a second longer to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

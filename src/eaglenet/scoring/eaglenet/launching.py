@@ -21,8 +21,8 @@ NARROW_WIDTH = 128
 """Width below which rounding errors of a cosine do not average out, and float32 is cheap."""
 ENRICH_PAIRS = 16
 """Pairs per program of ``enrich``: the rows of a tile of the matrix unit."""
-SPREAD_PAIRS = 16
-"""Pairs per program of ``spread``."""
+SPREAD_PAIRS = 8
+"""Pairs per program of ``spread``; four times as many with more than ``LARGE_TILE`` frames."""
 LANES = 128
 """Rows per program of the kernels that work row by row."""
 SAMPLE_SIZE = 64
@@ -291,7 +291,8 @@ class KernelLauncher:
         dim = self.radius.shape[1]
         offsets = torch.empty(videos, texts, dim, dtype=self.outer, device=cosine.device)
         squares = torch.empty(2, videos * texts, device=cosine.device)
-        spread[(-(-videos * texts // SPREAD_PAIRS),)](
+        pairs = 4 * SPREAD_PAIRS if frames > LARGE_TILE else SPREAD_PAIRS
+        spread[(-(-videos * texts // pairs),)](
             cosine,
             self.radius,
             self.radius_bias,
@@ -303,7 +304,7 @@ class KernelLauncher:
             DIM=dim,
             WIDE=_power_of_two(dim),
             FRAMES=frames,
-            PAIRS=SPREAD_PAIRS,
+            PAIRS=pairs,
             num_warps=4,
         )
         return offsets, squares
