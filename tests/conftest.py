@@ -20,11 +20,6 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # and a small product takes five times as long. Read when torch is imported, here and in children.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-_marks = sys.argv[sys.argv.index("-m") + 1 :][:1] if "-m" in sys.argv else []
-if not any("gpu" in expression.replace("not gpu", "") for expression in _marks):
-    # Tests expect the CPU: a command that chooses a GPU would move models that they share.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
 # A child that compiles all that it imports takes up to a second longer to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -47,9 +42,20 @@ CHECKED = [
 ]
 
 
+def value_of(option: str, arguments: list[str]) -> str:
+    return next((after for before, after in pairwise(arguments) if before == option), "")
+
+
+# Tests expect the CPU: a command that chooses a GPU would move models that they share.
+if "gpu" not in value_of("-m", sys.argv).replace("not gpu", "") and not os.environ.get(
+    "PYTEST_XDIST_WORKER"
+):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def starts_workers(arguments: list[str]) -> bool:
     """Return whether this process is `pytest -n NUMBER`, which hands all tests to workers."""
-    number = next((after for option, after in pairwise(arguments) if option == "-n"), "0")
+    number = value_of("-n", arguments) or "0"
     return number != "0" and "PYTEST_XDIST_WORKER" not in os.environ
 
 

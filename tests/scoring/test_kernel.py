@@ -13,9 +13,8 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
-from eaglenet.scoring.eaglenet import launching
 from eaglenet.scoring.eaglenet.factorised import PreparedVideos
-from eaglenet.scoring.eaglenet.launching import KernelLauncher, Tuning, tuning_for
+from eaglenet.scoring.eaglenet.launching import KernelLauncher, tuning_for
 from eaglenet.scoring.eaglenet.plan import plan_of
 from sampling import one_in
 
@@ -233,18 +232,15 @@ def test_a_basis_that_does_not_fit_is_not_used() -> None:
         ],
     ),
 )
-@pytest.mark.parametrize("pairs", [1, 3])
 def test_stages_give_the_weights_of_one_program(
-    options: dict[str, Any], pairs: int, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights of text nodes, sharpened: a score would hide small errors of the graph."""
     method = model(**options)
     with torch.no_grad():
         method.graph.edges.relation.projection.weight.mul_(60.0)
     dim = method.config.dim
-    frames = method.config.num_frames
-    # Three texts per program leave a tail of one.
-    text, video = texts(1 if pairs == 1 else 4, dim=dim), videos(2, frames=frames, dim=dim)
+    text, video = texts(2, dim=dim), videos(2, frames=method.config.num_frames, dim=dim)
     if options["mask_frames"]:
         video.mask[1] = False
     weights: list[Tensor] = []
@@ -256,7 +252,6 @@ def test_stages_give_the_weights_of_one_program(
 
     monkeypatch.setattr(KernelLauncher, "pool", watched)
     score_all(method, text, video, backend="kernel", precision="fp32")
-    monkeypatch.setattr(launching, "staged_tuning", lambda frames: Tuning(pairs=pairs))
     score_all(method, text, video, backend="kernel", precision="bf16")
     monkeypatch.setattr(KernelLauncher, "takes_stages", False)
     score_all(method, text, video, backend="kernel", precision="bf16")

@@ -403,33 +403,30 @@ def node_terms(
     text_terms, frame_terms,
     num_texts, num_pairs,
     WIDTH: tl.constexpr, INNER: tl.constexpr, HEAD: tl.constexpr, HEADS: tl.constexpr,
-    NODES: tl.constexpr, FRAMES: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr,
-    NODE_ROWS: tl.constexpr, FRAME_ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    NODES: tl.constexpr, FRAMES: tl.constexpr, ROWS: tl.constexpr, FRAME_ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
     FRAME_TILE: tl.constexpr, FRAME_BLOCK: tl.constexpr, VECTORS: tl.constexpr,
     TERMS: tl.constexpr, RESIDUAL_WIDTH: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """Compute the terms of text and frame nodes in the last layer, for PAIRS texts and a video.
+    """Compute the terms of text and frame nodes in the last layer, for one pair.
 
     A program does little besides products: edges are normalised before they are built
     (``factors``, from :func:`source_factors` and :func:`row_factors`), what is added to messages
-    goes through the matrix unit too, and ReLU is part of rounding. The text nodes of the pairs are
-    stacked in one tile and share the frames.
+    goes through the matrix unit too, and ReLU is part of rounding.
 
     projections: as for :func:`graph_weights`, with a row for the text itself: the part of messages
         to texts (with the residual) and to frames that all nodes share, and 0 as its residual. Its
         edges have the weight 1, because the weights that it stands for sum to 1.
     """
-    groups = (num_texts + PAIRS - 1) // PAIRS
-    video = (tl.program_id(0) // groups).to(tl.int64)
-    first_text = (tl.program_id(0) % groups) * PAIRS
-    first_pair = video * num_texts + first_text
+    pair = tl.program_id(0).to(tl.int64)
+    video = pair // num_texts
     plane = num_pairs.to(tl.int64) * (NODES * TERMS)
     frame_plane = num_pairs.to(tl.int64) * (FRAMES * TERMS)
-    projections += first_pair * (NODES * WIDTH)
-    factors += first_pair * (NODES * TERMS)
-    frame_factors += first_pair * (FRAMES * TERMS)
-    text_terms += first_pair * (NODES * TERMS)
-    frame_terms += first_pair * (FRAMES * TERMS)
+    projections += pair * (NODES * WIDTH)
+    factors += pair * (NODES * TERMS)
+    frame_factors += pair * (FRAMES * TERMS)
+    text_terms += pair * (NODES * TERMS)
+    frame_terms += pair * (FRAMES * TERMS)
     frame_above += video * (FRAMES * TERMS)
     frame_below += video * (FRAMES * TERMS)
     frame_values += video * (FRAMES * INNER)
@@ -438,9 +435,7 @@ def node_terms(
 
     # Text nodes: messages from texts and from frames, and the residual.
     row = tl.arange(0, ROWS)
-    local = row // NODES
-    is_row = (row < PAIRS * NODES) & (first_text + local < num_texts)
-    is_text = is_row & (row % NODES == 0)
+    is_row = row < NODES
     row_or_0 = tl.where(is_row, row, 0)
     frame = tl.arange(0, FRAME_ROWS)
     is_frame = frame < FRAMES
@@ -456,9 +451,7 @@ def node_terms(
             tl.load(lane + 2 * plane, mask=is_row, other=0.0),
             tl.load(lane + 3 * plane, mask=is_row, other=0.0),
         )
-        edge = tl.where(is_text[None, :], 1.0, edge)
-        if PAIRS > 1:
-            edge = tl.where(local[:, None] == local[None, :], edge, 0.0)
+        edge = tl.where((row == 0)[None, :], 1.0, edge)
         edge = _high(edge, OPERAND)
         cross = _edges(
             tl.load(lane + 4 * plane, mask=is_row, other=0.0),
@@ -490,43 +483,37 @@ def node_terms(
     )  # fmt: skip
 
     # Frame nodes in tiles: messages from texts, added to the prepared messages of frames.
-    node = tl.arange(0, NODE_ROWS)
-    is_node = node < NODES
     tile_frame = tl.arange(0, FRAME_TILE)
     tile_identity = (tile_frame[:, None] == tile_frame[None, :]).to(tl.float32).to(OPERAND)
-    for pair in range(0, tl.minimum(PAIRS, num_texts - first_text)):
-        node_row = pair * NODES + tl.where(is_node, node, 0)
-        for begin in range(0, FRAME_ROWS, FRAME_TILE):
-            tile = begin + tile_frame
-            tile_or_0 = tl.where(tile < FRAMES, tile, 0)
-            tile_terms = tl.zeros([FRAME_TILE, VECTORS], dtype=tl.float32)
-            for head in range(0, HEADS):
-                lane = factors + 6 * plane + node_row * TERMS + head
-                tile_lane = frame_factors + (pair * FRAMES + tile_or_0) * TERMS + head
-                back = _edges(
-                    tl.load(tile_lane),
-                    tl.load(tile_lane + frame_plane),
-                    tl.load(lane, mask=is_node, other=0.0),
-                    tl.load(lane + plane, mask=is_node, other=0.0),
-                )
-                back = _high(tl.where((node == 0)[None, :], 1.0, back), OPERAND)
-                for block in range(0, HEAD, FRAME_BLOCK):
-                    columns = head * HEAD + block + tl.arange(0, FRAME_BLOCK)
-                    messages = tl.load(
-                        projections + node_row[:, None] * WIDTH + (INNER + columns)[None, :],
-                        mask=is_node[:, None], other=0.0,
-                    )  # fmt: skip
-                    base = tl.load(frame_base + tile_or_0[:, None] * INNER + columns[None, :])
-                    vectors = tl.load(frame_vectors + columns[:, None] * VECTORS + vector[None, :])
-                    output = tl.dot(back, messages.to(OPERAND))
-                    output = tl.dot(tile_identity, base.to(OPERAND), output)
-                    tile_terms = tl.dot(
-                        _relu_operand(output, OPERAND), vectors.to(OPERAND), tile_terms
-                    )
-            tl.store(
-                frame_terms + (pair * FRAMES + tile)[:, None] * TERMS + vector[None, :], tile_terms,
-                mask=(tile < FRAMES)[:, None] & (vector < HEADS)[None, :],
-            )  # fmt: skip
+    for begin in range(0, FRAME_ROWS, FRAME_TILE):
+        tile = begin + tile_frame
+        tile_or_0 = tl.where(tile < FRAMES, tile, 0)
+        tile_terms = tl.zeros([FRAME_TILE, VECTORS], dtype=tl.float32)
+        for head in range(0, HEADS):
+            lane = factors + 6 * plane + row_or_0 * TERMS + head
+            tile_lane = frame_factors + tile_or_0 * TERMS + head
+            back = _edges(
+                tl.load(tile_lane),
+                tl.load(tile_lane + frame_plane),
+                tl.load(lane, mask=is_row, other=0.0),
+                tl.load(lane + plane, mask=is_row, other=0.0),
+            )
+            back = _high(tl.where((row == 0)[None, :], 1.0, back), OPERAND)
+            for block in range(0, HEAD, FRAME_BLOCK):
+                columns = head * HEAD + block + tl.arange(0, FRAME_BLOCK)
+                messages = tl.load(
+                    projections + row_or_0[:, None] * WIDTH + (INNER + columns)[None, :],
+                    mask=is_row[:, None], other=0.0,
+                )  # fmt: skip
+                base = tl.load(frame_base + tile_or_0[:, None] * INNER + columns[None, :])
+                vectors = tl.load(frame_vectors + columns[:, None] * VECTORS + vector[None, :])
+                output = tl.dot(back, messages.to(OPERAND))
+                output = tl.dot(tile_identity, base.to(OPERAND), output)
+                tile_terms = tl.dot(_relu_operand(output, OPERAND), vectors.to(OPERAND), tile_terms)
+        tl.store(
+            frame_terms + tile[:, None] * TERMS + vector[None, :], tile_terms,
+            mask=(tile < FRAMES)[:, None] & (vector < HEADS)[None, :],
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_texts"])

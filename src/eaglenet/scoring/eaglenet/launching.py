@@ -34,8 +34,7 @@ class Tuning:
     """Launch shape of ``graph_weights`` and ``node_terms``.
 
     block: columns of text nodes per step. frame_tile, frame_block: frame nodes and their columns
-    per step. stages: loads ahead. registers: maximum per thread. pairs: texts per program
-    (``node_terms`` only).
+    per step. stages: loads ahead. registers: maximum per thread.
 
     With 4 or 8 warps, some tiles of 64 rows caused illegal memory accesses on an H200 (Triton 3.6).
     """
@@ -46,7 +45,6 @@ class Tuning:
     warps: int = 1
     stages: int = 2
     registers: int | None = 168
-    pairs: int = 1
 
 
 @dataclass(frozen=True)
@@ -511,7 +509,7 @@ class KernelLauncher:
         head = self.inner // self.heads
         text_terms = factors.new_empty(videos, texts, nodes, self.padded_heads)
         frame_terms = factors.new_empty(videos, texts, frames, self.padded_heads)
-        node_terms[(videos * -(-texts // tuning.pairs),)](
+        node_terms[(videos * texts,)](
             projections,
             factors,
             frame_factors,
@@ -529,9 +527,7 @@ class KernelLauncher:
             HEADS=self.heads,
             NODES=nodes,
             FRAMES=frames,
-            PAIRS=tuning.pairs,
-            ROWS=_power_of_two(tuning.pairs * nodes),
-            NODE_ROWS=_power_of_two(nodes),
+            ROWS=_power_of_two(nodes),
             FRAME_ROWS=_power_of_two(frames),
             BLOCK=min(tuning.block, head),
             FRAME_TILE=min(tuning.frame_tile, _power_of_two(frames)),
