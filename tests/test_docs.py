@@ -115,7 +115,7 @@ def row(file: str, table: str, **fields: Any) -> dict[str, Any]:
 
 def measured() -> dict[str, str]:
     """What docs/reference/measurements.md has to say, by what it is about."""
-    scoring, training = "scoring-h200.json", "training-h200.json"
+    scoring, training = "scoring-stages-h200.json", "training-h200.json"
     found = {}
     for preset, precision in (("released", "bf16"), ("released", "fp32"), ("paper", "bf16"),
                               ("released didemo", "bf16")):  # fmt: skip
