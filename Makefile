@@ -11,6 +11,7 @@ TOOLS := build/tools
 TOOLS_STAMP := $(TOOLS)/.installed
 RESOLUTION_lowest := lowest-direct
 RESOLUTION_newest := highest
+SMOKE_EXTRAS := all,heic,raw,ocr,speech,watch,openclip,st,mcp,ray,s3
 
 .DEFAULT_GOAL := help
 
@@ -83,7 +84,7 @@ smoke: $(STAMP) ## read, index, search and serve one clip with what is installed
 
 smoke-lowest smoke-newest: smoke-%: $(TOOLS_STAMP) ## the same with the lowest or newest versions allowed (downloads GBs)
 	$(TOOLS)/bin/uv venv --quiet --clear --python $(PYTHON) build/$*
-	$(TOOLS)/bin/uv pip install --quiet --python build/$*/bin/python --resolution $(RESOLUTION_$*) '.[all]'
+	$(TOOLS)/bin/uv pip install --quiet --python build/$*/bin/python --resolution $(RESOLUTION_$*) '.[$(SMOKE_EXTRAS)]'
 	build/$*/bin/python tools/smoke.py
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device

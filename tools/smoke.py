@@ -4,7 +4,9 @@
     python tools/smoke.py --clip holiday.mp4 --query "a boat on a lake"
 
 Uses the installed package from an empty folder. Each step is one line; prints the versions of the
-direct dependencies; exit code 1 if a step fails. The service is tried where FastAPI is installed.
+direct dependencies; exit code 1 if a step fails. Of the extras, those that are installed are tried:
+photographs, on-screen text and tables with a file each; the others need weights, footage or
+services, and are imported as the package imports them.
 """
 
 from __future__ import annotations
@@ -23,11 +25,24 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 COMMAND = ("-m", "eaglenet")
 MINUTES = 60
 START_SECONDS = 120
+DOORS = {
+    "faster-whisper": "faster_whisper",
+    "open_clip_torch": "open_clip",
+    "sentence-transformers": "sentence_transformers",
+    "rawpy": "rawpy",
+    "watchfiles": "watchfiles",
+    "mcp": "mcp.server",
+    "obstore": "obstore.store",
+    "ray": "ray",
+    "matplotlib": "matplotlib.figure",
+}
+"""Distribution of an extra, and what the package imports of it."""
 SUBTITLES = "1\n00:00:00,500 --> 00:00:02,000\nWe walked to the lighthouse.\n"
 
 
@@ -117,6 +132,45 @@ def check_save(folder: Path, query: str) -> str:
     return ", ".join(f"{path.stat().st_size:,} bytes" for path in saved)
 
 
+def check_photograph(folder: Path) -> str:
+    from PIL import Image
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
+    path = folder / "photograph.heic"
+    Image.new("RGB", (320, 240), (30, 60, 200)).save(path)
+    return check_index(folder, path)
+
+
+def check_screen_text(folder: Path, clip: Path) -> str:
+    """Read the clip with the recognition model; it shows no text."""
+    return run(folder, *COMMAND, "index", str(clip), "--read-text", "--json")[:60].replace(
+        "\n", " "
+    )
+
+
+def check_tables(folder: Path, kind: str) -> str:
+    run(folder, *COMMAND, "store", "export", str(folder / kind), "--format", kind)
+    run(
+        folder,
+        *COMMAND,
+        "store",
+        "import",
+        str(folder / kind),
+        "--store",
+        str(folder / f"from-{kind}"),
+    )
+    return "written and read"
+
+
+def check_imports(folder: Path, modules: list[str]) -> str:
+    first = ""
+    if find_spec("torchvision"):  # As the package does, for a torchvision beside another torch.
+        first = "from eaglenet.encoders.openclip import declare_operators; declare_operators(); "
+    run(folder, "-c", f"{first}import {', '.join(modules)}")
+    return ", ".join(modules)
+
+
 def check_service(folder: Path, query: str) -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -171,6 +225,17 @@ def main() -> None:
         }
         if "fastapi" in versions:
             steps["serve"] = lambda: check_service(folder, options.query)
+        if "pillow-heif" in versions:
+            steps["photograph"] = lambda: check_photograph(folder)
+        if "rapidocr" in versions:
+            steps["on-screen text"] = lambda: check_screen_text(folder, clip)
+        if "pyarrow" in versions:
+            steps["parquet"] = lambda: check_tables(folder, "parquet")
+        if "lancedb" in versions:
+            steps["lance"] = lambda: check_tables(folder, "lance")
+        modules = [module for name, module in DOORS.items() if name in versions]
+        if modules:
+            steps["imports"] = lambda: check_imports(folder, modules)
         for step, check in steps.items():
             start = time.monotonic()
             try:
