@@ -33,7 +33,7 @@ MINUTES = 60
 START_SECONDS = 120
 DOORS = {
     "faster-whisper": "faster_whisper",
-    "open_clip_torch": "open_clip",
+    "open-clip-torch": "open_clip",
     "sentence-transformers": "sentence_transformers",
     "rawpy": "rawpy",
     "watchfiles": "watchfiles",
