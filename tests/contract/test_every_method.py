@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 
@@ -163,16 +162,6 @@ def test_a_pair_scores_the_same_alone_and_in_a_batch(case: Case) -> None:
     ]
     assert {score.shape for score in alone} == {(1, 1)}
     torch.testing.assert_close(torch.cat(alone)[:, 0], scores_of(case)[rows, columns], **CLOSE)
-
-
-@pytest.mark.parametrize("name", ["eaglenet", "xpool"])
-def test_scores_have_gradients_in_training_and_where_features_have_them(name: str) -> None:
-    case = next(each for each in CASES if each.method == name)
-    method, (text, video) = make_method(case), encode(case)
-    assert not method.eval().score(text, video).requires_grad
-    sentence = text.sentence.clone().requires_grad_()
-    assert method.score(dataclasses.replace(text, sentence=sentence), video).requires_grad
-    assert method.train().score(text, video).requires_grad
 
 
 @every_case

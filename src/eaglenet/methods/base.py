@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar, cast, final
@@ -65,8 +64,8 @@ class Method(nn.Module, ABC):
 
     Subclasses set ``name``, create their layers and ``loss`` in ``__init__``, and implement
     ``score``. ``encode_text`` depends on texts only and ``encode_video`` on videos only, so that
-    both can be cached and indexed. In eval mode, ``score`` is deterministic, a score depends on
-    its pair only, and it has a gradient only if the features have one.
+    both can be cached and indexed. In eval mode, ``score`` is deterministic, and a score depends on
+    its pair only.
     """
 
     name: ClassVar[str]
@@ -93,11 +92,6 @@ class Method(nn.Module, ABC):
     """Converts texts to ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
     habits: EvaluationHabits = EvaluationHabits()
     """Default evaluation settings, saved with the model."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "score" in vars(cls):
-            cls.score = _without_needless_gradients(cls.score)  # type: ignore[method-assign]
 
     def __init__(self, encoder: Encoder, config: Any) -> None:
         super().__init__()
@@ -287,22 +281,6 @@ class Method(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return self.encoder.device
-
-
-def _without_needless_gradients(score: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wrap ``score``: in eval mode, features without gradients give scores without."""
-
-    @wraps(score)
-    def call(
-        method: Method, text: TextFeatures, video: VideoFeatures, *more: Any, **options: Any
-    ) -> Tensor:
-        tensors = (*text.tensors(), *video.tensors())
-        if method.training or any(tensor.requires_grad for tensor in tensors):
-            return score(method, text, video, *more, **options)
-        with torch.no_grad():
-            return score(method, text, video, *more, **options)
-
-    return call
 
 
 @contextmanager
