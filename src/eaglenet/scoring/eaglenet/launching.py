@@ -445,9 +445,11 @@ class KernelLauncher:
         frame_sources = torch.stack([distance, slope * distance]).exp()
         frame_sources.masked_fill_(~mask[..., None], 0.0)
         num_rows = videos * texts * nodes
-        factors = terms.new_empty(8, num_rows, padded)
-        frame_factors = terms.new_empty(2, videos * texts * frames, padded)
-        tops = terms.new_empty(2, videos * texts, padded)
+        # The kernels compute padded heads, too, but do not write them.
+        allocate = terms.new_empty if padded == heads else terms.new_zeros
+        factors = allocate(8, num_rows, padded)
+        frame_factors = allocate(2, videos * texts * frames, padded)
+        tops = allocate(2, videos * texts, padded)
         for index, column in enumerate((heads, 3 * heads)):
             source_factors[(-(-num_rows // LANES),)](
                 terms,
