@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from eaglenet.core.errors import ConfigError
@@ -159,6 +161,19 @@ def rotate(
     return (values * cosines + quarter_turn * sines).to(values.dtype)
 
 
+SHORT_SEQUENCE = 64
+"""Maximum number of tokens for which the memory-efficient kernel is the fastest. Forward and
+backward pass of 768 sequences of 50 tokens (bf16, 12 heads of 64, H200): 0.61 ms instead of 0.82 ms
+of cuDNN's; of 197 tokens: 6.1 ms instead of 3.1 ms."""
+
+
+def attention_kernel(num_tokens: int | None) -> AbstractContextManager[Any]:
+    """Return the context that selects the fastest attention of a CUDA GPU; None: another device."""
+    if num_tokens is None or num_tokens > SHORT_SEQUENCE or torch.version.hip is not None:
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with one fused projection.
 
@@ -190,9 +205,10 @@ class Attention(nn.Module):
             query, key = rotate(query, rotation), rotate(key, rotation)
         if num_queries is not None:
             query = query[:, :, :num_queries]
-        values_of_queries = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=is_causal
-        )
+        with attention_kernel(length if tokens.is_cuda else None):
+            values_of_queries = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=is_causal
+            )
         result: Tensor = self.out(values_of_queries.transpose(1, 2).flatten(2))
         return result
 

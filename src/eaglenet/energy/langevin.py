@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from eaglenet.energy.energies import Energy
 logger = logging.getLogger(__name__)
 
 NoiseScale = Literal["variance", "std"]
+ChainStep = Callable[..., tuple[Tensor, Tensor]]
 
 
 def noise_deviation(value: float, scale: NoiseScale) -> float:
@@ -38,6 +40,7 @@ def sample(
     noise: tuple[Float[Tensor, "steps pairs dim"], Float[Tensor, "steps pairs frames dim"]]
     | None = None,
     generator: torch.Generator | None = None,
+    move: ChainStep | None = None,
 ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
     """Run a K-step chain (paper eq. 16) over text and frames, and return its end.
 
@@ -46,21 +49,34 @@ def sample(
     Args:
         noise: standard normal noise of every step for text and frames, instead of drawn noise;
             scaled by ``deviation`` like drawn noise.
+        move: :func:`langevin_step`, or a compiled form of it.
     """
+    move = move or langevin_step
     for step in range(steps):
-        to_text, to_frames = energy.gradients(text, frames)
-        text = text.add(to_text, alpha=-step_size)
-        frames = frames.add(to_frames, alpha=-step_size)
-        if deviation == 0.0:
-            continue
-        if noise is not None:
-            text_noise, frame_noise = noise[0][step], noise[1][step]
-        else:
-            text_noise = _standard_normal(text, generator)
-            frame_noise = _standard_normal(frames, generator)
-        text = text.add(text_noise, alpha=deviation)
-        frames = frames.add(frame_noise, alpha=deviation)
+        step_noise = None
+        if deviation != 0.0 and noise is not None:
+            step_noise = noise[0][step], noise[1][step]
+        elif deviation != 0.0:
+            step_noise = _standard_normal(text, generator), _standard_normal(frames, generator)
+        text, frames = move(energy, text, frames, step_noise, step_size, deviation)
     return text, frames
+
+
+def langevin_step(
+    energy: Energy,
+    text: Float[Tensor, "pairs dim"],
+    frames: Float[Tensor, "pairs frames dim"],
+    noise: tuple[Tensor, Tensor] | None,
+    step_size: float,
+    deviation: float,
+) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
+    """Return the pairs after one step of the chain."""
+    to_text, to_frames = energy.gradients(text, frames)
+    text = text.add(to_text, alpha=-step_size)
+    frames = frames.add(to_frames, alpha=-step_size)
+    if noise is None:
+        return text, frames
+    return text.add(noise[0], alpha=deviation), frames.add(noise[1], alpha=deviation)
 
 
 def _standard_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -96,6 +112,15 @@ class ChainRunner:
     def __init__(self) -> None:
         self._graphs: dict[tuple[Any, ...], _CapturedGraph] = {}
         self._can_capture = True
+        self._move: ChainStep | None = None
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the step of the chain on a GPU, with ``torch.compile``'s arguments.
+
+        A captured step of the bilinear energy starts about 45 kernels, a compiled one far fewer.
+        """
+        self._move = torch.compile(langevin_step, *args, **kwargs)
+        self._graphs.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChainRunner:
         return ChainRunner()
@@ -152,7 +177,7 @@ class ChainRunner:
         random_state = torch.cuda.get_rng_state(text.device)
         start = text.detach().clone(), frames.detach().clone()
         try:
-            graph, end = _capture_graph(energy, start, options)
+            graph, end = _capture_graph(energy, start, {**options, "move": self._move})
         except RuntimeError as error:
             self._can_capture = False
             logger.warning(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UnknownNameError, too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
@@ -161,7 +161,8 @@ RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
 """Changes of each released script (docs/reference/paper_map.md, row 51)."""
 
 
-ChainNoise = tuple[Tensor, Tensor]
+Pairs = tuple[Tensor, Tensor]
+"""Texts and frames of chains: their starts, their ends, or their noise at every step."""
 
 
 @dataclass(frozen=True)
@@ -257,13 +258,12 @@ class EagleNet(Method):
         return super().build(config, encoder)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile the encoder, the graph and the pooling in place."""
+        """Compile the encoder, the loss terms and a step of the energy chain in place."""
         super().compile(*args, **kwargs)
         # Dropout draws from the default generator, so that compiled and plain steps agree.
         options = {"options": {"fallback_random": True}, **kwargs}
-        self.pooling.compile(*args, **options)
-        if self.graph is not None:
-            self.graph.compile(*args, **options)
+        nn.Module.compile(self, *args, **options)
+        self.run_chain.compile(*args, **options)
 
     def reseed(self, seed: int) -> None:
         """Replace the evaluation noise; a new model has that of ``config.noise_seed``."""
@@ -307,8 +307,8 @@ class EagleNet(Method):
         video: VideoFeatures,
         positives: RightPairs,
         noise: Float[Tensor, "..."] | None = None,
-        chain_start: tuple[Tensor, Tensor] | None = None,
-        chain_noise: ChainNoise | None = None,
+        chain_start: Pairs | None = None,
+        chain_noise: Pairs | None = None,
         generator: torch.Generator | None = None,
     ) -> Losses:
         """Return ``L(t_gen, v) + lambda_sup L(t_sup, v) + lambda_eam L_eam`` (paper eqs. 17, 19).
@@ -323,31 +323,45 @@ class EagleNet(Method):
         config = self.config
         if noise is None:
             noise = self.draw_candidate_noise(len(text), len(video), text.sentence, generator)
+        weights = {"enriched": 1.0, "support": config.support_weight}
+        if self.energy is not None:
+            weights["energy"] = config.energy_weight
+            if config.energy_support_weight > 0:
+                weights["energy_support"] = config.energy_support_weight
+        # Before the terms, because they do not depend on them and need no gradient.
+        samples = {
+            name: self._sample_pairs(len(text), chain_start, chain_noise, generator)
+            for name in weights
+            if name.startswith("energy")
+        }
+        return Losses(self(text, video, positives, noise, samples), weights)
+
+    def forward(
+        self,
+        text: TextFeatures,
+        video: VideoFeatures,
+        positives: RightPairs,
+        noise: Float[Tensor, "..."],
+        samples: dict[str, Pairs],
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Return the terms of :meth:`losses`, given their noise and the samples of each energy."""
         matching = self.match(text, video, noise)
-        support = support_text(text.sentence, matching.pooled, matching.radius, mode=config.support)
+        support = support_text(
+            text.sentence, matching.pooled, matching.radius, mode=self.config.support
+        )
         support_scores = F.cosine_similarity(support, matching.pooled, dim=-1)
         terms = {
             "enriched": self.loss(matching.scores, positives),
             "support": self.loss(support_scores, positives),
         }
-        weights = {"enriched": 1.0, "support": config.support_weight}
-        if self.energy is not None:
-            chain: dict[str, Any] = {
-                "start": chain_start,
-                "noise": chain_noise,
-                "generator": generator,
-            }
-            terms["energy"] = self._energy_loss(text.sentence, video, matching, positives, **chain)
-            weights["energy"] = config.energy_weight
-            if config.energy_support_weight > 0:
+        for name, pairs in samples.items():
+            sentence = text.sentence
+            if name == "energy_support":
                 right_videos = first_right_video(positives)
                 texts = torch.arange(len(text), device=right_videos.device)
-                right_support = F.normalize(support[texts, right_videos], dim=-1)
-                terms["energy_support"] = self._energy_loss(
-                    right_support, video, matching, positives, **chain
-                )
-                weights["energy_support"] = config.energy_support_weight
-        return Losses(terms, weights)
+                sentence = F.normalize(support[texts, right_videos], dim=-1)
+            terms[name] = self._energy_loss(sentence, video, matching, positives, pairs)
+        return terms
 
     def pair_noise(
         self, text: TextFeatures, video: VideoFeatures, seed: int
@@ -409,18 +423,32 @@ class EagleNet(Method):
         video: VideoFeatures,
         matching: Matching,
         positives: RightPairs,
-        *,
-        start: tuple[Tensor, Tensor] | None,
-        noise: ChainNoise | None,
-        generator: torch.Generator | None,
+        samples: Pairs,
     ) -> Float[Tensor, ""]:
+        if self.energy is None:
+            raise ConfigError("this model has no energy; build it with energy='bilinear'")
+        return energy_matching_loss(
+            self.pair_energies(sentence, video, matching),
+            positives,
+            self.energy(*samples),
+            penalty=self.config.energy_penalty,
+            in_batch=self.config.energy_in_batch,
+        )
+
+    def _sample_pairs(
+        self,
+        num_texts: int,
+        start: Pairs | None,
+        noise: Pairs | None,
+        generator: torch.Generator | None,
+    ) -> Pairs:
+        """Return the ends of Langevin chains; training stores them in the replay buffer."""
         config = self.config
         if self.energy is None or self.replay is None:
             raise ConfigError("this model has no energy; build it with energy='bilinear'")
         if start is None:
-            num_chains = config.num_chains or len(sentence)
-            start = self.replay.draw(num_chains, generator=generator)
-        chain = self.run_chain(
+            start = self.replay.draw(config.num_chains or num_texts, generator=generator)
+        samples = self.run_chain(
             self.energy,
             *start,
             steps=config.langevin_steps,
@@ -430,11 +458,5 @@ class EagleNet(Method):
             generator=generator,
         )
         if self.training:
-            self.replay.write(*chain)
-        return energy_matching_loss(
-            self.pair_energies(sentence, video, matching),
-            positives,
-            self.energy(*chain),
-            penalty=config.energy_penalty,
-            in_batch=config.energy_in_batch,
-        )
+            self.replay.write(*samples)
+        return samples

@@ -176,8 +176,9 @@ class Step:
     def encode(self, batch: PairBatch) -> Features:
         """Encode a batch; the features are at least fp32, whatever the precision of the towers."""
         with autocast(batch.video_ids.device, self.config.precision):
-            text = self.method.encode_text(batch.texts)
+            # Videos first: a GPU computes them while the host starts the small kernels of texts.
             video = self.method.encode_video(batch.videos)
+            text = self.method.encode_text(batch.texts)
             if self.method.needs_ids:
                 video = replace(video, ids=batch.video_ids)
         return _widen(text), _widen(video)
