@@ -1,12 +1,15 @@
-"""The feed-forward layer in its two forms, and when the faster one may stand for the other."""
+"""The feed-forward layer in its two forms, and the choice of attention kernels."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from eaglenet.encoders.blocks import FeedForward
+from eaglenet.encoders.blocks import FeedForward, attention_kernel
 from eaglenet.encoders.clip_config import Activation
 
 
@@ -56,3 +59,13 @@ def test_the_product_is_not_taken_where_autocast_would_choose_the_type(
 
 def test_the_product_is_not_taken_for_tokens_of_another_type() -> None:
     assert not FeedForward(8, 16, "gelu_tanh").bfloat16()._can_use_cublas(torch.zeros(2, 8))
+
+
+def test_the_kernel_of_short_sequences_leaves_the_choice_of_the_caller() -> None:
+    order = torch._C._get_sdp_priority_order()
+    with sdpa_kernel(SDPBackend.MATH):
+        assert isinstance(attention_kernel(5), nullcontext)
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION]), attention_kernel(5):
+        assert not torch.backends.cuda.flash_sdp_enabled()
+    assert torch._C._get_sdp_priority_order() == order
+    assert torch.backends.cuda.flash_sdp_enabled()

@@ -168,10 +168,16 @@ of cuDNN's; of 197 tokens: 6.1 ms instead of 3.1 ms."""
 
 
 def attention_kernel(num_tokens: int | None) -> AbstractContextManager[Any]:
-    """Return the context that selects the fastest attention of a CUDA GPU; None: another device."""
-    if num_tokens is None or num_tokens > SHORT_SEQUENCE or torch.version.hip is not None:
-        return nullcontext()
-    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True)
+    """Return the context that selects the fastest attention of a CUDA GPU; None: another device.
+
+    Outside of compiled code, a caller who has switched that kernel off keeps that choice.
+    """
+    is_short = num_tokens is not None and num_tokens <= SHORT_SEQUENCE
+    is_allowed = torch.compiler.is_compiling() or torch.backends.cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
+    if is_short and is_allowed and torch.version.hip is None:
+        # No set_priority: leaving such a context does not restore the order of an outer one.
+        return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    return nullcontext()
 
 
 class Attention(nn.Module):
