@@ -765,11 +765,13 @@ def weights_for(golden: Golden, case: str) -> dict[str, Tensor]:
     return weights
 
 
-def official_method(golden: Golden, case: str, padding: str) -> Method:
+def official_method(
+    golden: Golden, case: str, padding: str, dtype: torch.dtype = torch.float32
+) -> Method:
     """The method of a file in training mode, with the official weights."""
     torch.manual_seed(0)
     build, _ = ADAPTERS[golden.method]
-    method = build(golden, case, padding)
+    method = build(golden, case, padding).to(dtype)
     load_official(method, weights_for(golden, case), **table_options(golden))
     return method.train()
 

@@ -185,7 +185,9 @@ REPLAY = ("ebm.replay_buffer_txt", "ebm.replay_buffer_vid")
 MAX_WORDS, MAX_LONG_WORDS = 32, 64
 """Tokens per text in the released scripts; the second for DiDeMo, with 64 frames per video."""
 
-FP16_TOWERS = {"clip4clip", "drl", "glscl", "prost", "ts2net", "ucofia"}
+FP16_TOWERS = {
+    "clip4clip", "clipvip", "drl", "glscl", "prost", "ts2net", "tvproxynet", "ucofia",
+}  # fmt: skip
 """Methods whose official code runs CLIP in half precision."""
 
 
@@ -206,7 +208,6 @@ def convert_official(
     weights: Weights,
     settings: Mapping[str, Any] | None = None,
     *,
-    frames: Mapping[str, Any] | None = None,
     max_words: int | None = None,
     **options: Any,
 ) -> OfficialConversion[Method]:
@@ -215,7 +216,6 @@ def convert_official(
     Args:
         settings: fields of the config of the method; all of ``UNDETERMINED[name]`` and
             ``ONE_VALUE[name]`` are required.
-        frames: changes to the frame spec, to sample videos like the authors.
         max_words: tokens per text in evaluation; ignored for :data:`WHOLE_TEXTS`.
         options: options of the table of weights of the method (`official.tables`).
     """
@@ -244,7 +244,6 @@ def convert_official(
                 f"supported, only those with {key}={supported}"
             )
     method, unused = _convert(name, weights, settings, **options)
-    method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
     is_clip_bridge = name == "bridgeformer" and isinstance(method.encoder, ClipEncoder)
     precision = "fp16" if name in FP16_TOWERS or is_clip_bridge else "fp32"
     if name in WHOLE_TEXTS:
