@@ -625,15 +625,24 @@ def test_the_command_adds_the_vocabulary_of_a_distilbert(tmp_path: Path) -> None
 def test_the_command_converts_and_the_model_loads(tmp_path: Path) -> None:
     from eaglenet.cli.main import app
 
-    torch.save(checkpoint("drl-salt0"), tmp_path / "drl.bin")
-    for num_frames, num_words in ((6, 32), (64, 64)):  # 64 frames: DiDeMo
+    long = ("--set", "num_frames=64")  # DiDeMo
+    for name, settings, num_words, sampling in (
+        ("drl", ("--set", "num_frames=6"), 32, "rounded_rate"),
+        ("drl", long, 64, "rounded_rate"),
+        ("glscl", (*long, "--set", "temperature=3"), 64, "whole_rate"),
+        ("prost", ("--set", "num_shifted_blocks=1"), 32, "whole_rate"),
+    ):
+        torch.save(checkpoint(f"{name}-salt0"), tmp_path / "model.bin")
+        out = tmp_path / f"{name}{num_words}"
         done = CliRunner().invoke(
             app,
-            ["convert", str(tmp_path / "drl.bin"), str(tmp_path / f"{num_frames}"), "--from", "drl",
-             "--set", f"num_frames={num_frames}", "--set", "num_heads=4"],
+            ["convert", str(tmp_path / "model.bin"), str(out), "--from", name, *settings,
+             "--set", "num_heads=4"],
         )  # fmt: skip
         assert done.exit_code == 0, done.output
-        method = eaglenet.load(tmp_path / f"{num_frames}")
-        assert method.name == "drl"
-        assert (method.frame_spec.num_frames, method.frame_spec.short) == (num_frames, "mask")
+        method = eaglenet.load(out)
+        assert method.name == name
+        frames = method.frame_spec
+        assert (frames.sampling, frames.short) == (sampling, "mask")
+        assert frames.square_pixels
         assert method.habits.max_words == num_words
