@@ -550,7 +550,7 @@ def test_the_weight_of_a_single_expert_is_left_out() -> None:
         if not name.startswith(parts) or name.split(".")[1] == expert
     }
     types = {expert: golden.options["experts"][expert][1]}
-    settings = {**UNDETERMINED["mmt"], "num_heads": 2}
+    settings = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"], "num_heads": 2}
     conversion = convert_official("mmt", weights, settings, types=types)
     assert conversion.unused[f"moe_fc_txt.{expert}.weight"] == "the weight of a single expert is 1"
 
@@ -570,7 +570,10 @@ def test_settings_with_one_supported_value_have_to_be_confirmed() -> None:
     with pytest.raises(UsageError, match=r"determine use_mish, include_self.*--set use_mish=1"):
         convert_official("ce", weights, {"experts": experts})
     with pytest.raises(UsageError, match=r"--set use_mish=0: .* only those with use_mish=1"):
-        convert_official("ce", weights, {"experts": experts, "use_mish": 0, "include_self": 1})
+        convert_official("ce", weights, {"experts": experts, **ONE_VALUE["ce"], "use_mish": 0})
+    confirmed = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"]}
+    with pytest.raises(UsageError, match=r"--set out_tok=sep: .* only those with out_tok=mxp"):
+        convert_official("mmt", {}, {**confirmed, "out_tok": "sep"})
     with pytest.raises(UsageError, match=r"--set attn_fusion=sim: .* with attn_fusion=embed"):
         convert_official("hgr", {}, {"num_verbs": 4, "sharpness": 4.0, "attn_fusion": "sim"})
     with pytest.raises(UsageError, match="--set keep_missing=true"):
@@ -579,7 +582,7 @@ def test_settings_with_one_supported_value_have_to_be_confirmed() -> None:
 
 def test_a_value_of_another_kind_is_refused() -> None:
     weights = load_peer("mmt-salt0").weights
-    settings = {**UNDETERMINED["mmt"], "keep_missing": "False"}
+    settings = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"], "keep_missing": "False"}
     with pytest.raises(ConfigError, match="keep_missing: expected true or false, got 'False'"):
         convert_official("mmt", weights, settings)
 

@@ -169,8 +169,9 @@ UNDETERMINED: dict[str, Settings] = {
 authors for MSR-VTT and ViT-B/32."""
 
 ONE_VALUE: dict[str, Settings] = {
-    "ce": {"use_mish": 1, "include_self": 1},
+    "ce": {"use_mish": 1, "include_self": 1, "l2renorm": 0, "keep_missing_modalities": 0},
     "hgr": {"attn_fusion": "embed"},
+    "mmt": {"vid_inp": "both", "pos_enc": "tint", "out_tok": "mxp"},
 }
 """Official settings that change scores and leave no trace, with the only value that is supported:
 that of all published configurations."""
