@@ -137,6 +137,8 @@ def test_settings_are_read_from_the_checkpoint(name: str) -> None:
     ):
         if hasattr(config, ours) and theirs in options:
             assert getattr(config, ours) == options[theirs]
+    context = options.get("selection_context", "frame")
+    assert getattr(config, "selection_context", "frame") == context
     assert getattr(config, "padding", "official") == "official"
     assert conversion.method.habits.max_words == 32
     assert conversion.method.habits.precision == "fp16"

@@ -460,7 +460,10 @@ def _tmass(weights: Weights) -> Settings:
 
 def _ucofia(weights: Weights) -> Settings:
     num_frames = _size(weights, "frame_logit_weight")
+    scorer = "visual_token_selector.score_predictor.in_conv.0.weight"
+    is_wide = _size(weights, scorer) > _size(weights, "local_mat_weight")
     return {
+        "selection_context": "video" if is_wide else "frame",
         **_temporal(weights),
         "num_frames": num_frames,
         "num_words": _size(weights, "word_mat_weight"),
