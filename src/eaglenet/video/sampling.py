@@ -78,6 +78,18 @@ def middle_positions(count: int, num_frames: int) -> list[int]:
     return [(first + end - 1) // 2 for first, end in pairwise(borders)]
 
 
+def counted_positions(count: int, spec: FrameSpec) -> list[int]:
+    """Return the positions to take out of ``count`` frames whose times are unknown.
+
+    Fewer than ``num_frames``: all, unless frames are spaced from the first to the last.
+    """
+    if spec.sampling == "first_to_last":
+        return evenly_spaced(count, spec.num_frames)
+    if spec.sampling == "middle_frames" or count < spec.num_frames:
+        return middle_positions(count, spec.num_frames)
+    return [(2 * i + 1) * count // (2 * spec.num_frames) for i in range(spec.num_frames)]
+
+
 def per_second_targets(
     times: Sequence[int], zero: int, num_frames: int, tick: Fraction
 ) -> list[int]:
