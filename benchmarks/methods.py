@@ -31,6 +31,7 @@ from eaglenet.core.types import Clips, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods import METHODS, Method
+from eaglenet.methods.base import method_title
 from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.scoring.scorer import score_all
 
@@ -171,11 +172,12 @@ def scores_part(options: argparse.Namespace) -> list[dict[str, Any]]:
         row = measure_scores(name, options)
         rows.append(row)
         if row["cannot_run"]:
-            print(f"{name:22} {row['class']:17} cannot run: {row['cannot_run'][:60]}")
+            print(f"{method_title(name):22} {row['class']:17} cannot run: {row['cannot_run'][:60]}")
             continue
         peak = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:,.0f}"
         paper = "-" if row["paper_test_seconds"] is None else f"{row['paper_test_seconds']:.1f}"
-        print(f"{name:22} {row['class']:17} {row['seconds']:9.3f} {peak:>9} {paper:>18}")
+        title = method_title(name)
+        print(f"{title:22} {row['class']:17} {row['seconds']:9.3f} {peak:>9} {paper:>18}")
     return rows
 
 

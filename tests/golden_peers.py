@@ -39,6 +39,11 @@ class Golden:
         return self.below("weights")
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Precision in which the official code ran."""
+        return next(iter(self.weights.values())).dtype
+
+    @property
     def cases(self) -> list[str]:
         names = (name for name in self.arrays if "/inputs/" in name and "/gradients/" not in name)
         return sorted({name.split("/inputs/")[0] for name in names})

@@ -284,3 +284,17 @@ def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
     for call in (lambda: eaglenet.index(tmp_path, 5), lambda: eaglenet.open(5)):
         with pytest.raises(UsageError, match="expected the location of a store, not 5"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "many", "few"),
+    [("uniform", [3, 11, 18, 26], [0, 0, 1, 1]), ("middle_frames", [3, 10, 18, 25], [0, 0, 1, 1]),
+     ("first_to_last", [0, 9, 19, 29], [0, 0, 0, 1])],
+)  # fmt: skip
+def test_frames_of_an_array_are_chosen_as_in_a_file(
+    sampling: Any, many: list[int], few: list[int]
+) -> None:
+    spec = FrameSpec(num_frames=4, size=8, sampling=sampling)
+    frames = np.zeros((30, 8, 8, 3), np.uint8)
+    assert clips_of([frames], spec).seconds[0].tolist() == many
+    assert clips_of([frames[:2]], spec).seconds[0].tolist() == few

@@ -20,6 +20,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder, FeatureConfig, FeatureEncoder
 from eaglenet.encoders.vit_bert import VitTower
+from eaglenet.layers.masking import visible
 from eaglenet.layers.token_selection import hard_top_k
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.base import evaluating
@@ -184,6 +185,7 @@ def build_ucofia(golden: Golden, case: str, padding: str) -> Method:
         num_samples=options["samples"],
         sigma=options["sigma"],
         temperature=options["temperature"],
+        selection_context=options.get("selection_context", "frame"),
         padding=padding,
     )
     return UCoFiA(feature_encoder(options["dim"]), config)
@@ -191,8 +193,10 @@ def build_ucofia(golden: Golden, case: str, padding: str) -> Method:
 
 def run_ucofia(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results:
     tokens, mask = inputs["tokens"], inputs["video_mask"].bool()
-    scores = method.selection.scores(tokens.flatten(0, 1))
-    selected = method.selection(tokens.flatten(0, 1), inputs["noise"]).unflatten(0, mask.shape)
+    seen = visible(mask, method.config.padding)
+    scores = method.selection.scores(tokens.flatten(0, 1), seen)
+    selected = method.selection(tokens.flatten(0, 1), inputs["noise"], seen)
+    selected = selected.unflatten(0, mask.shape)
     text = TextFeatures(inputs["sentence"], inputs["words"], inputs["text_mask"].bool())
     video = method.with_selected(VideoFeatures(tokens[:, :, 0], mask), selected)
     levels = method.levels(text, video)
@@ -765,11 +769,13 @@ def weights_for(golden: Golden, case: str) -> dict[str, Tensor]:
     return weights
 
 
-def official_method(golden: Golden, case: str, padding: str) -> Method:
+def official_method(
+    golden: Golden, case: str, padding: str, dtype: torch.dtype = torch.float32
+) -> Method:
     """The method of a file in training mode, with the official weights."""
     torch.manual_seed(0)
     build, _ = ADAPTERS[golden.method]
-    method = build(golden, case, padding)
+    method = build(golden, case, padding).to(dtype)
     load_official(method, weights_for(golden, case), **table_options(golden))
     return method.train()
 

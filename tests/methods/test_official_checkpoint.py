@@ -137,6 +137,8 @@ def test_settings_are_read_from_the_checkpoint(name: str) -> None:
     ):
         if hasattr(config, ours) and theirs in options:
             assert getattr(config, ours) == options[theirs]
+    context = options.get("selection_context", "frame")
+    assert getattr(config, "selection_context", "frame") == context
     assert getattr(config, "padding", "official") == "official"
     assert conversion.method.habits.max_words == 32
     assert conversion.method.habits.precision == "fp16"
@@ -550,7 +552,7 @@ def test_the_weight_of_a_single_expert_is_left_out() -> None:
         if not name.startswith(parts) or name.split(".")[1] == expert
     }
     types = {expert: golden.options["experts"][expert][1]}
-    settings = {**UNDETERMINED["mmt"], "num_heads": 2}
+    settings = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"], "num_heads": 2}
     conversion = convert_official("mmt", weights, settings, types=types)
     assert conversion.unused[f"moe_fc_txt.{expert}.weight"] == "the weight of a single expert is 1"
 
@@ -570,7 +572,10 @@ def test_settings_with_one_supported_value_have_to_be_confirmed() -> None:
     with pytest.raises(UsageError, match=r"determine use_mish, include_self.*--set use_mish=1"):
         convert_official("ce", weights, {"experts": experts})
     with pytest.raises(UsageError, match=r"--set use_mish=0: .* only those with use_mish=1"):
-        convert_official("ce", weights, {"experts": experts, "use_mish": 0, "include_self": 1})
+        convert_official("ce", weights, {"experts": experts, **ONE_VALUE["ce"], "use_mish": 0})
+    confirmed = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"]}
+    with pytest.raises(UsageError, match=r"--set out_tok=sep: .* only those with out_tok=mxp"):
+        convert_official("mmt", {}, {**confirmed, "out_tok": "sep"})
     with pytest.raises(UsageError, match=r"--set attn_fusion=sim: .* with attn_fusion=embed"):
         convert_official("hgr", {}, {"num_verbs": 4, "sharpness": 4.0, "attn_fusion": "sim"})
     with pytest.raises(UsageError, match="--set keep_missing=true"):
@@ -579,7 +584,7 @@ def test_settings_with_one_supported_value_have_to_be_confirmed() -> None:
 
 def test_a_value_of_another_kind_is_refused() -> None:
     weights = load_peer("mmt-salt0").weights
-    settings = {**UNDETERMINED["mmt"], "keep_missing": "False"}
+    settings = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"], "keep_missing": "False"}
     with pytest.raises(ConfigError, match="keep_missing: expected true or false, got 'False'"):
         convert_official("mmt", weights, settings)
 
@@ -625,15 +630,24 @@ def test_the_command_adds_the_vocabulary_of_a_distilbert(tmp_path: Path) -> None
 def test_the_command_converts_and_the_model_loads(tmp_path: Path) -> None:
     from eaglenet.cli.main import app
 
-    torch.save(checkpoint("drl-salt0"), tmp_path / "drl.bin")
-    for num_frames, num_words in ((6, 32), (64, 64)):  # 64 frames: DiDeMo
+    long = ("--set", "num_frames=64")  # DiDeMo
+    for name, settings, num_words, sampling in (
+        ("drl", ("--set", "num_frames=6"), 32, "rounded_rate"),
+        ("drl", long, 64, "rounded_rate"),
+        ("glscl", (*long, "--set", "temperature=3"), 64, "whole_rate"),
+        ("prost", ("--set", "num_shifted_blocks=1"), 32, "whole_rate"),
+    ):
+        torch.save(checkpoint(f"{name}-salt0"), tmp_path / "model.bin")
+        out = tmp_path / f"{name}{num_words}"
         done = CliRunner().invoke(
             app,
-            ["convert", str(tmp_path / "drl.bin"), str(tmp_path / f"{num_frames}"), "--from", "drl",
-             "--set", f"num_frames={num_frames}", "--set", "num_heads=4"],
+            ["convert", str(tmp_path / "model.bin"), str(out), "--from", name, *settings,
+             "--set", "num_heads=4"],
         )  # fmt: skip
         assert done.exit_code == 0, done.output
-        method = eaglenet.load(tmp_path / f"{num_frames}")
-        assert method.name == "drl"
-        assert (method.frame_spec.num_frames, method.frame_spec.short) == (num_frames, "mask")
+        method = eaglenet.load(out)
+        assert method.name == name
+        frames = method.frame_spec
+        assert (frames.sampling, frames.short) == (sampling, "mask")
+        assert frames.square_pixels
         assert method.habits.max_words == num_words

@@ -24,14 +24,14 @@ from eaglenet.research.evaluation.postprocessing import (
 )
 from golden_peers import FILES, Golden, load_peer, peer_cases
 
-OUTPUT_TOLERANCE = 1e-5
-"""Of an entry, or relative to the largest one where that is above 1."""
-GRADIENT_TOLERANCE = 1e-4
+OUTPUT_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""Of an entry, or relative to the largest one where that is above 1, by the precision of a file."""
+GRADIENT_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 """Relative to the largest entry of the array."""
 ROUNDED = {"ucofia"}
 """Two softmaxes at temperature 0.01 multiply rounding by up to 10,000: gradients of the official
 code in float32 differ from those in float64 by up to 2.6e-3. Ours may differ from theirs by 3 times
-what float32 changes in ours."""
+what float32 changes in ours. A file in float64 has the tolerance of all others."""
 NO_PADDING = {"full", "theta", "linear", "six_texts_four_videos", "last_frame_repeated"}
 
 
@@ -84,8 +84,8 @@ class Run:
     theirs: dict[str, Tensor]
 
 
-def run(golden: Golden, case: str, padding: str, dtype: torch.dtype = torch.float32) -> Run:
-    method = official_method(golden, case, padding).to(dtype)
+def run(golden: Golden, case: str, padding: str, dtype: torch.dtype) -> Run:
+    method = official_method(golden, case, padding, dtype)
     to_inputs = golden.below(f"{case}/gradients/inputs")
     inputs = {}
     for key, value in golden.below(f"{case}/inputs").items():
@@ -112,19 +112,19 @@ def gradient_of(value: Tensor) -> Tensor:
 @pytest.mark.parametrize(("name", "case", "padding"), with_padding())
 def test_equals_the_official_code(name: str, case: str, padding: str) -> None:
     golden = load_peer(name)
-    single = run(golden, case, padding)
+    stored = run(golden, case, padding, golden.dtype)
     outputs = golden.below(f"{case}/outputs")
-    ours = dict(single.results.outputs)
-    if single.results.loss is not None:
-        ours["loss"] = single.results.loss
-    for key in set(outputs) - set(single.results.skipped):
-        assert distance(ours[key], outputs[key]) <= OUTPUT_TOLERANCE, key
-    double = run(golden, case, padding, torch.float64) if golden.method in ROUNDED else single
-    for key, theirs in single.theirs.items():
+    ours = dict(stored.results.outputs)
+    if stored.results.loss is not None:
+        ours["loss"] = stored.results.loss
+    for key in set(outputs) - set(stored.results.skipped):
+        assert distance(ours[key], outputs[key]) <= OUTPUT_TOLERANCE[golden.dtype], key
+    double = run(golden, case, padding, torch.float64) if golden.method in ROUNDED else stored
+    for key, theirs in stored.theirs.items():
         largest = theirs.abs().max()
-        rounding = (single.ours[key] - double.ours[key]).abs().max()
-        limit = max(GRADIENT_TOLERANCE * largest, 3 * rounding)
-        assert (single.ours[key] - theirs).abs().max() <= limit, key
+        rounding = (stored.ours[key] - double.ours[key]).abs().max()
+        limit = max(GRADIENT_TOLERANCE[golden.dtype] * largest, 3 * rounding)
+        assert (stored.ours[key] - theirs).abs().max() <= limit, key
 
 
 PROST, TS2NET, UCOFIA = (
@@ -159,7 +159,7 @@ def test_tokens_shift_as_in_the_official_code(name: str) -> None:
 
 
 @pytest.mark.parametrize("direction", ["text_to_video", "video_to_text"])
-@pytest.mark.parametrize("name", UCOFIA)
+@pytest.mark.parametrize("name", [name for name in UCOFIA if load_peer(name).below("sk_norm")])
 def test_sk_norm_equals_the_official_code(name: str, direction: str) -> None:
     golden = load_peer(name)
     stored = golden.below(f"sk_norm/{direction}")
@@ -169,9 +169,9 @@ def test_sk_norm_equals_the_official_code(name: str, direction: str) -> None:
     for index, (scores, bank) in enumerate(zip(levels, banks, strict=True), start=1):
         is_text_to_video = direction == "text_to_video"
         bias = sinkhorn_offsets(bank if is_text_to_video else bank.T, iterations=rounds)
-        assert distance(bias, stored[f"level{index}_bias"]) <= OUTPUT_TOLERANCE
+        assert distance(bias, stored[f"level{index}_bias"]) <= OUTPUT_TOLERANCE[golden.dtype]
         ours = sinkhorn_norm(scores, bank, direction=direction, temperature=1.0, iterations=rounds)
         expected = scores + (bias[None, :] if is_text_to_video else bias[:, None])
         assert torch.equal(ours, expected)
     ours = sinkhorn_levels(levels, banks, direction=direction, iterations=rounds)
-    assert distance(ours, stored["scores"]) <= OUTPUT_TOLERANCE
+    assert distance(ours, stored["scores"]) <= OUTPUT_TOLERANCE[golden.dtype]

@@ -172,6 +172,12 @@ def test_short_videos_repeat_mask_or_blank(tmp_path: Path) -> None:
     repeated = decode(path, SPEC)
     assert read_numbers(repeated.frames) == [0, 0, 1, 1, 1, 2, 2]
     assert repeated.mask.all()
+    last = decode(path, replace(SPEC, short="repeat_last"))
+    assert read_numbers(last.frames) == [0, 1, 2, 2, 2, 2, 2]
+    spread = decode(path, replace(SPEC, short="spread"))
+    assert read_numbers(spread.frames) == [0, 0, 0, 1, 1, 1, 2]
+    assert last.mask.all()
+    assert spread.mask.all()
     masked = decode(path, replace(SPEC, short="mask"))
     assert read_numbers(masked.frames) == [0, 1, 2, 2, 2, 2, 2]
     assert masked.mask.tolist() == [True] * 3 + [False] * 4
@@ -184,7 +190,7 @@ def test_short_videos_repeat_mask_or_blank(tmp_path: Path) -> None:
 
 def test_short_option_does_not_change_long_videos(files: Path) -> None:
     plain = decode(files / "h264.mp4", SPEC)
-    for short in ("mask", "zeros"):
+    for short in ("repeat_last", "spread", "mask", "zeros"):
         other = decode(files / "h264.mp4", replace(SPEC, short=short))
         assert torch.equal(plain.frames, other.frames)
         assert other.mask.all()
@@ -228,6 +234,23 @@ def test_whole_rate_sampling(
     assert inside.mask.all()  # zeros count as real
     by_time = decode(path, replace(spec, num_frames=11, sampling="per_second"))
     assert read_numbers(by_time.frames)[:3] == [0, 30, 60]
+    rounded = decode(path, replace(spec, num_frames=10, sampling="rounded_rate"))
+    assert read_numbers(rounded.frames) == [30 * second for second in range(10)]
+
+
+def test_sampling_by_counted_frames(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "a.mp4", 60)
+    for sampling, everything, inside in (
+        ("middle_frames", [7, 22, 37, 52], [27, 33, 39, 46]),
+        ("first_to_last", [0, 19, 39, 59], [25, 33, 41, 49]),
+        ("rounded_rate", [0, 25, 50, None], [25, None, None, None]),
+    ):
+        spec = replace(SPEC, num_frames=4, sampling=sampling, short="mask")
+        for window, expected in ((None, everything), ((1.0, 2.0), inside)):
+            video = decode(path, spec, window=window)
+            numbers = [number for number in expected if number is not None]
+            assert read_numbers(video.frames)[: len(numbers)] == numbers, sampling
+            assert video.mask.sum() == len(numbers)
 
 
 def test_fast_sampling_reports_its_error(tmp_path: Path) -> None:

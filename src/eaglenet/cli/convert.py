@@ -60,16 +60,13 @@ def convert(
         conversion = official.convert_eaglenet(read_released(checkpoint), **settings)
     else:
         original = ORIGINALS.get(source)
-        conversion = official.convert_official(
-            source,
-            read_released(checkpoint),
-            settings,
-            frames=original.frames if original else None,
-        )
-        habits = conversion.method.habits
-        if original is not None and habits.max_words is None:
-            words = original.words_with(conversion.method.frame_spec.num_frames)
-            conversion.method.habits = dataclasses.replace(habits, max_words=words)
+        conversion = official.convert_official(source, read_released(checkpoint), settings)
+        if original is not None:
+            method = conversion.method
+            frames, max_words = original.inputs_with(method.frame_spec.num_frames)
+            method.frame_spec = dataclasses.replace(method.frame_spec, **frames)
+            if method.habits.max_words is None:
+                method.habits = dataclasses.replace(method.habits, max_words=max_words)
     method, unused = conversion.method, conversion.unused
     if tokenizer is not None:
         method.tokenizer = _read_vocabulary(tokenizer, method)

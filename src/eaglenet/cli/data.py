@@ -101,9 +101,15 @@ def cache(
     settings: Settings = None,
     num_frames: int = option(12, "Take this many frames per video.", name="--frames"),
     size: int = option(224, "Scale frames to this side in pixels."),
-    sampling: str = option("uniform", "Choose frames by uniform, per_second or whole_rate."),
+    sampling: str = option(
+        "uniform",
+        "Choose frames by uniform, middle_frames, first_to_last, per_second, whole_rate or "
+        "rounded_rate.",
+    ),
     resize: str = option("crop", "Fit frames into the square by crop or stretch."),
-    short: str = option("repeat", "Fill up short videos by repeat, mask or zeros."),
+    short: str = option(
+        "repeat", "Fill up short videos by repeat, repeat_last, spread, mask or zeros."
+    ),
     square_pixels: bool = option(False, "Ignore the pixel aspect ratio, as OpenCV does."),
     encoding: str = option("raw", "Store frames as raw (fast) or jpeg (small)."),
     estimate_only: bool = option(False, "Print the estimated size and exit.", name="--estimate"),

@@ -152,12 +152,14 @@ def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> No
 
 def summary(experiment: Experiment, check: ExperimentCheck, device: str) -> list[str]:
     """Summarise method, data and budget of a run in a few lines."""
+    from eaglenet.methods.base import method_title
     from eaglenet.research.data.sources import few_videos
 
     training, choice = experiment.training, experiment.data
+    title = method_title(experiment.method)
     lines = [
-        f"{experiment.name}: {experiment.method}, {check.parameters['trained']:,} trained "
-        f"parameters, on {device}",
+        f"{experiment.name}: {title}, {check.parameters['trained']:,} trained parameters, on "
+        f"{device}",
         f"{pluralize(training.epochs, 'epoch')} in batches of {training.batch_size}, "
         f"{pluralize(choice.frames.num_frames, 'frame')} of {choice.frames.size} pixels per video",
     ]
@@ -204,6 +206,7 @@ def recipes(
     With a NAME, prints the command, the settings that differ from the defaults, and notes. --json
     prints the whole experiment; save it to train it with `eaglenet train FILE.json`.
     """
+    from eaglenet.methods import METHODS
     from eaglenet.research.recipes import paper_recipes
 
     if not name:
@@ -213,7 +216,9 @@ def recipes(
     rows = paper_recipes()
     commands = {row: rows[row].command for row in rows if row.startswith(f"{name}/")}
     if commands:
-        print(json.dumps(commands, indent=2) if as_json else "\n".join(_columns(commands, "")))
+        marks = {row: " (approximate)" * METHODS[rows[row].method].is_approximate for row in rows}
+        lines = _columns({f"{row}{marks[row]}": text for row, text in commands.items()}, "")
+        print(json.dumps(commands, indent=2) if as_json else "\n".join(lines))
         return
     recipe, experiment = find_experiment(name, data, tower, protocol, variants)
     experiment = experiment.override(settings or [])
@@ -253,8 +258,12 @@ def list_axes() -> dict[str, Any]:
 
 def axes_lines(axes: dict[str, Any]) -> list[str]:
     """Format the axes for a terminal."""
+    from eaglenet.methods import METHODS
+
     lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
-    lines += ["", "METHOD", *_wrap_names(axes["methods"])]
+    approximate = ", ".join(name for name in axes["methods"] if METHODS[name].is_approximate)
+    lines += ["", f"METHOD (approximate, from abstracts: {approximate})"]
+    lines += _wrap_names(axes["methods"])
     data = {
         name: f"{entry['title']}: {_short(entry['towers'])}" for name, entry in axes["data"].items()
     }

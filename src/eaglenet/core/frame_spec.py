@@ -11,9 +11,11 @@ from typing import Literal
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.settings import option
 
-Sampling = Literal["uniform", "per_second", "whole_rate"]
+Sampling = Literal[
+    "uniform", "middle_frames", "first_to_last", "per_second", "whole_rate", "rounded_rate"
+]
 Resize = Literal["crop", "stretch"]
-ShortVideo = Literal["repeat", "mask", "zeros"]
+ShortVideo = Literal["repeat", "repeat_last", "spread", "mask", "zeros"]
 MAX_FRAMES = 4096
 """Frames per clip."""
 MAX_SIDE = 4096
@@ -25,14 +27,17 @@ class FrameSpec:
     """Sampling of frames from a video. Saved with every model and every feature store.
 
     sampling: ``uniform`` takes the middle of equal segments (the paper); ``per_second`` takes the
-        first frame of each second, then an evenly spaced subset (common practice); ``whole_rate``
-        does so with seconds counted as in common code: every n-th frame, where n is the integer
-        part of the frame rate.
+        first frame of each second, then an evenly spaced subset (common practice). The others count
+        frames as common code does: ``whole_rate`` and ``rounded_rate`` take every n-th frame, where
+        n is the integer part of the frame rate or the rate rounded, then an evenly spaced subset;
+        ``middle_frames`` takes the middle frame of equal runs; ``first_to_last`` spaces frames
+        evenly, from the first to the last.
     resize: ``crop`` scales the short side and crops the centre; ``stretch`` ignores the aspect
         ratio.
-    short: what a video with too few frames gives: ``repeat`` repeats frames, ``mask`` masks the
-        missing ones, ``zeros`` appends frames of CLIP's mean colour (0 once normalised) that count
-        as real, as in the released code.
+    short: what a video with too few frames gives: ``repeat`` repeats frames, ``repeat_last``
+        appends copies of the last, ``spread`` spaces frames evenly over the video instead, ``mask``
+        masks the missing ones, ``zeros`` appends frames of CLIP's mean colour (0 once normalised)
+        that count as real, as in the released code.
     fast: use the nearest keyframes instead of exact frames.
     square_pixels: ignore the file's pixel aspect ratio, as OpenCV does.
     """

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 SelectionGradient = Literal["diagonal", "jacobian"]
 """Backward pass of the perturbed top-k: the diagonal of its Jacobian, or all of it."""
+SelectionContext = Literal["frame", "video"]
+"""What a patch is scored beside: the class token of its frame, or also those of all frames."""
 
 
 class _PerturbedTopK(torch.autograd.Function):
@@ -109,6 +111,9 @@ class TokenSelection(nn.Module):
     .. math:: u_i = \mathrm{GELU}(W_1\, \mathrm{LN}(x_i)), \quad
         \mathrm{score}_i = \tanh(w_3\, \mathrm{GELU}(W_2 [u_i; u_{cls}]))
 
+    With ``context="video"`` (the evaluation code of UCoFiA) :math:`x_i` is :math:`[x_i; x_{cls}]`
+    throughout the scorer, twice as wide, and :math:`u_{cls}` is summed over the frames of a video.
+
     Args:
         hard_at_inference: use the plain top-k in eval mode. Paper: the official code samples there
             too, so that its scores change from run to run.
@@ -128,11 +133,14 @@ class TokenSelection(nn.Module):
         noise_seed: int = 0,
         generator: torch.Generator | None = None,
         gradient: SelectionGradient = "diagonal",
+        context: SelectionContext = "frame",
     ) -> None:
         super().__init__()
-        hidden = max(dim // 2, 1)
-        self.norm = nn.LayerNorm(dim)
-        self.local = nn.Sequential(nn.Linear(dim, hidden, bias=False), nn.GELU())
+        self.context: SelectionContext = context
+        width = dim if context == "frame" else 2 * dim
+        hidden = max(width // 2, 1)
+        self.norm = nn.LayerNorm(width)
+        self.local = nn.Sequential(nn.Linear(width, hidden, bias=False), nn.GELU())
         self.scorer = nn.Sequential(
             nn.Linear(2 * hidden, hidden, bias=False),
             nn.GELU(),
@@ -151,7 +159,7 @@ class TokenSelection(nn.Module):
         self.gradient: SelectionGradient = gradient
 
     @classmethod
-    def of(cls, dim: int, config: Any) -> TokenSelection:
+    def of(cls, dim: int, config: Any, context: SelectionContext = "frame") -> TokenSelection:
         """Create the selection from the config of TS2-Net or UCoFiA."""
         return cls(
             dim,
@@ -161,13 +169,27 @@ class TokenSelection(nn.Module):
             hard_at_inference=config.hard_selection,
             noise_seed=config.noise_seed,
             gradient=config.selection_gradient,
+            context=context,
         )
 
-    def scores(self, tokens: Float[Tensor, "frames tokens dim"]) -> Float[Tensor, "frames patches"]:
-        """Return the score of each patch; the class token (index 0) is context only."""
+    def scores(
+        self,
+        tokens: Float[Tensor, "frames tokens dim"],
+        mask: Bool[Tensor, "videos num_frames"] | None = None,
+    ) -> Float[Tensor, "frames patches"]:
+        """Return the score of each patch; the class token (index 0) is context only.
+
+        ``mask``: frames of each video that count as context, for ``context="video"``.
+        """
+        if self.context == "video":
+            tokens = torch.cat([tokens, tokens[:, :1].expand_as(tokens)], dim=-1)
         local = self.local(self.norm(tokens))
-        context = local[:, :1].expand_as(local)
-        features = torch.cat([local, context], dim=-1)[:, 1:]
+        context = local[:, :1]
+        if self.context == "video":
+            assert mask is not None
+            by_video = context.unflatten(0, mask.shape) * mask[..., None, None]
+            context = by_video.sum(dim=1, keepdim=True).expand_as(by_video).flatten(0, 1)
+        features = torch.cat([local, context.expand_as(local)], dim=-1)[:, 1:]
         return self.scorer(features).squeeze(-1)  # type: ignore[no-any-return]
 
     def _shared_noise(self, num_items: int) -> Float[Tensor, "samples items"]:
@@ -201,11 +223,13 @@ class TokenSelection(nn.Module):
         self,
         tokens: Float[Tensor, "frames tokens dim"],
         noise: Float[Tensor, "frames samples patches"] | None = None,
+        mask: Bool[Tensor, "videos num_frames"] | None = None,
     ) -> Float[Tensor, "frames selected dim"]:
         """Return the class token, then the selected patches in the order of their positions.
 
-        ``noise``: noise of each frame, also in eval mode, instead of random draws.
+        ``noise``: noise of each frame, also in eval mode, instead of random draws. ``mask``: as of
+        :meth:`scores`.
         """
-        indicators = self.indicators(self.scores(tokens), noise)
+        indicators = self.indicators(self.scores(tokens, mask), noise)
         patches = torch.einsum("fki,fid->fkd", indicators.to(tokens.dtype), tokens[:, 1:])
         return torch.cat([tokens[:, :1], patches], dim=1)

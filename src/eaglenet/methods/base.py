@@ -343,6 +343,13 @@ def _method_modules() -> dict[str, str]:
 METHODS: Registry[MethodSpec] = Registry("method", is_open=True, modules=_method_modules())
 """Methods by name; a method has the name of its file, which is imported on first use."""
 
+
+def method_title(name: str) -> str:
+    """Return the name of a method, with a mark if it is approximate."""
+    is_approximate = name in METHODS and METHODS[name].is_approximate
+    return f"{name} (approximate)" if is_approximate else name
+
+
 MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 

@@ -14,7 +14,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.masking import Padding, masked_softmax, mean_pooling, visible
-from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
+from eaglenet.layers.token_selection import SelectionContext, SelectionGradient, TokenSelection
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
@@ -58,6 +58,8 @@ class UCoFiAConfig(MethodConfig):
 
     num_words: tokens of a text that count, start and end included; later ones are cut off.
     num_tokens: patches selected of a frame.
+    selection_context: what a patch is scored beside: the class token of its ``frame``, as in the
+        authors' training code, or of all frames of the ``video``, as in their evaluation code.
     temperature: of the softmaxes that aggregate similarities.
     num_shifted_blocks, num_samples, sigma, selection_gradient, hard_selection, noise_seed: as of
         TS2-Net.
@@ -71,6 +73,7 @@ class UCoFiAConfig(MethodConfig):
     num_samples: int = 500
     sigma: float = 0.05
     selection_gradient: SelectionGradient = "diagonal"
+    selection_context: SelectionContext = "frame"
     hard_selection: bool = True
     noise_seed: int = 0
     temperature: float = 0.01
@@ -91,8 +94,9 @@ class UCoFiA(TowerMethod):
     over patches then words, and takes the mean of both; patches :math:`x` are not normalised, so it
     stands beside the others times :math:`\lambda = \exp(\mathrm{logit\ scale})`.
 
-    Paper: padded words and frames are left out by default. Its test-time Sinkhorn normalisation,
-    which needs the training captions, is no part of the score
+    Paper: padded words and frames are left out by default. The authors' evaluation code selects
+    patches in another way than their training code (``selection_context="video"``). Its test-time
+    Sinkhorn normalisation, which needs the training captions, is no part of the score
     (``evaluation.postprocessing.sinkhorn_levels``). ``VideoFeatures.video`` is the temporal vector,
     ``tokens`` the selected patches.
     """
@@ -106,7 +110,7 @@ class UCoFiA(TowerMethod):
     def __init__(self, encoder: Encoder, config: UCoFiAConfig) -> None:
         super().__init__(encoder, config)
         dim, num_selected = encoder.dim, config.num_frames * (config.num_tokens + 1)
-        self.selection = TokenSelection.of(dim, config)
+        self.selection = TokenSelection.of(dim, config, config.selection_context)
         self.temporal = TemporalTransformer(
             stack_on(encoder, config, num_positions=max(config.num_positions, config.num_frames))
         )
@@ -135,7 +139,8 @@ class UCoFiA(TowerMethod):
         features = super()._encode_video(videos)
         if features.patches is None:
             raise ConfigError("ucofia needs patches; make features with its own encode_video")
-        selected = self.selection(features.patches.flatten(0, 1))
+        mask = visible(features.mask, self.config.padding)
+        selected = self.selection(features.patches.flatten(0, 1), mask=mask)
         return self.with_selected(features, selected.unflatten(0, features.mask.shape))
 
     def with_selected(

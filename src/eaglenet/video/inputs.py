@@ -15,7 +15,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.images import decode_image, square_array
 from eaglenet.video.pixels import BLANK, Pixels
-from eaglenet.video.sampling import fill_frames
+from eaglenet.video.sampling import counted_positions, fill_frames
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -86,22 +86,17 @@ def clips_of_image(image: str | Path | Image, spec: FrameSpec) -> FrameBatch:
 
 
 def clips_of_frames(frames: Any, spec: FrameSpec) -> FrameBatch:
-    """Sample frames in memory to one clip, at the middles of equal segments like a file.
+    """Sample frames in memory to one clip.
 
-    ``frames`` is an array or a tensor, channels last or second. Since their times are unknown,
-    ``seconds`` counts frames.
+    ``frames`` is an array or a tensor, channels last or second. Their times are unknown: sampling
+    that counts seconds takes the middles of equal segments, and ``seconds`` counts frames.
     """
     from PIL import Image
 
     images = _channels_last(frames)
-    count = len(images)
-    if count >= spec.num_frames:
-        indices: list[int | None] = [
-            (2 * index + 1) * count // (2 * spec.num_frames) for index in range(spec.num_frames)
-        ]
-        mask = [True] * spec.num_frames
-    else:
-        indices, mask = fill_frames(count, spec.num_frames, spec.short)
+    positions = counted_positions(len(images), spec)
+    order, mask = fill_frames(len(positions), spec.num_frames, spec.short)
+    indices = [None if number is None else positions[number] for number in order]
     blank = np.asarray(BLANK, np.uint8)[:, None, None]
     squares: dict[int | None, Pixels] = {
         None: np.broadcast_to(blank, (len(BLANK), spec.size, spec.size))

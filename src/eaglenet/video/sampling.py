@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
@@ -60,10 +61,33 @@ def stepped_targets(
 
 
 def evenly_spaced(count: int, num_frames: int) -> list[int]:
-    """Return ``num_frames`` positions out of ``count``, including both ends."""
+    """Return ``num_frames`` positions out of ``count``, including both ends.
+
+    They equal those of NumPy's linspace, which common code uses: its step is a float, so that some
+    positions are one lower than the exact quotient.
+    """
     if num_frames == 1:
         return [0]
-    return [i * (count - 1) // (num_frames - 1) for i in range(num_frames)]
+    step = (count - 1) / (num_frames - 1)
+    return [*(int(i * step) for i in range(num_frames - 1)), count - 1]
+
+
+def middle_positions(count: int, num_frames: int) -> list[int]:
+    """Return the middles of ``num_frames`` equal runs of ``count`` positions; all if fewer."""
+    borders = evenly_spaced(count + 1, min(count, num_frames) + 1)
+    return [(first + end - 1) // 2 for first, end in pairwise(borders)]
+
+
+def counted_positions(count: int, spec: FrameSpec) -> list[int]:
+    """Return the positions to take out of ``count`` frames whose times are unknown.
+
+    Fewer than ``num_frames``: all, unless frames are spaced from the first to the last.
+    """
+    if spec.sampling == "first_to_last":
+        return evenly_spaced(count, spec.num_frames)
+    if spec.sampling == "middle_frames" or count < spec.num_frames:
+        return middle_positions(count, spec.num_frames)
+    return [(2 * i + 1) * count // (2 * spec.num_frames) for i in range(spec.num_frames)]
 
 
 def per_second_targets(
@@ -88,8 +112,8 @@ def whole_rate_targets(
 ) -> list[int]:
     """Return the times of frames 0, n, 2n, ... with ``rate`` n, thinned to ``num_frames``.
 
-    Common code counts seconds this way: at 29.97 frames per second n is 29. ``num_seconds`` bounds
-    a window as that code does, with its last second included.
+    Common code counts seconds this way: at 29.97 frames per second n is 29, or 30 if it rounds.
+    ``num_seconds`` bounds a window as that code does, with its last second included.
     """
     candidates = list(times[:: max(rate, 1)])
     if num_seconds is not None:
@@ -108,11 +132,14 @@ def fill_frames(
     """
     if short == "repeat":
         return [index * count // num_frames for index in range(num_frames)], [True] * num_frames
+    if short == "spread":
+        return [*evenly_spaced(count, num_frames)], [True] * num_frames
     padding = num_frames - count
     real: list[int | None] = list(range(count))
     if short == "mask":
         return real + [count - 1] * padding, [True] * count + [False] * padding
-    return real + [None] * padding, [True] * num_frames
+    last = count - 1 if short == "repeat_last" else None
+    return real + [last] * padding, [True] * num_frames
 
 
 Window = tuple[float, float]
@@ -171,14 +198,23 @@ def plan_targets(
     targets = None
     if times is not None:
         times_inside = list(times) if window is None else frames_within(source, times, start, end)
+        num_frames, count = spec.num_frames, len(times_inside)
         if spec.sampling == "whole_rate":
             first = 0 if window is None else bisect_left(times, times_inside[0])
             seconds = None if window is None else int(window[1]) - int(window[0])
-            targets = whole_rate_targets(times[first:], source.rate, spec.num_frames, seconds)
+            targets = whole_rate_targets(times[first:], int(source.rate), num_frames, seconds)
+        elif spec.sampling == "rounded_rate":
+            targets = whole_rate_targets(times_inside, round(source.rate), num_frames)
         elif spec.sampling == "per_second":
-            targets = per_second_targets(times_inside, source.zero, spec.num_frames, source.tick)
-        elif len(times_inside) < spec.num_frames and spec.short != "repeat":
+            targets = per_second_targets(times_inside, source.zero, num_frames, source.tick)
+        elif spec.sampling == "middle_frames":
+            targets = [times_inside[index] for index in middle_positions(count, num_frames)]
+        elif spec.sampling == "first_to_last":
+            targets = [times_inside[index] for index in evenly_spaced(count, num_frames)]
+        elif count < num_frames and spec.short != "repeat":
             targets = times_inside
+        if targets is not None and len(targets) < num_frames and spec.short == "spread":
+            targets = [times_inside[index] for index in evenly_spaced(count, num_frames)]
     if targets is None and window is not None and step:
         targets = _stepped_times(source, spec, window, span, step)
     if targets is None:

@@ -142,9 +142,9 @@ class VideoSource(VideoReader):
         return round(start)
 
     @property
-    def rate(self) -> int:
-        """Frames per second, truncated like in OpenCV; 1 if unknown."""
-        return max(int(self.stream.average_rate or self.stream.guessed_rate or 1), 1)
+    def rate(self) -> Fraction:
+        """Frames per second on average; 1 if unknown."""
+        return Fraction(self.stream.average_rate or self.stream.guessed_rate or 1)
 
     @property
     def is_pickable(self) -> bool:

@@ -242,6 +242,14 @@ def test_recipes_list_the_axes_and_show_one() -> None:
     rows = json.loads(invoke("recipes", "table9", "--json"))
     assert rows["table9/msrvtt/no-f2f"].endswith("--variant edges=no-f2f")
     assert "approximate" in invoke("recipes", "table1/rap-b32")
+    assert "(approximate, from abstracts: hit, rap, shenet, supportset, tfvl, tvmm)" in listed[2]
+    table = invoke("recipes", "table1").splitlines()
+    marked = {line.split()[0] for line in table if " (approximate) " in line}
+    assert marked == {
+        f"table1/{name}"
+        for name in ("hit", "supportset", "tvmm", "rap-b32", "rap-b16", "tfvl-b32", "tfvl-b16",
+                     "shenet-b32")
+    }  # fmt: skip
 
 
 def test_a_row_of_the_paper_takes_other_axes() -> None:

@@ -81,6 +81,14 @@ def test_a_dry_run_prints_the_card(run: Path) -> None:
     assert result.stdout.strip() == model_card(run, "somebody/tiny-head").strip()
 
 
+def test_the_card_of_an_approximate_method_says_so(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    assert "approximate" not in model_card(folder, "somebody/tiny-head")
+    config = json.loads((folder / "model" / "config.json").read_text())
+    (folder / "model" / "config.json").write_text(json.dumps({**config, "method": "tvmm"}))
+    assert "approximate" in model_card(folder, "somebody/tiny-head")
+
+
 @pytest.mark.parametrize("refused", ["/lfs/", "/commit/"])
 def test_a_push_that_fails_half_way_is_repeated(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str

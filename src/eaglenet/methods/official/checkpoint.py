@@ -169,8 +169,9 @@ UNDETERMINED: dict[str, Settings] = {
 authors for MSR-VTT and ViT-B/32."""
 
 ONE_VALUE: dict[str, Settings] = {
-    "ce": {"use_mish": 1, "include_self": 1},
+    "ce": {"use_mish": 1, "include_self": 1, "l2renorm": 0, "keep_missing_modalities": 0},
     "hgr": {"attn_fusion": "embed"},
+    "mmt": {"vid_inp": "both", "pos_enc": "tint", "out_tok": "mxp"},
 }
 """Official settings that change scores and leave no trace, with the only value that is supported:
 that of all published configurations."""
@@ -185,7 +186,9 @@ REPLAY = ("ebm.replay_buffer_txt", "ebm.replay_buffer_vid")
 MAX_WORDS, MAX_LONG_WORDS = 32, 64
 """Tokens per text in the released scripts; the second for DiDeMo, with 64 frames per video."""
 
-FP16_TOWERS = {"clip4clip", "drl", "glscl", "prost", "ts2net", "ucofia"}
+FP16_TOWERS = {
+    "clip4clip", "clipvip", "drl", "glscl", "prost", "ts2net", "tvproxynet", "ucofia",
+}  # fmt: skip
 """Methods whose official code runs CLIP in half precision."""
 
 
@@ -206,7 +209,6 @@ def convert_official(
     weights: Weights,
     settings: Mapping[str, Any] | None = None,
     *,
-    frames: Mapping[str, Any] | None = None,
     max_words: int | None = None,
     **options: Any,
 ) -> OfficialConversion[Method]:
@@ -215,7 +217,6 @@ def convert_official(
     Args:
         settings: fields of the config of the method; all of ``UNDETERMINED[name]`` and
             ``ONE_VALUE[name]`` are required.
-        frames: changes to the frame spec, to sample videos like the authors.
         max_words: tokens per text in evaluation; ignored for :data:`WHOLE_TEXTS`.
         options: options of the table of weights of the method (`official.tables`).
     """
@@ -244,7 +245,6 @@ def convert_official(
                 f"supported, only those with {key}={supported}"
             )
     method, unused = _convert(name, weights, settings, **options)
-    method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
     is_clip_bridge = name == "bridgeformer" and isinstance(method.encoder, ClipEncoder)
     precision = "fp16" if name in FP16_TOWERS or is_clip_bridge else "fp32"
     if name in WHOLE_TEXTS:
@@ -460,7 +460,10 @@ def _tmass(weights: Weights) -> Settings:
 
 def _ucofia(weights: Weights) -> Settings:
     num_frames = _size(weights, "frame_logit_weight")
+    scorer = "visual_token_selector.score_predictor.in_conv.0.weight"
+    is_wide = _size(weights, scorer) > _size(weights, "local_mat_weight")
     return {
+        "selection_context": "video" if is_wide else "frame",
         **_temporal(weights),
         "num_frames": num_frames,
         "num_words": _size(weights, "word_mat_weight"),

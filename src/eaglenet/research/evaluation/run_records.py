@@ -18,7 +18,7 @@ import torch
 
 from eaglenet.core import untrusted
 from eaglenet.core.platform import PROC, read_proc
-from eaglenet.methods import METHODS
+from eaglenet.methods.base import method_title
 from eaglenet.models.files import EXPERIMENT
 from eaglenet.version import __version__
 
@@ -104,8 +104,7 @@ class RecipeGroup:
     @property
     def method_title(self) -> str:
         """Name of the method, with a mark if it is approximate."""
-        is_approximate = self.method in METHODS and METHODS[self.method].is_approximate
-        return f"{self.method} (approximate)" if is_approximate else self.method
+        return method_title(self.method)
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:

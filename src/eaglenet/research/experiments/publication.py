@@ -13,6 +13,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.text import escape_line
 from eaglenet.encoders.hub import is_hub_id
+from eaglenet.methods import METHODS
 from eaglenet.models.files import CONFIG, EXPERIMENT, MODEL, WEIGHTS
 from eaglenet.research.evaluation.run_records import RESULT
 from eaglenet.version import __version__
@@ -20,6 +21,7 @@ from eaglenet.version import __version__
 CARD = "README.md"
 EVALUATIONS = "evaluation*.json"
 """Results of ``eaglenet evaluate RUN``."""
+APPROXIMATE = " It is approximate: read from the abstract of its paper."
 
 
 def find_model(folder: Path) -> Path:
@@ -46,6 +48,7 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         method, tower = config.get("method", ""), config.get("encoder", {}).get("kind", "")
         frame_spec = config.get("frame_spec", {})
         frames, size = (frame_spec.get(name, "?") for name in ("num_frames", "size"))
+        is_approximate = method in METHODS and METHODS[method].is_approximate
     with _name_file(folder / EXPERIMENT):
         training_lines = _training_lines(experiment, result)
         tower = str(experiment.get("encoder", {}).get("source") or tower)
@@ -62,7 +65,8 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         f"# {name}",
         "",
         f"The method `{method}` over `{tower}`, for text-video retrieval and video search with "
-        f"[eaglenet](https://pypi.org/project/eaglenet/) {__version__}.",
+        f"[eaglenet](https://pypi.org/project/eaglenet/) {__version__}."
+        f"{APPROXIMATE * is_approximate}",
         "",
         "## Use",
         "",

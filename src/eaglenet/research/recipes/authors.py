@@ -15,6 +15,12 @@ from eaglenet.research.experiments.experiment import Settings
 
 FIELD_FRAMES: Settings = {"sampling": "whole_rate", "square_pixels": True, "short": "mask"}
 """Frames as CLIP4Clip reads them: every int(rate)-th frame; most methods mask the padding."""
+ROUNDED_FRAMES: Settings = {**FIELD_FRAMES, "sampling": "rounded_rate"}
+"""Frames as DRL reads them: the rate is rounded."""
+MIDDLE_FRAMES: Settings = {**FIELD_FRAMES, "sampling": "middle_frames"}
+"""Frames as Frozen reads them: the middles of equal runs."""
+ENDS_FRAMES: Settings = {"sampling": "first_to_last", "square_pixels": True, "resize": "stretch"}
+"""Frames as CLIP-ViP reads them: evenly spaced from the first to the last."""
 FIELD_TRAINING: Settings = {"batch_size": 128, "lr_encoder": 1e-6, "freeze": "embeddings"}
 """Training of CLIP4Clip, which most methods inherit (rates: E.4 of the EagleNet paper)."""
 XPOOL_TRAINING: Settings = {
@@ -37,6 +43,8 @@ CLIPBERT: Settings = {
 CLIP_TOWERS = ("clip-b32", "clip-b16")
 LONG: dict[str, Any] = {"num_frames": 64, "max_words": 64}
 """Sizes for the paragraphs of DiDeMo and ActivityNet in most methods."""
+DIDEMO: dict[str, Any] = {**LONG, "options": {"window": "first_31_seconds"}}
+"""DiDeMo as CLIP4Clip and the methods on its code read it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,7 @@ class Change:
     training: Settings = field(default_factory=dict)
     config: Settings = field(default_factory=dict)
     options: Settings = field(default_factory=dict)
+    frames: Settings = field(default_factory=dict)
     num_frames: int | None = None
     max_words: int | None = None
 
@@ -65,19 +74,19 @@ class Original:
     num_frames: int = 12
     max_words: int = 32
     jitter: int = 1
-    changes: Mapping[str, Change] = field(default_factory=lambda: {"didemo": Change(**LONG)})
+    changes: Mapping[str, Change] = field(default_factory=lambda: {"didemo": Change(**DIDEMO)})
 
     def changes_for(self, dataset: str, tower: str) -> list[Change]:
         """Return the changes that apply, the most general first."""
         keys = (dataset, tower, f"{dataset} {tower}")
         return [self.changes[key] for key in keys if key in self.changes]
 
-    def words_with(self, num_frames: int) -> int:
-        """Return the tokens per text where videos have this many frames."""
+    def inputs_with(self, num_frames: int) -> tuple[Settings, int]:
+        """Return the frames, and the tokens per text, where videos have this many frames."""
         for change in self.changes.values():
             if change.num_frames == num_frames and change.max_words is not None:
-                return change.max_words
-        return self.max_words
+                return {**self.frames, **change.frames}, change.max_words
+        return self.frames, self.max_words
 
 
 FIELD = Original(FIELD_TRAINING, frames=FIELD_FRAMES)
@@ -86,17 +95,19 @@ ORIGINALS: Mapping[str, Original] = {
         FIELD_TRAINING,
         datasets=("msrvtt", "didemo", "msvd", "vatex", "lsmdc", "activitynet"),
         frames=FIELD_FRAMES,
-        changes={"didemo": Change(**LONG), "activitynet": Change(**LONG)},
+        changes={"didemo": Change(**DIDEMO), "activitynet": Change(**LONG)},
     ),
     "xpool": Original(
         XPOOL_TRAINING,
         datasets=("msrvtt", "msvd"),
+        frames={**MIDDLE_FRAMES, "short": "repeat_last"},
         max_words=77,
         changes={"msvd": Change({"lr_head": 1e-5}, {"dropout": 0.4})},
     ),
     "tmass": Original(
         XPOOL_TRAINING,
         datasets=("msrvtt", "didemo", "vatex"),
+        frames={**MIDDLE_FRAMES, "short": "repeat_last"},
         max_words=77,
         changes={"didemo": Change({"lr_head": 1e-5}, {"support_weight": 0.0, "dropout": 0.4})},
     ),
@@ -104,7 +115,7 @@ ORIGINALS: Mapping[str, Original] = {
     "clipvip": Original(
         {**VIDEO_EPOCHS, "epochs": 100, "lr_head": 1e-6},
         datasets=("msrvtt", "didemo"),
-        frames={"resize": "stretch"},
+        frames=ENDS_FRAMES,
         max_words=50,
         jitter=3,
         changes={"didemo": Change({"epochs": 20})},
@@ -112,7 +123,7 @@ ORIGINALS: Mapping[str, Original] = {
     "tvproxynet": Original(
         {**VIDEO_EPOCHS, "epochs": 120, "lr_head": 2e-6},
         datasets=("msrvtt", "didemo"),
-        frames={"resize": "stretch"},
+        frames=ENDS_FRAMES,
         max_words=50,
         jitter=3,
         changes={
@@ -130,22 +141,24 @@ ORIGINALS: Mapping[str, Original] = {
     "ucofia": Original(
         {**FIELD_TRAINING, "epochs": 15},
         frames=FIELD_FRAMES,
-        changes={"didemo": Change(config={"num_words": 64}, **LONG)},
+        changes={"didemo": Change(config={"num_words": 64}, **DIDEMO)},
     ),
     "prost": Original(FIELD_TRAINING, ("msrvtt", "didemo"), frames=FIELD_FRAMES),
     "glscl": Original(
         FIELD_TRAINING,
         ("msrvtt", "didemo", "msvd"),
-        frames=FIELD_FRAMES,
+        frames=ROUNDED_FRAMES,
         changes={
-            "didemo": Change({"batch_size": 32}, {"consistency": 0.005}, **LONG),
+            "didemo": Change(
+                {"batch_size": 32}, {"consistency": 0.005}, frames=FIELD_FRAMES, **DIDEMO
+            ),
             "msvd": Change(config={"consistency": 0.005}),
         },
     ),
     "tempme": Original(
         {"batch_size": 128, **ADAPTERS, "augment": "rand_augment"},
         datasets=("msrvtt", "didemo"),
-        frames={"sampling": "whole_rate", "square_pixels": True},
+        frames={**ROUNDED_FRAMES, "short": "spread"},
     ),
     # Known only from abstracts: usual batch and epochs, TempMe's rate for adapters.
     "rap": Original({"batch_size": 128, **ADAPTERS}, ("msrvtt", "didemo", "msvd")),
@@ -154,7 +167,7 @@ ORIGINALS: Mapping[str, Original] = {
     "drl": Original(
         FIELD_TRAINING,
         ("msrvtt", "didemo", "msvd"),
-        frames=FIELD_FRAMES,
+        frames=ROUNDED_FRAMES,
         changes={
             "didemo": Change(**LONG),
             # The authors' scripts use 0.14 for B/32, and the default 0.11 for B/16.
@@ -167,6 +180,7 @@ ORIGINALS: Mapping[str, Original] = {
             FROZEN,
             datasets,
             ("clip-b16",),
+            frames=MIDDLE_FRAMES,
             num_frames=4,
             changes={"didemo": Change(max_words=64)},
         )

@@ -190,11 +190,13 @@ def original_setup(method: str, dataset: str, tower: str) -> Setup:
         return _expert_setup(method, dataset)
     settings = ORIGINALS[method]
     training, config, options = dict(settings.training), dict[str, Any](), dict[str, Any]()
+    frames = dict(settings.frames)
     num_frames, max_words = settings.num_frames, settings.max_words
     for change in settings.changes_for(dataset, tower):
         training |= change.training
         config |= change.config
         options |= change.options
+        frames |= change.frames
         num_frames = change.num_frames or num_frames
         max_words = change.max_words or max_words
     return Setup(
@@ -202,7 +204,7 @@ def original_setup(method: str, dataset: str, tower: str) -> Setup:
         data=DataChoice(
             dataset,
             options=options,
-            frames=FrameSpec(num_frames=num_frames, **settings.frames),
+            frames=FrameSpec(num_frames=num_frames, **frames),
             max_words=max_words,
             jitter=settings.jitter,
         ),
