@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from eaglenet.core.errors import UsageError
 from eaglenet.models.folder import load
+from eaglenet.video.inputs import clips_of
 from hub_tables import write_pairs, write_three
 from small_videos import colour_video
 
@@ -112,12 +115,97 @@ def test_the_standard_layout_and_the_encoder_interface(tmp_path: Path, videos: l
     assert results.task_results[0].scores["test"][0]["recall_at_1"] == 1
 
 
+def write_rows(folder: Path, columns: Mapping[str, Any], features: Mapping[str, Any]) -> Path:
+    """A table of a task as ``push_to_hub`` writes it, with videos as bytes."""
+    import datasets
+
+    rows = {
+        name: [{"bytes": value.read_bytes(), "path": value.name} for value in values]
+        if isinstance(values[0], Path)
+        else values
+        for name, values in columns.items()
+    }
+    kinds = {
+        name: datasets.Video() for name, values in columns.items() if isinstance(values[0], Path)
+    }
+    schema = {
+        name: kinds.get(name, datasets.Value("string")) for name in columns
+    } | dict(features)  # fmt: skip
+    table = datasets.Dataset.from_dict(rows, datasets.Features(schema))
+    folder.mkdir()
+    table.to_parquet(folder / "test-00000-of-00001.parquet")
+    return folder
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(
+    ("name", "score", "least"),
+    [
+        ("OmniVideoBenchVideoCentricQA", "accuracy", 0),
+        ("BreakfastClassification", "accuracy", 1),
+        ("RAVDESSVideoClustering", "v_measure", 0.7),  # Of clusters from random starts.
+        ("HumanAnimalCartoonVPairClassification", "max_ap", 0.999),
+        ("MELDVideoZeroShot", "accuracy", 1),
+    ],
+)
+def test_every_kind_of_task_of_the_text_video_benchmark(
+    name: str, score: str, least: float, tmp_path: Path, videos: list[Path]
+) -> None:
+    """The tasks of MVEB(text, video) themselves, over other videos: all its kinds but retrieval."""
+    import datasets
+
+    from eaglenet.mteb import MtebModel
+
+    colours = datasets.ClassLabel(names=CAPTIONS)
+    count = 2 if name.startswith("Breakfast") else 3
+    many, labels = videos[:count] * 8, [*range(count)] * 8
+    columns: dict[str, Any]
+    features: dict[str, Any] = {}
+    if name.startswith("OmniVideoBench"):
+        columns = {
+            "video": videos,
+            "question": ["What colour is it?"] * 3,
+            "candidates": [CAPTIONS] * 3,
+            "answer": CAPTIONS,
+        }
+        features = {"candidates": datasets.List(datasets.Value("string"))}
+    elif "Pair" in name:
+        columns = {
+            "video1": many,
+            "video2": [videos[(label + number % 2) % 3] for number, label in enumerate(labels)],
+            "label": [(number + 1) % 2 for number in range(len(labels))],
+        }
+        features = {"label": datasets.Value("int64")}
+    else:
+        label = "label" if name.startswith("Breakfast") else "emotion"
+        columns, features = {"video": many, label: labels}, {label: colours}
+    folder = write_rows(tmp_path / "task", columns, features)
+    task = mteb.get_task(name)
+    task.metadata = task.metadata.model_copy(
+        update={"dataset": {"path": str(folder), "revision": "1"}}
+    )
+    model = MtebModel("small", device="cpu")
+    results = mteb.evaluate(model, [task], cache=None, encode_kwargs={"batch_size": 5})
+    (split,) = results.task_results[0].scores["test"]
+    assert split[score] >= least
+    if "question" in columns:
+        method = load("small")
+        texts = method.encode_text(["What colour is it?", *CAPTIONS]).sentence
+        question, *answers = torch.nn.functional.normalize(texts, dim=-1)
+        inputs = method.coarse_vectors(method.encode_video(clips_of(videos, method.frame_spec)))
+        ranks = ((inputs + question) @ torch.stack(answers).T).argmax(dim=1)
+        assert split[score] == pytest.approx(
+            (ranks == torch.arange(3)).float().mean().item(), abs=1e-5
+        )
+
+
 def test_tables_that_no_model_reads_are_refused() -> None:
     import datasets
 
     from eaglenet.mteb import MtebModel
 
     model = MtebModel("small", device="cpu")
-    table = datasets.Dataset.from_dict({"id": ["a"], "audio": ["b"]})
-    with pytest.raises(UsageError, match="exactly one of video, image and text"):
-        list(model._features(table, 1))
+    for columns in ({"audio": ["b"]}, {"audio": ["b"], "text": ["a"]}):
+        table = datasets.Dataset.from_dict({"id": ["a"], **columns})
+        with pytest.raises(UsageError, match="video, image and text, and no audio"):
+            model._vectors(table, 1)

@@ -5,8 +5,9 @@ package: a model folder, a run, a name of ``eaglenet models`` or a hub id. In Py
 ``mteb.evaluate(MtebModel("small"), tasks)``.
 
 Retrieval between texts and videos ranks by the exact scores of the method, everything else by its
-coarse vectors. This package decodes the videos, with the frames that the model was built for,
-instead of torchcodec and the resampling of mteb.
+coarse vectors, which are added for inputs of several kinds, such as a video with a question. This
+package decodes the videos, with the frames that the model was built for, instead of torchcodec and
+the resampling of mteb.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -66,12 +68,8 @@ class MtebModel:
         self.corpus: datasets.Dataset | None = None
 
     def encode(self, inputs: Any, **_: Any) -> NDArray[np.float32]:
-        """Return one unit vector per text, image or video of a loader."""
-        vectors = [
-            self.method.coarse_vectors(features).float().cpu().numpy()
-            for features in self._features(inputs.dataset, inputs.batch_size or BATCH_SIZE)
-        ]
-        return np.concatenate(vectors)
+        """Return one unit vector per row of a loader: of a text, an image, a video, or several."""
+        return np.asarray(self._vectors(inputs.dataset, inputs.batch_size or BATCH_SIZE))
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         return cos_sim(embeddings1, embeddings2)
@@ -96,10 +94,7 @@ class MtebModel:
         if self.corpus is None:
             raise ValueError("index a corpus before searching it")
         batch_size = int((encode_kwargs or {}).get("batch_size", BATCH_SIZE))
-        scores = self._score(
-            list(self._features(queries, batch_size)),
-            list(self._features(self.corpus, batch_size)),
-        )
+        scores = self._score(queries, self.corpus, batch_size)
         documents = [str(name) for name in self.corpus["id"]]
         column = {name: number for number, name in enumerate(documents)}
         results = {}
@@ -113,25 +108,35 @@ class MtebModel:
         self.corpus = None
         return results
 
-    def _score(self, queries: list[Any], documents: list[Any]) -> Tensor:
-        kinds = type(queries[0]), type(documents[0])
-        first, second = (type(batches[0]).concatenate(batches) for batches in (queries, documents))
-        with evaluating(self.method), torch.no_grad():
-            if kinds == (TextFeatures, VideoFeatures):
-                return self.method.similarity(first, second).float().cpu()
-            if kinds == (VideoFeatures, TextFeatures):
-                return self.method.similarity(second, first).float().cpu().T
-            vectors = [self.method.coarse_vectors(each).float().cpu() for each in (first, second)]
-        return vectors[0] @ vectors[1].T
+    def _score(self, queries: Any, documents: Any, batch_size: int) -> Tensor:
+        kinds = _kinds(queries), _kinds(documents)
+        if kinds in ((["text"], ["video"]), (["text"], ["image"])):
+            return self._exact_scores(queries, documents, batch_size)
+        if kinds in ((["video"], ["text"]), (["image"], ["text"])):
+            return self._exact_scores(documents, queries, batch_size).T
+        return self._vectors(queries, batch_size) @ self._vectors(documents, batch_size).T
 
-    def _features(self, dataset: Any, batch_size: int) -> Iterator[TextFeatures | VideoFeatures]:
-        columns = dataset.column_names
-        kind = next((name for name in ("video", "image", "text") if name in columns), None)
-        if kind is None or len({"video", "image", "text", "audio"} & set(columns)) > 1:
-            raise UsageError(
-                f"this task has the columns {', '.join(columns)}; models of eaglenet need exactly "
-                "one of video, image and text"
+    def _exact_scores(self, texts: Any, videos: Any, batch_size: int) -> Tensor:
+        (kind,) = _kinds(videos)
+        text = TextFeatures.concatenate(list(self._features(texts, "text", batch_size)))
+        video = VideoFeatures.concatenate(list(self._features(videos, kind, batch_size)))
+        with evaluating(self.method), torch.no_grad():
+            return self.method.similarity(text, video).float().cpu()
+
+    def _vectors(self, dataset: Any, batch_size: int) -> Tensor:
+        """Return a unit vector per row: the sum of its text, image and video."""
+        vectors = [
+            torch.cat(
+                [
+                    self.method.coarse_vectors(features).float().cpu()
+                    for features in self._features(dataset, kind, batch_size)
+                ]
             )
+            for kind in _kinds(dataset)
+        ]
+        return F.normalize(torch.stack(vectors).sum(dim=0), dim=-1)
+
+    def _features(self, dataset: Any, kind: str, batch_size: int) -> Iterator[Any]:
         if kind == "video":
             dataset = dataset.cast_column("video", datasets.Video(decode=False))
         with evaluating(self.method), torch.no_grad():
@@ -143,7 +148,7 @@ class MtebModel:
                     batch = tokens[start : start + batch_size]
                     yield self.method.encode_text(batch.to(self.method.device))
                     continue
-                values = dataset[start : start + batch_size][kind]
+                values = dataset.select_columns(kind)[start : start + batch_size][kind]
                 if kind == "image":
                     spec = self.method.frame_spec
                     clips = [clips_of_image(image.convert("RGB"), spec) for image in values]
@@ -162,6 +167,18 @@ class MtebModel:
                     path.write_bytes(value["bytes"])
                 paths.append(path)
             return clips_of(paths, self.method.frame_spec)
+
+
+def _kinds(dataset: Any) -> list[str]:
+    """Return which of video, image and text the rows of a task have."""
+    columns = dataset.column_names
+    kinds = [kind for kind in ("video", "image", "text") if kind in columns]
+    if not kinds or "audio" in columns:
+        raise UsageError(
+            f"this task has the columns {', '.join(columns)}; models of eaglenet read video, image "
+            "and text, and no audio"
+        )
+    return kinds
 
 
 class VideoModelMeta(ModelMeta):  # type: ignore[misc]

@@ -67,6 +67,28 @@ def test_a_folder_in_the_same_layout_is_unpacked_once(tmp_path: Path, videos: li
     assert json.loads(changed.read_text().splitlines()[0])["captions"] == ["red"]
 
 
+def test_captions_of_other_names_and_a_corpus_shared_by_all_splits_are_read(
+    tmp_path: Path, videos: list[Path]
+) -> None:
+    """As in ``mteb/VALOR-32K``, and in tables whose corpus has a split of its own."""
+    pairs = tmp_path / "VALOR-32K"
+    write_table(
+        pairs / "data" / "test-00000-of-00001.parquet", {"video": videos, "description": CAPTIONS}
+    )
+    three = write_three(tmp_path / "three", videos, CAPTIONS)
+    for name in ("corpus", "queries"):
+        file = three / name / "test-00000-of-00001.parquet"
+        file.rename(file.with_name(f"{name}-00000-of-00001.parquet"))
+    # Training pairs are never taken for the missing part of another split.
+    write_table(
+        three / "data" / "train-00000-of-00001.parquet", {"video": videos, "caption": ["no"] * 3}
+    )
+    for source in (pairs, three):
+        folder = unpack_hub_dataset(str(source))
+        rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
+        assert [row["captions"] for row in rows] == [[caption] for caption in CAPTIONS]
+
+
 def test_the_folder_above_is_unpacked_inside_the_cache(
     tmp_path: Path, videos: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

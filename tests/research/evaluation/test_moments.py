@@ -161,7 +161,7 @@ def test_spans_that_are_published_backwards_are_turned(tmp_path: Path, content: 
         ('{"a": {"timestamps": [[0, NaN]], "sentences": ["b"]}}', "annotations.json"),
         ('{"a": {"timestamps": [[-5, 1]], "sentences": ["b"]}}', "video 'a': invalid span -5"),
         ('{"vid": "a", "query": "b", "relevant_windows": [[5, 1]]}', "line 1: invalid span"),
-        ('{"vid": "a", "query": "b"}', "line 1 has no 'relevant_windows'"),
+        ('{"vid": "a", "query": "b"}', "line 1: no 'relevant_windows'"),
         ("a b##c", "line 1 is not"),
         ("a 1 2##c\nb##c", "line 2 is not"),
         ("a 1 2##c\na x 2##c", "line 2: could not"),

@@ -340,13 +340,18 @@ def read_didemo(content: str) -> list[MomentText]:
 def read_qvhighlights(content: str) -> list[MomentText]:
     """Read JSON lines with ``vid``, ``query`` and ``relevant_windows`` in seconds.
 
-    The file of the test split has no windows: the authors' server scores its moments.
+    ``highlight_test_release.jsonl`` has no windows; ``highlight_test_with_gt.jsonl`` has them.
     """
     texts = []
     for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
             with _name_entry(f"line {number}"):
                 row = untrusted.parse_json(line)
+                if "relevant_windows" not in row:
+                    raise ValueError(
+                        "no 'relevant_windows'; those of the test split are in the file "
+                        "highlight_test_with_gt.jsonl of its authors"
+                    )
                 spans = tuple((float(start), float(end)) for start, end in row["relevant_windows"])
                 texts.append(MomentText(row["vid"], row["query"], spans))
     return texts

@@ -29,7 +29,10 @@ from eaglenet.video.containers import VIDEO_SUFFIXES
 logger = logging.getLogger(__name__)
 
 CAPTIONS = "captions.jsonl"
-CAPTION_COLUMNS = ("caption", "text", "sentence")
+CAPTION_COLUMNS = (
+    "caption", "text", "sentence", "description", "summary", "video_caption", "av_caption",
+)  # fmt: skip
+"""Names that the datasets of MTEB give to captions; the first one of a table is used."""
 QUERY, DOCUMENT = "query-id", "corpus-id"
 ROWS = 8
 """Rows read at a time; a row contains a whole video."""
@@ -90,14 +93,27 @@ def _file_identity(paths: Sequence[Path]) -> str:
 
 
 def choose_files(name: str, files: Sequence[str], split: str) -> list[str]:
-    """Return the Parquet files of a split, such as ``data/test-00000-of-00002.parquet``."""
-    matches = {file: re.match(r"[A-Za-z]+", Path(file).name) for file in files}
-    splits = {match[0] for match in matches.values() if match}
-    split_files = [file for file, match in matches.items() if match and match[0] == split]
-    if not split_files:
+    """Return the Parquet files of a split, such as ``data/test-00000-of-00002.parquet``.
+
+    The corpus and the queries of several splits may be shared; they then have one split of another
+    name, such as ``corpus/corpus-00000-of-00001.parquet``.
+    """
+    files_of: dict[tuple[str, str], list[str]] = {}
+    for file in sorted(files):
+        if match := re.match(r"[A-Za-z]+", Path(file).name):
+            files_of.setdefault((Path(file).parent.name, match[0]), []).append(file)
+    splits = {split for _, split in files_of}
+    if split not in splits:
         contents = f"it has {', '.join(sorted(splits))}" if splits else "it has no Parquet file"
         raise DatasetError(f"{name} has no split {split!r}: {contents}; choose one with --split")
-    return sorted(split_files)
+    chosen: list[str] = []
+    for folder in dict.fromkeys(folder for folder, _ in files_of):
+        own_splits = [own for own_folder, own in files_of if own_folder == folder]
+        if split in own_splits:
+            chosen += files_of[folder, split]
+        elif len(own_splits) == 1 and folder.endswith(("corpus", "queries")):
+            chosen += files_of[folder, own_splits[0]]
+    return sorted(chosen)
 
 
 def download(

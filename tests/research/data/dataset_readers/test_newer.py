@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.research.data import DATASETS, Split
+from eaglenet.research.data.annotation_files import read_moments
 from eaglenet.research.recipes import Recipe
 
 WRITERS = {
@@ -119,6 +120,21 @@ def test_a_step_of_youcook2_is_a_window_and_an_empty_sentence_is_left_out(
     windows = {video.video_id: video.window for video in split.videos}
     assert windows["GLd3aX16zBg_1"] == (10.0, 18.0)
     assert [entry.video_id for entry in split.left_out] == ["4eWzsx1vAi8_1"]
+
+
+def test_the_test_split_of_qvhighlights_may_be_the_file_with_its_windows(
+    tmp_path: Path, files: Any
+) -> None:
+    root = files.qvhighlights(tmp_path)
+    expected = DATASETS["qvhighlights"].load(root, "test").texts
+    bare = root / "highlight_test_release.jsonl"
+    with pytest.raises(DatasetError, match=r"those of the test split are in the file highlight_"):
+        read_moments(bare)
+    row = json.loads(bare.read_text()) | {"relevant_windows": [[70, 110], [2, 4]]}
+    bare.unlink()
+    whole = files.write_lines(root / "highlight_test_with_gt.jsonl", [json.dumps(row)])
+    assert DATASETS["qvhighlights"].load(root, "test").texts == expected
+    assert read_moments(whole)[0].spans == ((70, 110), (2, 4))
 
 
 def test_two_gifs_of_one_file_name_are_not_taken_for_each_other(tmp_path: Path, files: Any) -> None:
