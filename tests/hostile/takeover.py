@@ -27,6 +27,8 @@ from eaglenet.video.saving import MomentRequest
 
 libc = ctypes.CDLL(None, use_errno=True)
 IS_ARM = platform.machine() == "aarch64"
+MEMORY = 2**30
+"""Limit of the worker that is taken over."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,35 @@ def list_folder(target: Target) -> None:
 
 def look_at_file(target: Target) -> None:
     os.stat(Path(target.folder, "secret"))
+
+
+def look_at_file_like_a_descriptor(target: Target) -> None:
+    """The way of glibc 2.33 to 2.38 to ask for the status of a descriptor, with a path instead."""
+    path = os.fsencode(Path(target.folder, "secret"))
+    call(262, 79, -100, path, ctypes.create_string_buffer(256), 0x1000)  # AT_EMPTY_PATH
+
+
+def take_memory(flags: int) -> None:
+    """Map twice the memory of the limit, without touching it."""
+    libc.mmap.restype = ctypes.c_void_p
+    readable_and_writable = 3
+    arguments = (readable_and_writable, flags | mmap.MAP_ANON, -1, ctypes.c_long(0))
+    address = libc.mmap(None, ctypes.c_size_t(2 * MEMORY), *arguments)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "no memory")
+    libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(2 * MEMORY))
+
+
+def take_private_memory(target: Target) -> None:
+    take_memory(mmap.MAP_PRIVATE)
+
+
+def take_shared_memory(target: Target) -> None:
+    take_memory(mmap.MAP_SHARED)
+
+
+def take_memory_of_a_stack(target: Target) -> None:
+    take_memory(mmap.MAP_PRIVATE | 0x100)  # MAP_GROWSDOWN
 
 
 def write_file(target: Target) -> None:
@@ -203,9 +234,11 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     function.__name__: function
     for function in (
         read_other_file, read_by_descriptor_path, read_parent_environment, read_parent_memory,
-        attach_to_parent, signal_parent, signal_by_owner, list_folder, look_at_file, write_file,
-        write_own_file, remove_file, make_folder, make_link, change_mode, run_program, fork,
-        fork_by_number, clone3, start_thread, connect, listen, unix_socket, socket_pair,
+        attach_to_parent, signal_parent, signal_by_owner, list_folder, look_at_file,
+        look_at_file_like_a_descriptor, take_private_memory, take_shared_memory,
+        take_memory_of_a_stack, write_file, write_own_file, remove_file, make_folder, make_link,
+        change_mode, run_program, fork, fork_by_number, clone3, start_thread, connect, listen,
+        unix_socket, socket_pair,
         send_datagram, send_descriptor, run_own_code, make_memory_file, new_namespace,
         submit_to_ring, raise_limits, regain_privileges, type_into_terminal,
     )
@@ -226,7 +259,7 @@ def secrets_in_reach(target: Target) -> list[str]:
     kinds = []
     for descriptor in range(64):
         try:
-            mode = os.fstat(descriptor).st_mode
+            mode = confinement.descriptor_status(descriptor).st_mode
         except OSError:
             continue
         kinds.append(f"{descriptor} {stat.filemode(mode)[0]}")
@@ -240,7 +273,7 @@ def sockets() -> list[int]:
 
 def is_socket(descriptor: int) -> bool:
     try:
-        return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+        return stat.S_ISSOCK(confinement.descriptor_status(descriptor).st_mode)
     except OSError:
         return False
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from takeover import (
     ATTACKS,
+    MEMORY,
     REPLIES,
     Target,
     escape,
@@ -88,9 +89,10 @@ def test_a_taken_over_worker_reaches_nothing(target: Target, missing: tuple[str,
         pytest.skip(f"this kernel does not confine: {missing}")
     before = sorted(os.listdir(target.folder))
     attacks = [with_attack(target, name) for name in ATTACKS]
+    budget: Budget[Target] = Budget(MEMORY, lambda target: "", lambda target: 60.0)
     results = {
         outcome.request.attack: outcome.result if isinstance(outcome, Success) else outcome.reason
-        for outcome in map_ahead(escape, attacks, workers=1, access=ACCESS)
+        for outcome in map_ahead(escape, attacks, workers=1, budget=budget, access=ACCESS)
     }
     allowed = [name for name, result in results.items() if not result.startswith("refused")]
     # The decoder of HEIC starts a thread; it is as confined as the process.
@@ -117,7 +119,9 @@ def test_the_attacks_work_where_nothing_confines(target: Target) -> None:
     """Otherwise their refusal would say nothing."""
     names = [
         "read_other_file", "read_parent_environment", "signal_parent", "list_folder",
-        "look_at_file", "write_file", "write_own_file", "make_folder", "make_link", "change_mode",
+        "look_at_file", "look_at_file_like_a_descriptor", "take_private_memory",
+        "take_shared_memory", "take_memory_of_a_stack", "write_file", "write_own_file",
+        "make_folder", "make_link", "change_mode",
         "fork", "fork_by_number", "start_thread", "connect", "listen", "unix_socket",
         "socket_pair", "run_own_code", "make_memory_file", "remove_file",
     ]  # fmt: skip
@@ -381,3 +385,14 @@ def test_hosts_and_workers_have_no_privileges(missing: tuple[str, ...]) -> None:
         assert "CapEff:\t0000000000000000" in status
         assert "Threads:\t1\n" in status
     list(outcomes)
+
+
+def test_the_status_of_a_descriptor_is_that_of_python(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    for path in (tmp_path / "a", tmp_path, Path(os.devnull)):
+        descriptor = os.open(path, os.O_RDONLY)
+        status, expected = confinement.descriptor_status(descriptor), os.fstat(descriptor)
+        os.close(descriptor)
+        assert status._asdict() == {name: getattr(expected, name) for name in status._fields}
+        with pytest.raises(OSError, match=os.strerror(9)):
+            confinement.descriptor_status(descriptor)

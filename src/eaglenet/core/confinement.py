@@ -53,6 +53,39 @@ def landlock_version() -> int:
     return max(int(version), 0)
 
 
+class FileStatus(NamedTuple):
+    """Part of the status of a file, with the names of ``os.stat_result``."""
+
+    st_dev: int
+    st_ino: int
+    st_mode: int
+    st_size: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+
+
+def descriptor_status(descriptor: int) -> FileStatus:
+    """Return the status of an open file, in confined processes too.
+
+    The C libraries between glibc 2.33 and 2.38 ask for it by a system call that takes a path and so
+    tells about every file; a confined process may not make it.
+    """
+    table = _TABLES.get(platform.machine())
+    if sys.platform != "linux" or table is None:
+        status = os.fstat(descriptor)
+        return FileStatus(*(getattr(status, name) for name in FileStatus._fields))
+    content = ctypes.create_string_buffer(256)
+    if _system_call(table.numbers["fstat"], descriptor, content) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    device, inode = struct.unpack_from("=2Q", content)
+    (mode,) = struct.unpack_from("=I", content, table.mode_offset)
+    (size,) = struct.unpack_from("=q", content, 48)
+    times = struct.unpack_from("=6q", content, 72)  # Accessed, modified, changed.
+    modified, changed = (seconds * 10**9 + part for seconds, part in (times[2:4], times[4:6]))
+    return FileStatus(device, inode, mode, size, modified, changed)
+
+
 def restrict_files(*, readable: Sequence[str] = (), devices: Sequence[str] = ()) -> str | None:
     """Refuse every further use of the file system, TCP, and signals to other processes.
 
@@ -122,6 +155,8 @@ class _Table(NamedTuple):
 
     architecture: int
     numbers: dict[str, int]
+    mode_offset: int
+    """Bytes before the mode in the kernel's ``struct stat``."""
 
 
 _CALLS = """
@@ -129,7 +164,7 @@ read 0 63, pread64 17 67, futex 202 98, write 1 64, mmap 9 222, munmap 11 215,
 madvise 28 233, mprotect 10 226, brk 12 214, lseek 8 62, readv 19 65, writev 20 66,
 preadv 295 69, preadv2 327 286, mremap 25 216, recvmsg 47 212, recvfrom 45 207,
 sendto 44 206, poll 7 -1, ppoll 271 73, select 23 -1, pselect6 270 72, close 3 57, dup 32 23,
-fcntl 72 25, fstat 5 80, newfstatat 262 79, rt_sigaction 13 134, rt_sigprocmask 14 135,
+fcntl 72 25, fstat 5 80, rt_sigaction 13 134, rt_sigprocmask 14 135,
 rt_sigreturn 15 139, sigaltstack 131 132, restart_syscall 219 128, sched_yield 24 124,
 sched_getaffinity 204 123, getcpu 309 168, membarrier 324 283, rseq 334 293,
 clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101,
@@ -147,7 +182,7 @@ openat 257 56, open 2 -1, access 21 -1, faccessat 269 48, readlink 89 -1, readli
 stat 4 -1, lstat 6 -1, statx 332 291, getdents64 217 61, eventfd2 290 19, pipe2 293 59,
 mlock 149 228, munlock 150 229, memfd_create 319 279, ftruncate 77 46, mbind 237 235,
 get_mempolicy 239 236, set_mempolicy 238 237, sched_setaffinity 203 122, socketpair 53 199,
-fadvise64 221 223
+fadvise64 221 223, newfstatat 262 79
 """
 """Further calls of a driver that opens devices. Landlock limits which files the calling thread may
 open; threads that started earlier open what the user may, but create no file."""
@@ -158,14 +193,18 @@ def _numbers(column: int, calls: str = _CALLS) -> dict[str, int]:
     return {row[0]: int(row[column]) for row in rows}
 
 
-_TABLES = {"x86_64": _Table(0xC000_003E, _numbers(1)), "aarch64": _Table(0xC000_00B7, _numbers(2))}
+_TABLES = {
+    "x86_64": _Table(0xC000_003E, _numbers(1), 24),
+    "aarch64": _Table(0xC000_00B7, _numbers(2), 16),
+}
 """Tables by machine, as ``os.uname`` names it, with the AUDIT_ARCH number of the kernel."""
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _X32_BIT = 0x4000_0000
 _PROT_EXEC = 4
-_AT_EMPTY_PATH = 0x1000
+_MAP_PRIVATE, _MAP_KIND = 0x02, 0x10F
+"""mmap: shared memory, and stacks that grow, do not count for RLIMIT_DATA."""
 _FILE_COMMANDS = (0, 1, 2, 3, 4, 1030)
 """fcntl: duplicate, and read or set flags. F_SETOWN would send signals to other processes."""
 _THREAD_FLAGS = 0x0001_0D00
@@ -220,10 +259,18 @@ def build_filter(
     machine: str, process: int, *, threads: bool, devices: bool = False
 ) -> list[Instruction]:
     """Return the filter of system calls for a process; ``machine`` as in ``os.uname``."""
-    architecture, numbers = _TABLES[machine]
+    architecture, numbers, _ = _TABLES[machine]
     not_executable = [
         _argument(2),
         (_ANY_BIT, 0, 1, _PROT_EXEC),
+        _refusal(errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    private_memory = [
+        *not_executable[:-1],
+        _argument(3),
+        (_MASK, 0, 0, _MAP_KIND),
+        (_EQUAL, 1, 0, _MAP_PRIVATE),
         _refusal(errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
@@ -235,9 +282,8 @@ def build_filter(
         (_RETURN, 0, 0, _ALLOW),
     ]
     conditions = {
-        "mmap": not_executable,
+        "mmap": not_executable if devices else private_memory,
         "mprotect": not_executable,
-        "newfstatat": _only_if(3, [_AT_EMPTY_PATH]),
         "fcntl": _only_if(1, _FILE_COMMANDS),
         "sendto": _is_null(4),  # No address: only the socket that is connected already.
         "prlimit64": _is_null(2),  # Reading limits.

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglenet.core.confinement import FileStatus, descriptor_status
 from eaglenet.core.platform import (
     is_below,
     open_beneath,
@@ -143,10 +144,10 @@ def shared_file(path: str | Path) -> SharedFile | None:
     )
 
 
-def file_status(path: str | Path) -> os.stat_result:
+def file_status(path: str | Path) -> os.stat_result | FileStatus:
     """Return the status of a file, like :func:`os.stat`."""
     file = shared_file(path)
-    return os.stat(path) if file is None else os.fstat(file.require_descriptor())
+    return os.stat(path) if file is None else descriptor_status(file.require_descriptor())
 
 
 def file_size(path: str | Path) -> int:
@@ -169,7 +170,11 @@ def open_input_file(path: str | Path) -> InputFile:
 
 
 class InputFile(io.RawIOBase):
-    """A file with its own position, even if others read from the same descriptor."""
+    """A file with its own position, even if others read from the same descriptor.
+
+    It does not give its descriptor away: libraries would ask for the status of the file, which a
+    confined process may only do through :func:`~eaglenet.core.confinement.descriptor_status`.
+    """
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
@@ -193,7 +198,7 @@ class InputFile(io.RawIOBase):
         if whence == os.SEEK_CUR:
             offset += self._position
         elif whence == os.SEEK_END:
-            offset += os.fstat(self._descriptor).st_size
+            offset += descriptor_status(self._descriptor).st_size
         if offset < 0:
             raise OSError(22, "negative position", self.name)
         self._position = offset
@@ -207,9 +212,6 @@ class InputFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def fileno(self) -> int:
-        return self._descriptor
 
     def close(self) -> None:
         if not self.closed:
