@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips
 from eaglenet.search.engine import Engine
+from eaglenet.search.grammar import ComposedQuery, parse
 from eaglenet.search.query import Query, TranscriptQuery, clean_text
+from eaglenet.store.records import Phrase
 
 NASTY = ["", " ", "\x00", "\n\t\r", "\ud800", "\u202e\u200f", "x" * 10**6, "' OR 1=1 --", "%s%n"]
 
@@ -66,11 +68,26 @@ def test_quotation_marks_enclose_phrases() -> None:
     assert query == TranscriptQuery(
         "cars near no entry signs",
         (("cars", "car"), ("near",), ("signs", "sign")),
-        (("no", "entry"),),
+        (Phrase(("no", "entry")),),
     )
     assert not query.has_only_phrases
     assert TranscriptQuery.parse('"no entry"').has_only_phrases
     assert Query(clip_id="3f9c-0").transcript is None
+
+
+def test_a_number_after_a_phrase_is_a_distance() -> None:
+    query = TranscriptQuery.parse('lost "keys table"~5 "home"~x "a b"~1000')
+    assert query.plain == "lost keys table home ~x a b"
+    assert [(phrase.terms, phrase.gap) for phrase in query.phrases] == [
+        (("keys", "table"), 5),
+        (("home",), None),
+        (("a", "b"), 99),
+    ]
+    assert query.terms == (("lost",), ("x",))
+    assert isinstance(parse('"keys table"~5'), Query)
+    composed = parse('"a dog"~5 + "a cat"')
+    assert isinstance(composed, ComposedQuery)
+    assert [part.query.text for part in composed.parts] == ["a dog", "a cat"]
 
 
 def check_query(engine: Engine, text: str, negative: str) -> None:

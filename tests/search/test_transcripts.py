@@ -279,6 +279,10 @@ def test_words_are_found_by_their_stems_and_phrases_word_by_word(
         assert hit.metadata["transcript_score"] > 0.4
     assert len(engine.search('"running home"')) == 1
     assert engine.search('"runs home"') == []
+    (hit,) = engine.search('"home he"~2')
+    line = hit.transcript[0]
+    assert [line.text[start:end] for start, end in line.highlights] == ["He", "home"]
+    assert engine.search('"home he"~1') == []
     assert engine.search(Query("home", negatives=("runs",)), modalities="speech") == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from made_store import changes_of, content_of, fill, make_lines, make_manifest
 
 from eaglenet.store.database import read_state
-from eaglenet.store.records import Changes, Line, LineQuery, Source, SourceLines
+from eaglenet.store.records import Changes, Line, LineQuery, Phrase, Source, SourceLines
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.store import LocalStore
 from eaglenet.store.transcripts import edit_distance, text_checksum
@@ -57,12 +57,21 @@ def test_prefixes_and_phrases(tmp_path: Path) -> None:
         "no " + "word " * 20 + "entry",
     )
     assert texts_of(snapshot, LineQuery(("vehic*",))) == ["no entry for vehicles"]
-    assert texts_of(snapshot, LineQuery(phrases=(("no", "entry"),))) == ["no entry for vehicles"]
+    assert texts_of(snapshot, LineQuery(phrases=(Phrase(("no", "entry")),))) == [
+        "no entry for vehicles"
+    ]
+    near = {
+        gap: set(texts_of(snapshot, LineQuery(phrases=(Phrase(("no", "entry"), gap),))))
+        for gap in (0, 1, 2, 20)
+    }
+    assert near[0] == near[1] == {"no entry for vehicles"}
+    assert near[2] == {"no entry for vehicles", "entry is allowed, no doubt"}
+    assert len(near[20]) == 3
 
 
 def test_terms_beside_a_phrase_rank_and_do_not_exclude(tmp_path: Path) -> None:
     snapshot = store_of(tmp_path / "store", "no entry here", "no entry for cars", "cars")
-    query = LineQuery(("cars",), (("no", "entry"),))
+    query = LineQuery(("cars",), (Phrase(("no", "entry")),))
     assert texts_of(snapshot, query) == ["no entry for cars", "no entry here"]
 
 
@@ -83,7 +92,7 @@ def test_scripts_without_spaces_are_found_by_pairs(tmp_path: Path) -> None:
         writer.commit(Changes(transcripts=[SourceLines(source, lines)]))
     snapshot = LocalStore.open(tmp_path / "store").snapshot()
     assert texts_of(snapshot, LineQuery(("汽车",))) == ["红色汽车"]
-    assert texts_of(snapshot, LineQuery(phrases=(("红色", "色汽"),))) == ["红色汽车"]
+    assert texts_of(snapshot, LineQuery(phrases=(Phrase(("红色", "色汽")),))) == ["红色汽车"]
     assert texts_of(snapshot, LineQuery(("飞机",))) == []
 
 

@@ -87,10 +87,10 @@ def test_new_lines_forget_the_windows_of_the_old_ones(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     store = fill_windows(folder)
     with LocalStore.write(folder) as writer:
-        assert writer.sources_without_windows(ENCODER) == []
-        assert len(writer.sources_without_windows("another")) == 6
+        assert not writer.sources(without_windows_of=ENCODER)
+        assert len(writer.sources(without_windows_of="another")) == 6
         writer.commit(Changes(transcripts=[make_lines(4)]))
-        assert writer.sources_without_windows(ENCODER) == [key_of(4)]
+        assert list(writer.sources(without_windows_of=ENCODER)) == [key_of(4)]
         before = store.snapshot()  # As of now: the rows are there, and belong to nothing.
         assert content_of(4) not in {hit.content for hit in search(before, 4)}
         writer.commit(Changes(windows=[windows_of(4)]))
@@ -113,7 +113,7 @@ def test_a_source_that_cannot_be_encoded_is_not_tried_again(tmp_path: Path) -> N
     empty = SourceWindows(key_of(0), ENCODER, none, none, np.zeros((0, WIDTH), np.float32))
     with LocalStore.write(folder) as writer:
         writer.commit(Changes(windows=[empty]))
-        assert writer.sources_without_windows(ENCODER) == []
+        assert not writer.sources(without_windows_of=ENCODER)
         writer.finish()
     store = LocalStore.open(folder)
     assert store.snapshot().num_windows == 0
@@ -208,7 +208,7 @@ def test_damage_is_noticed_and_a_repair_keeps_everything_else(
     assert (repaired.lines, repaired.incomplete_files) == (6, ())
     assert "2 transcripts lost the vectors of their meaning" in repaired.details[0]
     with LocalStore.write(folder) as writer:
-        assert len(writer.sources_without_windows(ENCODER)) == 2
+        assert len(writer.sources(without_windows_of=ENCODER)) == 2
         writer.commit(Changes(windows=[windows_of(0), windows_of(1)]))
         writer.finish()
     store = LocalStore.open(folder)

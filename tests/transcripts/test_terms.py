@@ -58,6 +58,12 @@ def test_a_phrase_is_found_where_its_terms_follow_each_other() -> None:
     assert phrase_spans(terms, ("it", "goes")) == [(3, 10), (12, 19)]
     assert phrase_spans(terms, ("goes", "goes")) == []
     assert phrase_spans(terms, ()) == []
+    assert phrase_spans(analyse("keys, a table and keys").terms, ("table", "keys"), gap=1) == [
+        (0, 4),
+        (8, 13),
+        (18, 22),
+    ]
+    assert phrase_spans(analyse("keys, a table and keys").terms, ("table", "keys"), gap=0) == []
 
 
 def test_every_stemmer_exists() -> None:

@@ -107,7 +107,7 @@ def search(
     store: StoreName,
     words: list[str] | None = argument(
         "Text to find; - reads it from standard input. Put an exact phrase of speech or on-screen "
-        'text in "quotes".',
+        'text in "quotes"; "keys table"~5 finds words near each other.',
         None,
         metavar="TEXT",
     ),

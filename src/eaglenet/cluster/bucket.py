@@ -256,13 +256,9 @@ class BucketWriter:
         with self._copy() as copy:
             return copy.keyframe_clips()
 
-    def sources(self) -> Mapping[SourceKey, Source]:
+    def sources(self, *, without_windows_of: str | None = None) -> Mapping[SourceKey, Source]:
         with self._copy() as copy:
-            return copy.sources()
-
-    def sources_without_windows(self, encoder: str) -> list[SourceKey]:
-        with self._copy() as copy:
-            return copy.sources_without_windows(encoder)
+            return copy.sources(without_windows_of=without_windows_of)
 
     def lines(self, key: SourceKey) -> list[Line]:
         with self._copy() as copy:

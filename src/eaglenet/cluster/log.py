@@ -63,8 +63,9 @@ PARTS = ("log", "features", "thumbnails")
 FORMAT = 1
 MERGED_BYTES = 64 * 2**20
 """Size from which chunks are no longer merged."""
-REQUESTS = 8
-"""Chunks that are read in parallel."""
+THREADS, SPANS_PER_CALL = 8, 16
+"""Threads that read spans, and spans that each reads at a time. The library makes up to ten
+requests of one call in parallel."""
 
 
 @dataclass(frozen=True)
@@ -118,25 +119,30 @@ def read_spans(
     """Return spans of bytes of a file; start and end of a span are in the same chunk."""
     starts = [chunk.start for chunk in chunks]
     by_chunk: dict[int, list[int]] = {}
-    for index, (start, end) in enumerate(spans):
-        if start == end:
-            continue
-        by_chunk.setdefault(bisect_right(starts, start) - 1, []).append(index)
+    for index in sorted(range(len(spans)), key=lambda index: spans[index]):
+        start, end = spans[index]
+        if start < end:
+            by_chunk.setdefault(bisect_right(starts, start) - 1, []).append(index)
+    calls = [
+        (chunks[number], indices[first : first + SPANS_PER_CALL])
+        for number, indices in by_chunk.items()
+        for first in range(0, len(indices), SPANS_PER_CALL)
+    ]
     results = [b""] * len(spans)
 
-    def read(number: int) -> None:
-        chunk, indices = chunks[number], by_chunk[number]
+    def read(call: tuple[Chunk, list[int]]) -> None:
+        chunk, indices = call
         ranges = [
             (spans[index][0] - chunk.start, spans[index][1] - chunk.start) for index in indices
         ]
         for index, content in zip(indices, folder.read_ranges(chunk.name, ranges), strict=True):
             results[index] = content
 
-    if len(by_chunk) == 1:
-        read(next(iter(by_chunk)))
-    elif by_chunk:
-        with ThreadPoolExecutor(min(REQUESTS, len(by_chunk))) as pool:
-            list(pool.map(read, by_chunk))
+    if len(calls) == 1:
+        read(calls[0])
+    elif calls:
+        with ThreadPoolExecutor(min(THREADS, len(calls))) as pool:
+            list(pool.map(read, calls))
     return results
 
 

@@ -269,7 +269,9 @@ def encode_transcripts(
     encoder = encoder or MeaningEncoder.open()
     # A description belongs to its clip; joined with others in a window it would lose its span.
     keys = [
-        key for key in writer.sources_without_windows(encoder.identity) if key[1] != "description"
+        key
+        for key, source in writer.sources(without_windows_of=encoder.identity).items()
+        if source.kind != "description"
     ]
     windows: list[SourceWindows] = []
     total = 0

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, cast
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.dates import take_dates
-from eaglenet.search.query import MAX_CHARACTERS, Query, normalise_quotes
+from eaglenet.search.query import MAX_CHARACTERS, QUOTED, Query, normalise_quotes
 from eaglenet.video.containers import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 MAX_PARTS = 16
@@ -37,7 +37,7 @@ _WEIGHT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*:(?!\d)\s*(\S.*)", re.DOTALL)
 """Matches ``2: a dog`` and ``2:a dog``, but not the time of day 10:30."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|seconds?|m|min|minutes?|h|hours?)?", re.I)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_TOKEN = re.compile(r'"([^"]*)"|([^\s"]+)')
+_TOKEN = re.compile(rf'{QUOTED.pattern}|([^\s"]+)')
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _tokenize(text: str, folder: Path | None) -> list[_Token]:
         return [_Token(text)]  # As in `Query`, an unclosed quotation mark is plain text.
     tokens = []
     for match in _TOKEN.finditer(text):
-        quoted, word = match.groups()
+        quoted, _, word = match.groups()  # A distance concerns transcripts alone.
         if quoted is not None:
             # A name with spaces needs quotation marks too.
             is_file = folder is not None and _is_file_name(quoted) and (folder / quoted).is_file()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
 from eaglenet.search.dates import DateRange
+from eaglenet.store.records import Phrase
 from eaglenet.transcripts.lines import analyse, singular
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
@@ -28,8 +29,12 @@ MAX_CHARACTERS = 4000
 """Characters of a text that are read; longer texts are cut."""
 MAX_TERMS = 64
 """Terms of a text that are searched for in transcripts."""
+MAX_GAP = 99
+"""Largest number after ``~``; a transcript line rarely has more words."""
 PREFIX = "*"
 """After a word: matches every word in transcripts that begins with it."""
+QUOTED = re.compile(r'"([^"]*)"(?:~([0-9]{1,9})(?!\w))?')
+"""A text in quotation marks, and the number after ``~``."""
 _QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\uff02]")
 
 
@@ -38,7 +43,7 @@ class Query:
     """A text, an image, a video or an indexed clip: exactly one of them.
 
     text: the text to find. Words in quotation marks must occur as a phrase in speech or on-screen
-        text.
+        text, or near each other: ``"keys table"~5``.
     negatives: texts that rank a clip lower; with ``text`` only.
     image: an image file, its bytes, a Pillow image, or a uint8 array ``[height, width, 3]``.
     video: a video file; ``window`` is the span to use, in seconds.
@@ -148,36 +153,41 @@ class TranscriptQuery:
 
     plain: the text without quotation marks. terms: the terms outside quotation marks, each with
     its equivalent spellings; a spelling that ends in ``*`` matches by prefix. phrases: terms that
-    must follow each other.
+    must follow each other, or be near each other (``"keys table"~5``).
     """
 
     plain: str
     terms: tuple[tuple[str, ...], ...]
-    phrases: tuple[tuple[str, ...], ...]
+    phrases: tuple[Phrase, ...]
 
     @classmethod
     def parse(cls, text: str) -> TranscriptQuery:
         """Split a text at quotation marks of any kind; ignore an unclosed one.
 
         >>> TranscriptQuery.parse('signs that say "no entry"').phrases
-        (('no', 'entry'),)
+        (Phrase(terms=('no', 'entry'), gap=None),)
         """
-        spans = normalise_quotes(text).split('"')
-        if len(spans) % 2 == 0:
-            spans[-2:] = [" ".join(spans[-2:])]
-        phrases = [tuple(term.text for term in analyse(span).terms) for span in spans[1::2]]
-        outside = dict.fromkeys(term for span in spans[::2] for term in _terms(span))
+        text = normalise_quotes(text)
+        outside = dict.fromkeys(_terms(QUOTED.sub(' " ', text)))
         terms = [tuple(dict.fromkeys((term, singular(term)))) for term in outside]
+        plain = QUOTED.sub(r" \1 ", text).replace('"', " ")
         return cls(
-            plain=" ".join(_STARS.sub(" ", " ".join(spans)).split()),
+            plain=" ".join(_STARS.sub(" ", plain).split()),
             terms=tuple(terms[:MAX_TERMS]),
-            phrases=tuple(phrase[:MAX_TERMS] for phrase in phrases if phrase),
+            phrases=tuple(_phrases(text)),
         )
 
     @property
     def has_only_phrases(self) -> bool:
         """True if the whole text is in quotation marks, so that only transcripts can match."""
         return bool(self.phrases) and not self.terms
+
+
+def _phrases(text: str) -> Iterator[Phrase]:
+    for match in QUOTED.finditer(text):
+        terms = tuple(term.text for term in analyse(match[1]).terms)[:MAX_TERMS]
+        if terms:
+            yield Phrase(terms, min(int(match[2]), MAX_GAP) if match[2] else None)
 
 
 def normalise_quotes(text: str) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.hits import Modality, Moment, TranscriptKind, TranscriptMatch
 from eaglenet.search.query import PREFIX, TranscriptQuery
-from eaglenet.store.records import Clip, LineHit, LineQuery, WindowHit
+from eaglenet.store.records import Clip, LineHit, LineQuery, Phrase, WindowHit
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.transcripts import stem_words
 from eaglenet.transcripts.lines import (
@@ -275,7 +275,7 @@ def _find_lines(
             for hit in hits
             if contents is None or hit.content_id in contents
             for analysis in [analyse(hit.line.text)]
-            if all(phrase_spans(analysis.terms, phrase) for phrase in query.phrases)
+            if all(_spans(analysis, phrase) for phrase in query.phrases)
         ]
         is_enough = len(lines) >= MAX_LINES or len(hits) < limit
         if is_enough or limit >= MAX_FILTERED_LINES:
@@ -358,8 +358,12 @@ def _correct_spelling(
 def _has_all(analysis: Analysis, query: TranscriptQuery) -> bool:
     (matches,) = _find_words(query, [analysis])
     return len(matches) == len(query.terms) and all(
-        phrase_spans(analysis.terms, phrase) for phrase in query.phrases
+        _spans(analysis, phrase) for phrase in query.phrases
     )
+
+
+def _spans(line: Analysis, phrase: Phrase) -> list[tuple[int, int]]:
+    return phrase_spans(line.terms, phrase.terms, phrase.gap)
 
 
 def _match_clip(
@@ -367,7 +371,7 @@ def _match_clip(
 ) -> ClipTranscript:
     largest = max(weights.values(), default=1.0)
     # Every line here contains all phrases of the query.
-    phrases = largest * sum(map(len, query.phrases))
+    phrases = largest * sum(len(phrase.terms) for phrase in query.phrases)
     present = set().union(*(line.terms for line in lines))
     total = phrases + sum(weights[term] for term in present)
     coverage = total / (phrases + sum(weights.values()))
@@ -383,7 +387,7 @@ def _match_clip(
 def _highlight(line: _Line, query: TranscriptQuery) -> TranscriptMatch:
     spans = [(word.start, word.end) for word in line.words]
     for phrase in query.phrases:
-        spans += phrase_spans(line.analysis.terms, phrase)
+        spans += _spans(line.analysis, phrase)
     return TranscriptMatch(
         text=line.text,
         start=line.hit.line.start,

@@ -42,12 +42,12 @@ class Writer(Protocol):
         """Numbers of the clips that were encoded from keyframes only, by content."""
         ...
 
-    def sources(self) -> Mapping[SourceKey, Source]:
-        """Every source of transcript lines."""
-        ...
+    def sources(self, *, without_windows_of: str | None = None) -> Mapping[SourceKey, Source]:
+        """Every source of transcript lines.
 
-    def sources_without_windows(self, encoder: str) -> list[SourceKey]:
-        """Complete sources with lines, but without windows of this encoder."""
+        ``without_windows_of``: only those that lack windows of this encoder: complete ones with
+        lines.
+        """
         ...
 
     def lines(self, key: SourceKey) -> list[Line]:

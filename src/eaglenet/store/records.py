@@ -211,6 +211,18 @@ class LineHit:
 
 
 @dataclass(frozen=True)
+class Phrase:
+    """Terms that follow each other in a line.
+
+    gap: instead, they are in any order, with at most this many other terms between the first and
+    the last.
+    """
+
+    terms: tuple[str, ...]
+    gap: int | None = None
+
+
+@dataclass(frozen=True)
 class LineQuery:
     """A search for lines with all ``phrases``, or, if there are none, any of ``terms``.
 
@@ -218,7 +230,7 @@ class LineQuery:
     """
 
     terms: tuple[str, ...] = ()
-    phrases: tuple[tuple[str, ...], ...] = ()
+    phrases: tuple[Phrase, ...] = ()
     kinds: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text", "description")
 
 

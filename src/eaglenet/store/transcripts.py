@@ -23,6 +23,7 @@ from eaglenet.store.records import (
     Line,
     LineHit,
     LineQuery,
+    Phrase,
     Source,
     SourceKey,
     SourceLines,
@@ -124,10 +125,12 @@ def _forget_windows(connection: sqlite3.Connection, source_id: int) -> None:
 def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None) -> str:
     """The query in the language of FTS5; every term is quoted, so no term is an operator.
 
-    >>> match_expression(LineQuery(("car", "vid*"), (("no", "entry"),), kinds=("text",)))
+    >>> match_expression(LineQuery(("car", "vid*"), (Phrase(("no", "entry")),), kinds=("text",)))
     'terms : ("no entry" AND ("no entry" OR "car" OR "vid" *)) AND origin : ("text")'
+    >>> match_expression(LineQuery(phrases=(Phrase(("keys", "table"), gap=3),), kinds=("text",)))
+    'terms : (NEAR("keys" "table", 3)) AND origin : ("text")'
     """
-    conditions = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
+    conditions = [_phrase(phrase) for phrase in query.phrases]
     terms = " OR ".join(map(_term, query.terms))
     if conditions and terms:
         # Terms besides a phrase rank lines higher but are not required.
@@ -137,6 +140,13 @@ def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None)
         origin = " OR ".join(f'"{name}"' for name in names)
         expression += f" AND origin : ({origin})" if origin else ""
     return expression
+
+
+def _phrase(phrase: Phrase) -> str:
+    if phrase.gap is None:
+        return f'"{_escaped(" ".join(phrase.terms))}"'
+    terms = " ".join(f'"{_escaped(term)}"' for term in phrase.terms)
+    return f"NEAR({terms}, {phrase.gap})"
 
 
 def _term(term: str) -> str:
@@ -295,19 +305,6 @@ def stored_sources(
         rows = database.checked("sources", where, tuple(values))
         contents = content_hashes(database, {row[1] for row in rows})
     return [(row[0], source_of(row[1:], contents[row[1]])) for row in rows]
-
-
-def sources_without_windows(database: Database, encoder: str) -> list[SourceKey]:
-    """Complete sources with lines, but without windows of this encoder."""
-    with database.reading():
-        rows = database.checked("windows", "WHERE encoder = ?", (encoder,))
-        encoded_ids = {row[0] for row in rows}
-        sources = stored_sources(database)
-    return [
-        source.key
-        for source_id, source in sources
-        if source.lines and source.until == INFINITY and source_id not in encoded_ids
-    ]
 
 
 def sources_of_kinds(database: Database, kinds: Sequence[TranscriptKind]) -> list[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -203,11 +204,18 @@ class LocalWriter:
             numbers.setdefault(content, set()).add(number)
         return {content: frozenset(each) for content, each in numbers.items()}
 
-    def sources(self) -> Mapping[SourceKey, Source]:
-        return {source.key: source for _, source in transcripts.stored_sources(self.database)}
-
-    def sources_without_windows(self, encoder: str) -> list[SourceKey]:
-        return transcripts.sources_without_windows(self.database, encoder)
+    def sources(self, *, without_windows_of: str | None = None) -> Mapping[SourceKey, Source]:
+        with self.database.reading():
+            sources = transcripts.stored_sources(self.database)
+            if without_windows_of is not None:
+                rows = self.database.checked("windows", "WHERE encoder = ?", (without_windows_of,))
+                encoded_ids = {row[0] for row in rows}
+                sources = [
+                    (number, source)
+                    for number, source in sources
+                    if source.lines and source.until == math.inf and number not in encoded_ids
+                ]
+        return {source.key: source for _, source in sources}
 
     def lines(self, key: SourceKey) -> list[Line]:
         source_id = transcripts.source_id_of(self.database, key)

@@ -133,14 +133,32 @@ def singular(word: str) -> str:
     return word
 
 
-def phrase_spans(terms: Sequence[Term], phrase: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the character spans in which the terms of a phrase follow each other."""
+def phrase_spans(
+    terms: Sequence[Term], phrase: Sequence[str], gap: int | None = None
+) -> list[tuple[int, int]]:
+    """Return the character spans in which the terms of a phrase follow each other.
+
+    With ``gap``, the spans of terms that are near each other in any order: at most ``gap`` other
+    terms are between the first and the last.
+    """
+    if gap is not None:
+        return _near_spans(terms, set(phrase), gap)
     size = len(phrase)
     return [
         (terms[first].start, terms[first + size - 1].end)
         for first in range(len(terms) - size + 1 if size else 0)
         if all(terms[first + step].text == phrase[step] for step in range(size))
     ]
+
+
+def _near_spans(terms: Sequence[Term], wanted: set[str], gap: int) -> list[tuple[int, int]]:
+    positions = [number for number, term in enumerate(terms) if term.text in wanted]
+    near: set[int] = set()
+    for first in positions:
+        group = [number for number in positions if 0 <= number - first <= gap + 1]
+        if {terms[number].text for number in group} == wanted:
+            near.update(group)
+    return [(terms[number].start, terms[number].end) for number in sorted(near)]
 
 
 def _runs(text: str) -> Iterator[list[Term]]:
