@@ -170,7 +170,7 @@ def ablate(
     """
     from eaglenet.research.experiments import campaign
     from eaglenet.research.experiments.build import default_split
-    from eaglenet.research.experiments.trials import Trial
+    from eaglenet.research.experiments.campaign import Trial
     from eaglenet.research.recipes import TABLES, Recipe
 
     if table not in TABLES:

@@ -381,8 +381,7 @@ def frames(
 
     `eaglenet train small --set folders=A,B` trains on them.
     """
-    from eaglenet.research.data.frame_folder import CAPTION_KINDS
-    from eaglenet.research.data.frame_preparation import FramePreparation, prepare_frames
+    from eaglenet.research.data.frame_folder import CAPTION_KINDS, FramePreparation, prepare_frames
 
     files = {}
     for entry in captions:

@@ -28,8 +28,7 @@ from eaglenet.research.evaluation.figures import (
     recall_against_time_figure,
 )
 from eaglenet.research.evaluation.paper import recall_against_time
-from eaglenet.research.evaluation.report import write_report
-from eaglenet.research.evaluation.report_blocks import make_table
+from eaglenet.research.evaluation.report import make_table, write_report
 from eaglenet.research.evaluation.run_records import group_runs, read_runs
 
 PNG = b"\x89PNG"

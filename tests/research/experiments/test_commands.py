@@ -19,8 +19,7 @@ from eaglenet.cli.main import app, main
 from eaglenet.core import registry
 from eaglenet.core.errors import EagleNetError
 from eaglenet.methods import METHODS
-from eaglenet.research.experiments.campaign import CannotRun
-from eaglenet.research.experiments.trials import Trial
+from eaglenet.research.experiments.campaign import CannotRun, Trial
 from eaglenet.research.recipes import TABLES, Recipe
 from processes import is_running, start_printing, wait
 from sampling import one_in
@@ -362,12 +361,12 @@ def test_a_wrong_root_is_told_before_weights_are_looked_for(
 
 def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_path: Path) -> None:
     from eaglenet.research.experiments.campaign import (
+        Trial,
         campaign_table,
         reasons,
         run_campaign,
         write_report,
     )
-    from eaglenet.research.experiments.trials import Trial
 
     ts2net = Recipe("ts2net", "demo").build()
     stored = Recipe("xpool", "features").build().encoder
