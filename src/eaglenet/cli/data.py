@@ -280,7 +280,7 @@ def demo_experts(
 
     Train with `eaglenet train ce --data experts --root OUTPUT`.
     """
-    from eaglenet.research.data.demo.experts import WIDTHS, write_experts
+    from eaglenet.research.data.demo.dataset import WIDTHS, write_experts
 
     records = write_experts(output, split, count=count, seed=seed, missing=missing)
     videos, texts = len(records), len(records.texts)
