@@ -32,9 +32,7 @@ from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.evaluation.report import RANKS, make_table, to_markdown
 from eaglenet.research.evaluation.run_records import (
     RESULT,
-    TITLES,
     Conditions,
-    as_cells,
     conditions_lines,
     describe_environment,
     run_conditions,
@@ -473,7 +471,7 @@ def write_report(
     split: str,
     paper: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``name.json``, ``name.md`` and ``report/`` into ``folder``.
+    """Write ``name.json``, ``name.md`` and ``report/``, which has more, into ``folder``.
 
     table: header and cells; :func:`campaign_table` by default. split: the evaluated split. paper:
     the paper's numbers by label.
@@ -486,34 +484,16 @@ def write_report(
     trial_rows = finished_rows(rows)
     blocks = [make_table(*(table or campaign_table(rows)))]
     if trial_rows:
-        points = [
-            [
-                row.label,
-                f"{row.test_seconds:.2f}",
-                f"{row.score_seconds:.3f}",
-                row.recall_text("t2v", "R@1"),
-            ]
-            for row in sorted(trial_rows, key=lambda row: float(row.test_seconds))
-        ]
         budgets = [
             [row.label, *("-" if n is None else f"{n:,}" for n in row.budget.values())]
             for row in trial_rows
         ]
-        conditions = [[row.label, *as_cells(row.conditions)] for row in trial_rows]
         blocks += [
-            "## Recall against test time",
-            make_table(["", "whole test s", "of it scoring s", "t2v R@1"], points),
             f"Split: {split}. Protocol: {trial_rows[0].protocol}; {trial_rows[0].selection}.",
-            *size_lines(rows),
             "## Budget",
             make_table(["", *BUDGET.values()], budgets),
-            *budget_lines(rows),
-            *approximate_lines(rows),
-            "## Conditions",
-            make_table(["", *TITLES.values()], conditions),
-            *conditions_lines([row.conditions for row in trial_rows]),
         ]
-    blocks += [*reasons(rows), *left_out_lines(folder, rows)]
+    blocks += remarks(folder, rows)
     write_text(folder / f"{name}.md", to_markdown(title, blocks))
     if trial_rows:
         runs = [folder / slug(row.label) for row in trial_rows]
