@@ -47,6 +47,12 @@ def serve(
         "Rank the first 10 again with a vision model on this OpenAI-compatible server.",
         metavar="URL#MODEL",
     ),
+    settings_file: Path | None = option(
+        None,
+        "Read other limits from this TOML file (docs/reference/http_api.md).",
+        name="--settings",
+        metavar="FILE",
+    ),
     shard: str | None = option(
         None, "Serve shard I of N of the store, without the page.", metavar="I/N"
     ),
@@ -60,7 +66,7 @@ def serve(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from eaglenet.search.engine import Engine
     from eaglenet.serve.app import run, run_app
-    from eaglenet.serve.settings import Settings, is_local_host
+    from eaglenet.serve.settings import Settings, is_local_host, read_settings
     from eaglenet.store.kinds import open_store
 
     if save_folder is not None and not agents:
@@ -76,6 +82,7 @@ def serve(
         agents=agents,
         save_folder=save_folder,
         judge=judge,
+        **(read_settings(settings_file) if settings_file is not None else {}),
     )
     if not settings.local and len(token or "") < MIN_TOKEN:
         print(f"warning: the token is short; use {MIN_TOKEN} characters or more", file=sys.stderr)
