@@ -107,8 +107,8 @@ class Engine:
         """
         if not isinstance(store, str | Path | None):
             raise UsageError(f"expected the location of a store, not {store!r:.60}")
-        opened = open_store(store or default_store())
-        return cls(opened, model=model, device=device, decoder=decoder)
+        existing_store = open_store(store or default_store())
+        return cls(existing_store, model=model, device=device, decoder=decoder)
 
     def __repr__(self) -> str:
         state = "closed, of" if self._closed_location else "of"
