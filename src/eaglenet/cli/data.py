@@ -101,13 +101,17 @@ def cache(
     settings: Settings = None,
     num_frames: int = option(12, "Take this many frames per video.", name="--frames"),
     size: int = option(224, "Scale frames to this side in pixels."),
-    sampling: str = option("uniform", "Choose frames by uniform, per_second or whole_rate."),
-    resize: str = option("crop", "Fit frames into the square by crop or stretch."),
-    short: str = option("repeat", "Fill up short videos by repeat, mask or zeros."),
-    square_pixels: bool = option(False, "Ignore the pixel aspect ratio, as OpenCV does."),
-    encoding: str = option("raw", "Store frames as raw (fast) or jpeg (small)."),
+    sampling: str = option(
+        "uniform", "Choose frames by uniform, per_second or whole_rate.", group="Frames"
+    ),
+    resize: str = option("crop", "Fit frames into the square by crop or stretch.", group="Frames"),
+    short: str = option("repeat", "Fill up short videos by repeat, mask or zeros.", group="Frames"),
+    square_pixels: bool = option(
+        False, "Ignore the pixel aspect ratio, as OpenCV does.", group="Frames"
+    ),
+    encoding: str = option("raw", "Store frames as raw (fast) or jpeg (small).", group="Frames"),
     estimate_only: bool = option(False, "Print the estimated size and exit.", name="--estimate"),
-    retry: bool = option(False, "Try skipped videos again."),
+    retry: bool = option(False, "Try skipped videos again.", group="Frames"),
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:

@@ -35,12 +35,19 @@ def serve(
     ),
     model: Model = None,
     device: Device = "auto",
-    rate: float = option(100.0, "Allow each client this many searches per second.", min=0.1),
-    timeout: float = option(30.0, "Abort a request after this many seconds.", min=0.1),
+    rate: float = option(
+        100.0, "Allow each client this many searches per second.", min=0.1, group="Limits"
+    ),
+    timeout: float = option(
+        30.0, "Abort a request after this many seconds.", min=0.1, group="Limits"
+    ),
     allow_uploads: bool = option(False, "Allow searches with uploaded images and videos."),
     agents: bool = option(False, "Serve assistants at /mcp (MCP over HTTP)."),
     save_folder: Path | None = option(
-        None, "With --agents: let assistants save clips into this folder.", metavar="FOLDER"
+        None,
+        "With --agents: let assistants save clips into this folder.",
+        metavar="FOLDER",
+        group="Assistants",
     ),
     judge: str | None = option(
         None,
@@ -52,12 +59,16 @@ def serve(
         "Read other limits from this TOML file (docs/reference/http_api.md).",
         name="--settings",
         metavar="FILE",
+        group="Limits",
     ),
     shard: str | None = option(
-        None, "Serve shard I of N of the store, without the page.", metavar="I/N"
+        None, "Serve shard I of N of the store, without the page.", metavar="I/N", group="Shards"
     ),
     shards: str | None = option(
-        None, "Search the shards at these URLs, in the order 1/N to N/N.", metavar="URL,URL,..."
+        None,
+        "Search the shards at these URLs, in the order 1/N to N/N.",
+        metavar="URL,URL,...",
+        group="Shards",
     ),
 ) -> None:
     """Serve a search page and an HTTP API."""
