@@ -29,7 +29,7 @@ from pathlib import Path
 
 import eaglenet.cli
 from common import save_result
-from eaglenet.models.meaning import MeaningEncoder
+from eaglenet.models.light_model import MeaningEncoder
 from eaglenet.store.store import LocalStore
 from store import FILL, Maker
 

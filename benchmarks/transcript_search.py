@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from common import save_result
 from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.indexing.transcripts import encode_transcripts, store_lines
-from eaglenet.models.light_model import LightModel
-from eaglenet.models.meaning import MeaningEncoder
+from eaglenet.models.light_model import LightModel, MeaningEncoder
 from eaglenet.search.engine import Engine
 from eaglenet.search.model import make_light_manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines

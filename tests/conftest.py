@@ -113,11 +113,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_meaning_encoder() -> Iterator[None]:
     """Its weights are read once, and every line of a transcript is encoded once."""
-    from eaglenet.models import meaning
+    from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
 
-    model = functools.cache(lambda: meaning.LightModel.open(meaning.MODEL))
+    model = functools.cache(lambda: LightModel.open(MEANING_MODEL))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(meaning.MeaningEncoder, "open", lambda: meaning.MeaningEncoder(model()))
+        patch.setattr(MeaningEncoder, "open", lambda: MeaningEncoder(model()))
         yield
 
 

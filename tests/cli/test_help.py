@@ -45,9 +45,14 @@ def test_lists_every_command_by_section() -> None:
     assert names == set(typer.main.get_command(app).commands)
 
 
-@pytest.mark.parametrize("command", ["search", "index", "watch"])
-def test_help_shows_at_most_a_dozen_options(command: str) -> None:
-    assert len(re.findall(r"^  -", help_of([command]), re.MULTILINE)) <= 12
+@pytest.mark.parametrize("command", every_command(), ids=" ".join)
+def test_help_shows_at_most_a_dozen_options(command: list[str]) -> None:
+    assert len(re.findall(r"^  -", help_of(command), re.MULTILINE)) <= 12
+
+
+def test_options_of_a_subcommand_are_in_groups_too() -> None:
+    assert "--sampling" not in help_of(["data", "cache"])
+    assert "\nFrames:\n" in help_of(["data", "cache"], "--help-all")
 
 
 def test_watch_shows_the_actions_of_alerts() -> None:

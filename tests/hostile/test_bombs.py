@@ -23,7 +23,7 @@ from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, VisionConfig
 from eaglenet.encoders.clip_files import read_openai_weights
 from eaglenet.encoders.tokenizers import ClipTokenizer
-from eaglenet.indexing.arrow_tables import read_table
+from eaglenet.indexing.exchange import read_table
 from eaglenet.models.folder import load
 from eaglenet.research.data.hub_dataset import unpack_hub_dataset
 from eaglenet.research.evaluation.postprocessing import read_scores

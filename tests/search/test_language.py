@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.encoders.catalogue import CARDS
-from eaglenet.search.engine import Engine
-from eaglenet.search.language import language_of
+from eaglenet.search.engine import Engine, language_of
 from small_model import save_small_model
 from small_videos import colour_video
 

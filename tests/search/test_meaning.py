@@ -12,7 +12,7 @@ from eaglenet.cli.main import app
 from eaglenet.indexing import index as index_module
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexReport
-from eaglenet.models import meaning
+from eaglenet.models import light_model
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.store.store import LocalStore
@@ -149,7 +149,7 @@ def test_a_store_without_windows_gets_them_without_decoding(
 def test_vectors_of_another_encoder_are_not_compared_and_replaced(
     folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meaning, "FORMAT", "windows 0")
+    monkeypatch.setattr(light_model, "MEANING_FORMAT", "windows 0")
     engine = Engine.open(folder / "store", bag)
     query = "suspects were caught by officers"
     assert engine.search(query, modalities="speech") == []

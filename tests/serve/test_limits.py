@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,11 +12,14 @@ from fastapi.testclient import TestClient
 from loops import run_apart
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
+from typer.testing import CliRunner
 
+from eaglenet.cli.main import app as command
+from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.limits import MAX_CLIENTS, LimitMiddleware, ServiceMetrics, TokenBuckets
-from eaglenet.serve.settings import MAX_QUERIES, Settings
+from eaglenet.serve.settings import FILE_SETTINGS, MAX_QUERIES, Settings, read_settings
 
 
 def test_a_bucket_fills_with_time_and_each_client_has_its_own() -> None:
@@ -206,3 +210,43 @@ def test_a_fault_of_our_own_is_an_error_of_the_same_shape(
         assert answer.headers["content-security-policy"]
         monkeypatch.undo()
         assert client.get("/api/search?q=red").status_code == 200
+
+
+def test_a_file_changes_the_limits_that_have_no_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text("max_searches = 3\nstall_timeout = 5\n")
+    served: list[Settings] = []
+    monkeypatch.setattr(
+        "eaglenet.serve.app.run", lambda engine, settings, **_: served.append(settings)
+    )
+    words = ["serve", "--store", engine.location, "--rate", "7", "--settings", str(file)]
+    result = CliRunner().invoke(command, words)
+    assert result.exit_code == 0, result.output
+    assert (served[0].max_searches, served[0].stall_timeout, served[0].search_rate) == (3, 5.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("max_serches = 3", "no setting 'max_serches'"),
+        ("token = 'x'", "no setting 'token'"),
+        ("max_searches = 0", "expected a number above 0"),
+        ("max_searches = 'many'", "max_searches"),
+        ("max_searches 3", "line 1"),
+        (None, "no such file"),
+    ],
+)
+def test_a_wrong_file_of_limits_is_refused(tmp_path: Path, text: str | None, problem: str) -> None:
+    file = tmp_path / "limits.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError, match=problem):
+        read_settings(file)
+
+
+def test_every_limit_is_reached_by_an_option_or_by_the_file() -> None:
+    options = {"token", "session", "local", "search_rate", "timeout", "allow_uploads", "agents",
+               "save_folder", "judge", "workers"}  # fmt: skip
+    assert {*FILE_SETTINGS, *options} == set(Settings.__dataclass_fields__)

@@ -13,8 +13,7 @@ from made_store import CLIPS, content_of, make_batch, make_file, make_manifest
 
 from eaglenet.cluster import log
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.indexing.arrow_tables import read_table, write_table
-from eaglenet.indexing.exchange import export_store, import_store
+from eaglenet.indexing.exchange import export_store, import_store, read_table, write_table
 from eaglenet.store import schema
 from eaglenet.store.records import Changes, ClipBatch
 from eaglenet.store.store import LocalStore

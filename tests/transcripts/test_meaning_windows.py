@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eaglenet.models.meaning import MeaningEncoder
+from eaglenet.models.light_model import MeaningEncoder
 from eaglenet.transcripts.lines import (
     MAX_GAP,
     MEANING_WEIGHT,

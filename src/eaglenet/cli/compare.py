@@ -47,17 +47,26 @@ def compare(
     protocol: Protocol = "",
     root: Root = "",
     split: str | None = option(
-        None, "Report this split; default: test, or val if the data has no test split."
+        None,
+        "Report this split; default: test, or val if the data has no test split.",
+        group="Runs",
     ),
     seeds: Seeds = 3,
-    jobs: int = option(1, "Train this many runs at a time, each in its own process.", min=1),
+    jobs: int = option(
+        1, "Train this many runs at a time, each in its own process.", min=1, group="Runs"
+    ),
     search: str = option(
         "",
         "Let every method first choose among these values on validation.",
         metavar="SETTING=A,B",
+        group="Runs",
     ),
     time_pairs: int = option(
-        0, "Also time the scoring of this many texts and videos.", name="--time", min=0
+        0,
+        "Also time the scoring of this many texts and videos.",
+        name="--time",
+        min=0,
+        group="Runs",
     ),
     settings: Settings = None,
     device: Device = "auto",
@@ -170,7 +179,7 @@ def ablate(
     """
     from eaglenet.research.experiments import campaign
     from eaglenet.research.experiments.build import default_split
-    from eaglenet.research.experiments.trials import Trial
+    from eaglenet.research.experiments.campaign import Trial
     from eaglenet.research.recipes import TABLES, Recipe
 
     if table not in TABLES:

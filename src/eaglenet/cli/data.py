@@ -105,15 +105,20 @@ def cache(
         "uniform",
         "Choose frames by uniform, middle_frames, first_to_last, per_second, whole_rate or "
         "rounded_rate.",
+        group="Frames",
     ),
-    resize: str = option("crop", "Fit frames into the square by crop or stretch."),
+    resize: str = option("crop", "Fit frames into the square by crop or stretch.", group="Frames"),
     short: str = option(
-        "repeat", "Fill up short videos by repeat, repeat_last, spread, mask or zeros."
+        "repeat",
+        "Fill up short videos by repeat, repeat_last, spread, mask or zeros.",
+        group="Frames",
     ),
-    square_pixels: bool = option(False, "Ignore the pixel aspect ratio, as OpenCV does."),
-    encoding: str = option("raw", "Store frames as raw (fast) or jpeg (small)."),
+    square_pixels: bool = option(
+        False, "Ignore the pixel aspect ratio, as OpenCV does.", group="Frames"
+    ),
+    encoding: str = option("raw", "Store frames as raw (fast) or jpeg (small).", group="Frames"),
     estimate_only: bool = option(False, "Print the estimated size and exit.", name="--estimate"),
-    retry: bool = option(False, "Try skipped videos again."),
+    retry: bool = option(False, "Try skipped videos again.", group="Frames"),
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -286,7 +291,7 @@ def demo_experts(
 
     Train with `eaglenet train ce --data experts --root OUTPUT`.
     """
-    from eaglenet.research.data.demo.experts import WIDTHS, write_experts
+    from eaglenet.research.data.demo.dataset import WIDTHS, write_experts
 
     records = write_experts(output, split, count=count, seed=seed, missing=missing)
     videos, texts = len(records), len(records.texts)
@@ -387,8 +392,7 @@ def frames(
 
     `eaglenet train small --set folders=A,B` trains on them.
     """
-    from eaglenet.research.data.frame_folder import CAPTION_KINDS
-    from eaglenet.research.data.frame_preparation import FramePreparation, prepare_frames
+    from eaglenet.research.data.frame_folder import CAPTION_KINDS, FramePreparation, prepare_frames
 
     files = {}
     for entry in captions:

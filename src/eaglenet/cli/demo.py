@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -45,10 +44,6 @@ QUESTIONS = (
 RESULTS = 3
 MAX_WORDS = 32
 
-WIDTH, HEIGHT = 288, 162  # of a frame in pixels, 16:9
-MARGIN, TITLE, CAPTION = 14, 30, 26  # pixels
-BACKGROUND, INK, FAINT = (250, 250, 248), (28, 28, 30), (110, 110, 114)
-
 Output = Annotated[Path, typer.Option("--output", "-o", help="Write into this folder.")]
 
 
@@ -69,7 +64,6 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
     say(f"{report['clips']} clips in {output}/store ({report['indexed']} new files)\n")
     engine = Engine.open(output / "store")
     hits = _search(engine, QUESTIONS, output)
-    draw_hits(output / "results.png", engine, hits)
 
     def describe(question: Question, hit: Hit) -> str:
         return f"{hit.score:.3f}  {Path(hit.path).name}{_time_of(hit)}"
@@ -101,9 +95,6 @@ def demo_world(
     from eaglenet.models.folder import load
     from eaglenet.research.data.demo.dataset import render_world
     from eaglenet.search.engine import Engine
-    from eaglenet.search.export import write_contact_sheet
-    from eaglenet.search.hits import SearchResult
-    from eaglenet.search.query import Query
     from eaglenet.video import decoding
 
     start = time.perf_counter()
@@ -125,13 +116,7 @@ def demo_world(
     questions = choose_questions(world)
     engine = Engine.open(output / "store", method)
     # Few clips: rank them all exactly.
-    hits = _search(engine, questions, output, shortlist=len(world))
-    results = [
-        SearchResult(Query(question.query), question_hits)
-        for question, question_hits in zip(questions, hits, strict=True)
-    ]
-    files = {number: question.file for number, question in enumerate(questions)}
-    write_contact_sheet(output / "results.png", engine, results, files)
+    hits = _search(engine, questions, output, is_marked=True, shortlist=len(world))
 
     def describe(question: Question, hit: Hit) -> str:
         name = Path(hit.path).name
@@ -207,9 +192,18 @@ def _index(
 
 
 def _search(
-    engine: Engine, questions: Sequence[Question], output: Path, **options: Any
+    engine: Engine,
+    questions: Sequence[Question],
+    output: Path,
+    *,
+    is_marked: bool = False,
+    **options: Any,
 ) -> Sequence[list[Hit]]:
-    from eaglenet.search.export import write_page
+    """Search, and write the hits as a page and as an image.
+
+    is_marked: draw the right file of each question in green, all others in red.
+    """
+    from eaglenet.search.export import write_contact_sheet, write_page
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.query import Query
 
@@ -217,6 +211,8 @@ def _search(
     hits = engine.search_many(queries, RESULTS, **options)
     results = [SearchResult(*pair) for pair in zip(queries, hits, strict=True)]
     write_page(output / "results.html", engine, results)
+    files = {number: question.file for number, question in enumerate(questions)}
+    write_contact_sheet(output / "results.png", engine, results, files if is_marked else None)
     return hits
 
 
@@ -249,45 +245,6 @@ def _show(
             print(f"  {hit.rank}. {describe(question, hit)}")
         print()
     print(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n\n")
-
-
-def draw_hits(path: Path, engine: Engine, hits: Sequence[Sequence[Hit]]) -> None:
-    """Draw one row per question with the best frame of each hit."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    row = TITLE + HEIGHT + CAPTION
-    size = (
-        MARGIN + RESULTS * (WIDTH + MARGIN),
-        MARGIN + len(QUESTIONS) * (row + MARGIN),
-    )
-    sheet = Image.new("RGB", size, BACKGROUND)
-    drawing = ImageDraw.Draw(sheet)
-    title_font: Any = ImageFont.load_default(19)
-    caption_font: Any = ImageFont.load_default(13)
-    for number, (question, row_hits) in enumerate(zip(QUESTIONS, hits, strict=True)):
-        top = MARGIN + number * (row + MARGIN)
-        drawing.text((MARGIN, top), f"\u201c{question.query}\u201d", INK, title_font)
-        for column, hit in enumerate(row_hits):
-            left = MARGIN + column * (WIDTH + MARGIN)
-            corner = (left, top + TITLE)
-            sheet.paste(_frame(engine, hit), corner)
-            if hit.rank == 1:
-                box = (left - 3, top + TITLE - 3, left + WIDTH + 2, top + TITLE + HEIGHT + 2)
-                drawing.rectangle(box, outline=INK, width=3)
-            text = f"{hit.rank}.  {Path(hit.path).name}{_time_of(hit)}    {hit.score:.2f}"
-            colour = INK if hit.rank == 1 else FAINT
-            drawing.text((left, top + TITLE + HEIGHT + 6), text, colour, caption_font)
-    sheet.save(path)
-
-
-def _frame(engine: Engine, hit: Hit) -> Any:
-    """Return the frame at the best moment, cropped to ``WIDTH`` x ``HEIGHT``."""
-    from PIL import Image, ImageOps
-
-    data = engine.frame(hit.clip_id, hit.moment.best, size=WIDTH)
-    with Image.open(io.BytesIO(data)) as image:
-        # Keep more of the upper part of tall frames, where the subject mostly is.
-        return ImageOps.fit(image.convert("RGB"), (WIDTH, HEIGHT), centering=(0.5, 0.4))
 
 
 def _time_of(hit: Hit) -> str:

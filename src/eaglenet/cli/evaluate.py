@@ -34,40 +34,52 @@ def evaluate(
         "Score any model on a dataset of the hub that includes its videos (mteb/MSR-VTT); "
         "downloaded once.",
         metavar="OWNER/NAME",
+        group="Data",
     ),
     videos: VideoFolders = None,
     settings: DatasetSettings = None,
-    noise_seeds: int = option(0, "Also report mean and spread over this many noise seeds.", min=0),
+    noise_seeds: int = option(
+        0, "Also report mean and spread over this many noise seeds.", min=0, group="Scoring"
+    ),
     pair_noise: bool = option(
         False,
         "Draw separate noise for each pair, as the authors do; slow. Default: the same "
         "noise for all pairs.",
+        group="Scoring",
     ),
     device: Device = "auto",
-    backend: str = option("auto", "Score with this back end."),
+    backend: str = option("auto", "Score with this back end.", group="Scoring"),
     precision: str = option(
-        "auto", "Compute in auto (the model's), fp32, bf16, or fp16 (towers only)."
+        "auto", "Compute in auto (the model's), fp32, bf16, or fp16 (towers only).", group="Scoring"
     ),
     frames: list[str] | None = option(
         None,
         "Change how frames are read: num_frames, size, sampling, resize, short, fast or "
         "square_pixels; repeatable. The result lists differences from the model.",
         metavar="NAME=VALUE",
+        group="Data",
     ),
     sinkhorn: int = option(
         0,
         "Also rank ucofia with Sinkhorn offsets from N training texts and videos.",
         metavar="N",
         min=0,
+        group="Scoring",
     ),
     scores: Path | None = option(
         None,
         "Also write the scores, texts x videos, and SIM.videos.npy for `eaglenet metrics`.",
         metavar="SIM.npy",
+        group="Scoring",
     ),
-    hubness: bool = option(False, "Also rank with hubness offsets (from 256 typical texts)."),
+    hubness: bool = option(
+        False, "Also rank with hubness offsets (from 256 typical texts).", group="Scoring"
+    ),
     hubness_bank: str | None = option(
-        None, "Also rank with hubness offsets from these texts (one per line).", metavar="FILE"
+        None,
+        "Also rank with hubness offsets from these texts (one per line).",
+        metavar="FILE",
+        group="Scoring",
     ),
     moments: Path | None = option(
         None,

@@ -162,23 +162,30 @@ def make_command(name: str, source: Callable[..., None] | typer.Typer) -> Any:
         for info in source.registered_commands:
             assert info.callback is not None
             info.callback = expand_options(info.callback)
+            info.cls = _class_for(info.callback)
         app.add_typer(source, name=name)
     else:
         function = expand_options(source)
-        is_grouped = "help_all" in inspect.signature(function).parameters
-        app.command(name, cls=GroupedCommand if is_grouped else None)(function)
+        app.command(name, cls=_class_for(function))(function)
     return typer.main.get_group(app).commands[name]
+
+
+def _class_for(function: Callable[..., None]) -> type[TyperCommand]:
+    is_grouped = "help_all" in inspect.signature(function).parameters
+    return GroupedCommand if is_grouped else TyperCommand
 
 
 def expand_options(function: Callable[..., None]) -> Callable[..., None]:
     """Turn parameters that are dataclasses or default to :func:`option` into options."""
     parameters: dict[str, inspect.Parameter] = {}
     dataclass_of: dict[str, tuple[type, bool]] = {}
+    is_grouped = False
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         name, kind, spec = parameter.name, parameter.annotation, parameter.default
         cls, is_dict = _dataclass_of(kind)
         if isinstance(spec, dataclasses.Field):
             parameters[name] = _make_option(name, kind, spec.default, spec.metadata)
+            is_grouped = is_grouped or spec.metadata.get("group") is not None
             continue
         if cls is None:
             parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -188,7 +195,7 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
             assert parameter.name not in parameters, f"two options are called {parameter.name}"
             parameters[parameter.name] = parameter
     own_names = [name for name in parameters if name in inspect.signature(function).parameters]
-    if dataclass_of:
+    if dataclass_of or is_grouped:
         parameters["help_all"] = inspect.Parameter(
             "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll
         )

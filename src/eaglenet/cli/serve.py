@@ -35,23 +35,40 @@ def serve(
     ),
     model: Model = None,
     device: Device = "auto",
-    rate: float = option(100.0, "Allow each client this many searches per second.", min=0.1),
-    timeout: float = option(30.0, "Abort a request after this many seconds.", min=0.1),
+    rate: float = option(
+        100.0, "Allow each client this many searches per second.", min=0.1, group="Limits"
+    ),
+    timeout: float = option(
+        30.0, "Abort a request after this many seconds.", min=0.1, group="Limits"
+    ),
     allow_uploads: bool = option(False, "Allow searches with uploaded images and videos."),
     agents: bool = option(False, "Serve assistants at /mcp (MCP over HTTP)."),
     save_folder: Path | None = option(
-        None, "With --agents: let assistants save clips into this folder.", metavar="FOLDER"
+        None,
+        "With --agents: let assistants save clips into this folder.",
+        metavar="FOLDER",
+        group="Assistants",
     ),
     judge: str | None = option(
         None,
         "Rank the first 10 again with a vision model on this OpenAI-compatible server.",
         metavar="URL#MODEL",
     ),
+    settings_file: Path | None = option(
+        None,
+        "Read other limits from this TOML file (docs/reference/http_api.md).",
+        name="--settings",
+        metavar="FILE",
+        group="Limits",
+    ),
     shard: str | None = option(
-        None, "Serve shard I of N of the store, without the page.", metavar="I/N"
+        None, "Serve shard I of N of the store, without the page.", metavar="I/N", group="Shards"
     ),
     shards: str | None = option(
-        None, "Search the shards at these URLs, in the order 1/N to N/N.", metavar="URL,URL,..."
+        None,
+        "Search the shards at these URLs, in the order 1/N to N/N.",
+        metavar="URL,URL,...",
+        group="Shards",
     ),
 ) -> None:
     """Serve a search page and an HTTP API."""
@@ -60,7 +77,7 @@ def serve(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from eaglenet.search.engine import Engine
     from eaglenet.serve.app import run, run_app
-    from eaglenet.serve.settings import Settings, is_local_host
+    from eaglenet.serve.settings import Settings, is_local_host, read_settings
     from eaglenet.store.kinds import open_store
 
     if save_folder is not None and not agents:
@@ -76,6 +93,7 @@ def serve(
         agents=agents,
         save_folder=save_folder,
         judge=judge,
+        **(read_settings(settings_file) if settings_file is not None else {}),
     )
     if not settings.local and len(token or "") < MIN_TOKEN:
         print(f"warning: the token is short; use {MIN_TOKEN} characters or more", file=sys.stderr)

@@ -316,25 +316,25 @@ class ResidualBlock(nn.Module):
         rotation: Rotation | None = None,
     ) -> Float[Tensor, "sequences queries width"]:
         """One block; ``num_queries`` computes the outputs of the first tokens only."""
-        attended = self.ln_1(tokens)
+        states = self.ln_1(tokens)
         if self.token_shift:
-            attended = shift_tokens(attended, num_frames, frame_mask)
-        attended = self.attention(
-            attended, is_causal=is_causal, mask=mask, num_queries=num_queries, rotation=rotation
+            states = shift_tokens(states, num_frames, frame_mask)
+        states = self.attention(
+            states, is_causal=is_causal, mask=mask, num_queries=num_queries, rotation=rotation
         )
-        return self.finish(tokens[:, :num_queries], attended)
+        return self.finish(tokens[:, :num_queries], states)
 
     def finish(
-        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
+        self, tokens: Float[Tensor, "*batch width"], output: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
         """Add both residual branches, given the output of attention."""
-        return self.add_mlp(self.add_attention(tokens, attended))
+        return self.add_mlp(self.add_attention(tokens, output))
 
     def add_attention(
-        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
+        self, tokens: Float[Tensor, "*batch width"], output: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
         """Add the branch of attention, given its output."""
-        return tokens + attended
+        return tokens + output
 
     def add_mlp(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Add the branch of the feed-forward network."""

@@ -16,9 +16,9 @@ from eaglenet.encoders.base import Frames, TowerEncoder
 from eaglenet.encoders.blocks import (
     Attention,
     FeedForward,
+    ResidualBlock,
     run_block,
     run_blocks,
-    shift_tokens,
 )
 from eaglenet.encoders.clip_config import TowerConfig, VisionTowerConfig
 from eaglenet.encoders.vision import (
@@ -150,8 +150,8 @@ class CompactText(nn.Module):
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words width"]:
         """Return the outputs of the last block, before the projection."""
-        embedded = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
-        words: Tensor = self.norm(embedded)
+        tokens = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
+        words: Tensor = self.norm(tokens)
         return run_blocks(self, words, mask=mask[:, None, None, :])
 
     def read(
@@ -194,50 +194,22 @@ def mean_of_words(
 # The compact image tower: a ViT that can pool its patches once, early.
 
 
-class ScaledBlock(nn.Module):
-    """x + scale_1 attention(ln_1(x)), then x + scale_2 mlp(ln_2(x)), with a scale per channel.
-
-    With ``token_shift`` the input of the attention, and only that, is shifted in time.
-    """
+class ScaledBlock(ResidualBlock):
+    """x + scale_1 attention(ln_1(x)), then x + scale_2 mlp(ln_2(x)), with a scale per channel."""
 
     def __init__(self, config: CompactVisionConfig) -> None:
-        super().__init__()
-        self.ln_1 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.attention = Attention(config.width, config.heads)
+        super().__init__(config)
         self.scale_1 = nn.Parameter(torch.ones(config.width))
-        self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
         self.scale_2 = nn.Parameter(torch.ones(config.width))
         self.drop_path = 0.0
         """Fraction of images whose branch training leaves out (stochastic depth)."""
-        self.token_shift = False
-
-    def forward(
-        self,
-        tokens: Float[Tensor, "images tokens width"],
-        *,
-        num_frames: int = 1,
-        frame_mask: Mask | None = None,
-    ) -> Float[Tensor, "images tokens width"]:
-        attended = self.ln_1(tokens)
-        if self.token_shift:
-            attended = shift_tokens(attended, num_frames, frame_mask)
-        return self.finish(tokens, self.attention(attended))
-
-    def finish(
-        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
-    ) -> Float[Tensor, "*batch width"]:
-        """Add both residual branches, given the output of attention."""
-        return self.add_mlp(self.add_attention(tokens, attended))
 
     def add_attention(
-        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
+        self, tokens: Float[Tensor, "*batch width"], output: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """Add the branch of attention, given its output."""
-        return tokens + self._drop(self.scale_1 * attended)
+        return tokens + self._drop(self.scale_1 * output)
 
     def add_mlp(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Add the branch of the feed-forward network."""
         result: Tensor = tokens + self._drop(self.scale_2 * self.mlp(self.ln_2(tokens)))
         return result
 

@@ -172,8 +172,8 @@ class FeatureEncoder(BaseEncoder):
             # Counting the real frames would wait for the device; the products cost less.
             everything: Tensor = self.frames(frames)
             return everything.masked_fill(~mask[..., None], 0.0)
-        adapted: Tensor = self.frames(frames[mask])
-        return adapted.new_zeros(*mask.shape, self.dim).masked_scatter(mask[..., None], adapted)
+        vectors: Tensor = self.frames(frames[mask])
+        return vectors.new_zeros(*mask.shape, self.dim).masked_scatter(mask[..., None], vectors)
 
     def _drop_frames(self, mask: Bool[Tensor, "videos frames"]) -> Bool[Tensor, "videos frames"]:
         """Leave out some frames in training, so that no method depends on single frames."""

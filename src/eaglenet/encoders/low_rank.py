@@ -136,7 +136,7 @@ def is_adapter(name: str) -> bool:
 
 def _matrices(towers: list[nn.Module], targets: Targets) -> Iterator[tuple[nn.Module, str]]:
     """Modules and the names of their matrices, each matrix once."""
-    visited: set[int] = set()
+    seen_modules: set[int] = set()
     for tower in towers:
         for parent in tower.modules():
             is_target = targets == "all" or "Attention" in type(parent).__name__
@@ -144,6 +144,6 @@ def _matrices(towers: list[nn.Module], targets: Targets) -> Iterator[tuple[nn.Mo
                 for name in ("weight", "in_proj_weight"):
                     matrix = module._parameters.get(name)
                     is_linear = isinstance(module, nn.Linear | nn.MultiheadAttention)
-                    if is_linear and matrix is not None and id(matrix) not in visited:
-                        visited.add(id(matrix))
+                    if is_linear and matrix is not None and id(matrix) not in seen_modules:
+                        seen_modules.add(id(matrix))
                         yield module, name

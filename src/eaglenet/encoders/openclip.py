@@ -207,9 +207,9 @@ def load_openclip(name: str) -> Pretrained:
     # Only the plain classes: CoCa and others read texts differently.
     if type(model).__name__ not in ("CLIP", "CustomTextCLIP"):
         raise ConfigError(f"{name}: towers of open_clip's {type(model).__name__} cannot be used")
-    described = describe(model_name, model, config)
-    encoder = OpenClipEncoder(described, model=model).eval()
-    return Pretrained(encoder, tokenizer_of(described, config))
+    our_config = describe(model_name, model, config)
+    encoder = OpenClipEncoder(our_config, model=model).eval()
+    return Pretrained(encoder, tokenizer_of(our_config, config))
 
 
 def describe(name: str, model: Any, config: dict[str, Any]) -> OpenClipConfig:
@@ -237,13 +237,13 @@ def describe(name: str, model: Any, config: dict[str, Any]) -> OpenClipConfig:
     )
 
 
-def tokenizer_of(described: OpenClipConfig, config: dict[str, Any]) -> Tokenizer:
+def tokenizer_of(our_config: OpenClipConfig, config: dict[str, Any]) -> Tokenizer:
     """Return our tokenizer, which can be saved, if it is CLIP's; otherwise open_clip's own."""
     text = config.get("text_cfg", {})
     is_other = any(text.get(key) for key in ("hf_tokenizer_name", "tokenizer_kwargs"))
-    if not is_other and described.context_length == 77 and text.get("vocab_size") == 49408:
+    if not is_other and our_config.context_length == 77 and text.get("vocab_size") == 49408:
         return clip_tokenizer_for(Path(open_clip().__file__).parent)
-    return OpenClipTokenizer(described.name, described.context_length, described.pad_token)
+    return OpenClipTokenizer(our_config.name, our_config.context_length, our_config.pad_token)
 
 
 ENCODERS.add(

@@ -20,7 +20,6 @@ from torch.utils.checkpoint import checkpoint
 from eaglenet.core.errors import UsageError, too_many_frames
 from eaglenet.core.types import Clips, VideoFeatures
 from eaglenet.encoders.blocks import Attention, ResidualBlock, Rotation, rotate
-from eaglenet.encoders.compact import ScaledBlock
 from eaglenet.encoders.vision import (
     FirstTokens,
     Mask,
@@ -129,9 +128,7 @@ class TimeAttention(nn.Module):
         stays 0, so that time attention remains a mean over the frames.
     """
 
-    def __init__(
-        self, block: ResidualBlock | ScaledBlock, *, start: TimeStart = "identity"
-    ) -> None:
+    def __init__(self, block: ResidualBlock, *, start: TimeStart = "identity") -> None:
         super().__init__()
         width = block.attention.out.in_features
         self.norm = nn.LayerNorm(width, eps=block.ln_1.eps)
@@ -223,14 +220,14 @@ class SpaceTime(nn.Module):
         own_weight = frame_weight(mask) if tower.counts_frames else None
         rotation = tower.turn(patches.dtype)
         for index, block in enumerate(tower.blocks):
-            timed_first, timed = first, patches
+            first_inputs, inputs = first, patches
             if self.time is not None:
                 over_time = self.time[index](first, patches, mask, own_weight=own_weight)
-                timed_first, timed = first + over_time[0], patches + over_time[1]
+                first_inputs, inputs = first + over_time[0], patches + over_time[1]
             first_outputs, outputs = grouped_attention(
                 block.attention,  # type: ignore[arg-type]
-                block.ln_1(timed_first),  # type: ignore[operator]
-                block.ln_1(timed),  # type: ignore[operator]
+                block.ln_1(first_inputs),  # type: ignore[operator]
+                block.ln_1(inputs),  # type: ignore[operator]
                 mask[..., None].expand(-1, -1, patches.shape[2]),
                 has_whole_groups=True,
                 rotation=rotation,

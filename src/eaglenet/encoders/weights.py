@@ -147,9 +147,9 @@ class _MappedFile:
 
 def realise(module: nn.Module, *, without: nn.Module | None = None) -> None:
     """Read the deferred weights of a module, except those of one module inside it."""
-    excluded = set() if without is None else set(without.modules())
+    left_out = set() if without is None else set(without.modules())
     for owner in module.modules():
-        if owner not in excluded:
+        if owner not in left_out:
             _replace(owner, _own_values)
 
 

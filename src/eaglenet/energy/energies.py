@@ -166,8 +166,8 @@ class BilinearEnergy(DirectionEnergy):
         self.projection = nn.Linear(dim, dim, bias=bias)
 
     def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        projected: Tensor = self.projection(unit_text)
-        return projected
+        projection: Tensor = self.projection(unit_text)
+        return projection
 
     def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         return gradient @ self.projection.weight

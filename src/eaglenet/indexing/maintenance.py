@@ -19,8 +19,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import StoreError, UsageError, cause_of, shell_quote, store_option
 from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
 from eaglenet.core.platform import swap_folders
-from eaglenet.indexing.arrow_tables import read_table, require, rows_of
-from eaglenet.indexing.exchange import clip_batch
+from eaglenet.indexing.exchange import clip_batch, read_table, require, rows_of
 from eaglenet.indexing.files import tags_of
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.transcripts import store_lines

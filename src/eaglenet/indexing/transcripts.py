@@ -24,7 +24,7 @@ from eaglenet.indexing.inspection import (
     read_stored_files,
 )
 from eaglenet.indexing.report import FileProblem
-from eaglenet.models.meaning import MeaningEncoder
+from eaglenet.models.light_model import MeaningEncoder
 from eaglenet.store.base import Writer
 from eaglenet.store.records import (
     Changes,

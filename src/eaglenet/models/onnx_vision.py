@@ -127,8 +127,8 @@ class _Tower:
 
     def block(self, tokens: str, name: str) -> str:
         """x + s1 attention(ln_1(x)), then x + s2 mlp(ln_2(x)); scales go into the weights."""
-        attended = self.attention(self.norm(tokens, f"{name}.ln_1"), name)
-        tokens = self.node("Add", tokens, attended)
+        output = self.attention(self.norm(tokens, f"{name}.ln_1"), name)
+        tokens = self.node("Add", tokens, output)
         hidden = self.linear(self.norm(tokens, f"{name}.ln_2"), f"{name}.mlp.up")
         hidden = self.node("Gelu", hidden, domain=OWN_DOMAIN)
         return self.node(

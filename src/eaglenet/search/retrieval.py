@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.core.object_storage import outermost
-from eaglenet.models.meaning import MeaningEncoder
+from eaglenet.models.light_model import MeaningEncoder
 from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery

@@ -383,12 +383,12 @@ def measure_recall(store: Store, *, k: int = 100, num_queries: int = 100, seed: 
     num_exact, num_common = 0, 0
     seconds = exact_seconds = 0.0
     for query in queries:
-        started = time.perf_counter()
+        start = time.perf_counter()
         exact = exact_shortlists(snapshot, query[None], k)[0]
-        exact_seconds += time.perf_counter() - started
-        started = time.perf_counter()
+        exact_seconds += time.perf_counter() - start
+        start = time.perf_counter()
         by_codes = approximate_shortlists(snapshot, query[None], k)[0]
-        seconds += time.perf_counter() - started
+        seconds += time.perf_counter() - start
         num_exact += len(exact.rows)
         num_common += len(np.intersect1d(exact.rows, by_codes.rows))
     count = max(1, len(rows))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from eaglenet.core import untrusted
 from eaglenet.core.chat import ChatServer
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import EagleNetError, UsageError, cause_of
+from eaglenet.core.settings import from_plain
 
 MAX_QUERY_CHARACTERS = 1000
 MAX_RESULTS = 200
@@ -83,6 +87,32 @@ class Settings:
                 "anyone who can reach this machine could watch the indexed videos; set a "
                 "token in EAGLENET_TOKEN or with --token-file FILE, or listen on 127.0.0.1"
             )
+
+
+FILE_SETTINGS = (
+    "max_body_bytes", "media_rate", "burst_seconds", "max_searches", "max_streams",
+    "max_streams_per_client", "max_conversions", "max_other", "max_connections",
+    "max_connections_per_client", "header_timeout", "body_timeout", "stall_timeout", "batch_window",
+    "max_batch", "max_upload_bytes",
+)  # fmt: skip
+"""Settings of a file (``eaglenet serve --settings``); all others are options of the command."""
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read settings from a TOML file; raise ``UsageError`` for an unknown name or a wrong value."""
+    try:
+        values = tomllib.loads(untrusted.read_text(path))
+        for name in values:
+            if name not in FILE_SETTINGS:
+                raise UsageError(f"no setting {name!r}; known: {', '.join(FILE_SETTINGS)}")
+        settings = from_plain(Settings, values)
+        limits = {name: getattr(settings, name) for name in values}
+        for name, limit in limits.items():
+            if not 0 < limit < float("inf"):
+                raise UsageError(f"{name} is {limit}; expected a number above 0")
+    except (OSError, ValueError, EagleNetError) as error:
+        raise UsageError(f"--settings {path}: {cause_of(error)}") from error
+    return limits
 
 
 def check_token(token: str) -> None:

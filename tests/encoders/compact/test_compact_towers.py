@@ -16,7 +16,7 @@ from eaglenet.encoders.compact import (
     CompactTextConfig,
     CompactVisionConfig,
 )
-from eaglenet.research.small.start import start_from
+from eaglenet.research.small.run import start_from
 
 WIDTH, HEADS, HIDDEN = 24, 2, 48
 

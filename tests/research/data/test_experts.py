@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
-from eaglenet.research.data.demo.experts import TOKENS, WIDTHS, write_experts
+from eaglenet.research.data.demo.dataset import TOKENS, WIDTHS, write_experts
 from eaglenet.research.data.experts import load_expert_folder, save_teacher
 from eaglenet.research.data.features import FeatureSplit, load_feature_folder
 

@@ -19,7 +19,6 @@ from eaglenet.research.evaluation.figures import (
     Curve,
     QualitativeExample,
     Retrieved,
-    bars_figure,
     choose_queries,
     curves_figure,
     make_examples,
@@ -28,8 +27,7 @@ from eaglenet.research.evaluation.figures import (
     recall_against_time_figure,
 )
 from eaglenet.research.evaluation.paper import recall_against_time
-from eaglenet.research.evaluation.report import write_report
-from eaglenet.research.evaluation.report_blocks import make_table
+from eaglenet.research.evaluation.report import make_table, write_report
 from eaglenet.research.evaluation.run_records import group_runs, read_runs
 
 PNG = b"\x89PNG"
@@ -253,13 +251,6 @@ def test_examples_are_queries_on_which_the_runs_disagree() -> None:
     assert [video.is_right for video in first.videos["second"]] == [False, True]
     assert first.videos["second"][1].frames.unique().tolist() == [1]
     assert qualitative_figure(examples).startswith(PNG)
-
-
-def test_bars_start_from_what_says_nothing() -> None:
-    """The same number drawn from another zero is another picture; none is drawn too."""
-    draw = lambda zero: bars_figure({"a": 0.7}, title="t", x_label="x", zero=zero)  # noqa: E731
-    assert draw(0.5) == draw(0.5) != draw(0.0)
-    assert bars_figure({}, title="t", x_label="x", zero=0.0).startswith(b"\x89PNG")
 
 
 def test_figures_are_the_same_bytes_every_time() -> None:

@@ -19,8 +19,7 @@ from eaglenet.cli.main import app, main
 from eaglenet.core import registry
 from eaglenet.core.errors import EagleNetError
 from eaglenet.methods import METHODS
-from eaglenet.research.experiments.campaign import CannotRun
-from eaglenet.research.experiments.trials import Trial
+from eaglenet.research.experiments.campaign import CannotRun, Trial
 from eaglenet.research.recipes import TABLES, Recipe
 from processes import is_running, start_printing, wait
 from sampling import one_in
@@ -334,7 +333,7 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features: Path, tmp_pa
     assert row["score_seconds"] > 0
     assert {"R@1", "R@5"} <= set(row["mean"]["t2v"])
     report = (tmp_path / "compare.md").read_text()
-    assert "Recall against test time" in report
+    assert "| test s | scoring s |" in report
     assert "; the only epoch that was evaluated, on the validation split." in report
     assert row["budget"] == {"pairs": 2 * 5 * 16, "batch": 16, "frames": 5, "words": 32}
     assert "All rows had the same budget." in report
@@ -370,12 +369,12 @@ def test_a_wrong_root_is_told_before_weights_are_looked_for(
 
 def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_path: Path) -> None:
     from eaglenet.research.experiments.campaign import (
+        Trial,
         campaign_table,
         reasons,
         run_campaign,
         write_report,
     )
-    from eaglenet.research.experiments.trials import Trial
 
     ts2net = Recipe("ts2net", "demo").build()
     stored = Recipe("xpool", "features").build().encoder

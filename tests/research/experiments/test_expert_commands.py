@@ -44,13 +44,12 @@ def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
     told = run("compare", *old, "clip4clip", "--data", "experts", "--root", folder,
                "--output", tmp_path, *SMALL)  # fmt: skip
     assert "Rows differ in features: compare only those that agree." in " ".join(told.split())
-    text = (tmp_path / "compare.md").read_text()
-    assert "| ce | that of the stored features | stored experts: colour" in text
-    assert "| clip4clip | that of the stored features | stored frames and sentences |" in text
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "| ce/experts | that of the stored features | stored experts: colour" in report
+    assert " | that of the stored features | stored frames and sentences |" in report
     rows = json.loads((tmp_path / "compare.json").read_text())["rows"]
     assert [row["label"] for row in rows] == [*old, "clip4clip"]
     assert {row["conditions"]["selection"] for row in rows} == {"the last epoch"}
-    report = (tmp_path / "report" / "report.md").read_text()
     assert "| recipe | pre-training | features | split | epoch chosen on |" in report
 
 

@@ -17,8 +17,7 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.models.files import head_folder
 from eaglenet.models.folder import with_head
-from eaglenet.research.data.frame_folder import FrameFolder
-from eaglenet.research.data.frame_preparation import FramePreparation, prepare_frames
+from eaglenet.research.data.frame_folder import FrameFolder, FramePreparation, prepare_frames
 
 COLOURS = {"red": (230, 20, 20), "green": (20, 210, 20), "blue": (20, 20, 230)}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS, "##s", "\u4e2d"]

@@ -11,15 +11,15 @@ import pytest
 from eaglenet.core.errors import UsageError
 from eaglenet.methods import METHODS
 from eaglenet.research.evaluation.report import read_ranks, write_report
-from eaglenet.research.experiments import trials as trials_module
+from eaglenet.research.experiments import campaign as campaign_module
 from eaglenet.research.experiments.campaign import (
     CannotRun,
     Search,
+    Trial,
     TrialRow,
     campaign_table,
     run_campaign,
 )
-from eaglenet.research.experiments.trials import Trial
 from eaglenet.research.recipes.comparison import time_scoring
 from tiny import tiny_experiment
 
@@ -67,13 +67,13 @@ def test_rows_have_ranks_differences_and_seconds(
     assert isinstance(timed[0], TrialRow)
     assert timed[0].pair_seconds["70"] > 0
     # Finished runs are read, without a process for each.
-    monkeypatch.setattr(trials_module, "start_child", None)
+    monkeypatch.setattr(campaign_module, "start_child", None)
     assert run_campaign(trials, [0], tmp_path, split="val", device="cpu", jobs=2) == rows
     changed = [trial(features, epochs=2)]
     with pytest.raises(TypeError, match="not callable"):
         run_campaign(changed, [0], tmp_path, split="val", device="cpu", jobs=2)
     # The folder of another experiment gives no result, nor that of a run with fewer epochs.
-    monkeypatch.setattr(trials_module, "_run_in_processes", lambda jobs, *_: list(jobs))
+    monkeypatch.setattr(campaign_module, "_run_in_processes", lambda jobs, *_: list(jobs))
     for settings, reason in (
         ({"lr_encoder": 0.5}, "lr_encoder"),
         ({"epochs": 2}, "without a message"),

@@ -129,8 +129,7 @@ def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_plac
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from eaglenet.research.data import frame_cache
-    from eaglenet.research.experiments.campaign import Search, run_campaign
-    from eaglenet.research.experiments.trials import Trial
+    from eaglenet.research.experiments.campaign import Search, Trial, run_campaign
 
     decoded = []
     decode_into = frame_cache.decode_into

@@ -22,7 +22,7 @@ from eaglenet.core.files import atomic_folder
 from eaglenet.core.platform import cache_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.encoders.hub import guard_downloads, is_hub_id, split_revision
-from eaglenet.indexing.arrow_tables import open_parquet
+from eaglenet.indexing.exchange import open_parquet
 from eaglenet.research.data.records import clean_captions
 from eaglenet.video.containers import VIDEO_SUFFIXES
 

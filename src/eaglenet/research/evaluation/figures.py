@@ -83,18 +83,6 @@ def curves_figure(
     return _png(figure)
 
 
-def bars_figure(values: Mapping[str, float], *, title: str, x_label: str, zero: float) -> bytes:
-    """Draw one bar per name, from ``zero`` to its value."""
-    figure = _figure(6.4, 0.8 + 0.4 * max(len(values), 1))
-    axes = figure.add_subplot()
-    names = list(values)[::-1]
-    axes.barh(names, [values[name] - zero for name in names], left=zero, color=PALETTE[0])
-    axes.axvline(zero, color="black", linewidth=1)
-    axes.set(title=title, xlabel=x_label)
-    axes.grid(alpha=0.3, axis="x")
-    return _png(figure)
-
-
 def recall_against_time_figure(
     ours: Mapping[str, tuple[float, float]],
     paper: Mapping[str, tuple[float, float]],

@@ -23,12 +23,13 @@ from eaglenet.research.experiments.campaign import (
     CampaignRow,
     CannotRun,
     Search,
+    Trial,
     TrialRow,
     run_campaign,
+    slug,
     write_report,
 )
 from eaglenet.research.experiments.runs import frames_folder, load_run
-from eaglenet.research.experiments.trials import Trial, slug
 from eaglenet.research.recipes.recipe import Recipe
 from eaglenet.research.training.distributed import join
 from eaglenet.scoring import score_all

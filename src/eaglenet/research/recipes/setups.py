@@ -477,7 +477,7 @@ EXPERT_CONFIG: MethodSettings = {
 
 
 def expert_setup(method: str, dataset: str, tower: str) -> Setup:
-    from eaglenet.research.data.demo.experts import FRAMES_EXPERT, TOKENS, WIDTHS, WORDS
+    from eaglenet.research.data.demo.dataset import FRAMES_EXPERT, TOKENS, WIDTHS, WORDS
     from eaglenet.research.data.demo.world import vocabulary
 
     experts = ExpertConfig(
