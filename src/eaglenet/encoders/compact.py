@@ -17,7 +17,6 @@ from eaglenet.encoders.blocks import (
     Attention,
     FeedForward,
     ResidualBlock,
-    run_block,
     run_blocks,
 )
 from eaglenet.encoders.clip_config import TowerConfig, VisionTowerConfig
@@ -267,15 +266,7 @@ class CompactVision(TowerParts):
         tokens = self.embed(pixels)
         if self.training and self.patch_dropout:
             tokens = leave_out_patches(tokens, self.patch_dropout)
-        for index, block in enumerate(self.blocks):
-            tokens = run_block(
-                block,
-                tokens,
-                is_checkpointed=self.training and index < self.gradient_checkpointing,
-                num_frames=num_frames,
-                frame_mask=frame_mask,
-            )
-        tokens = self.norm(tokens)
+        tokens = self.norm(run_blocks(self, tokens, num_frames=num_frames, frame_mask=frame_mask))
         whole, patches_only = tokens[:, :1], tokens[:, 1:]
         if not patches:
             result: Tensor = self.projection(

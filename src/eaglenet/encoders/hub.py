@@ -448,7 +448,7 @@ def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
             fetch(shard)
     _first_of(fetch, VOCABULARIES)
     for optional in ("preprocessor_config.json", "tokenizer_config.json"):
-        # CLIP's own pixel statistics are the default; a tokenizer may be whole by itself.
+        # CLIP's own pixel statistics are the default; a tokenizer may need no other file.
         with suppress(Exception):
             fetch(optional)
     return folder

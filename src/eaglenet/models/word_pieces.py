@@ -126,7 +126,7 @@ class WordPieces:
 
 @lru_cache(maxsize=20_000)
 def _normalised(character: str) -> str:
-    """Small letters without accents; spaces around what is a word by itself."""
+    """Small letters without accents; spaces around characters that are words of their own."""
     if character in "\t\n\r":
         return " "
     if character == "\ufffd" or unicodedata.category(character) in REMOVED:
