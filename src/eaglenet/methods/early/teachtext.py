@@ -76,7 +76,10 @@ class TeachText(Method):
             student_config = spec.config_class(**{**settings, **config.student_config})
         except TypeError as error:
             raise ConfigError(f"student_config of {config.student}: {error}") from error
-        student = spec.build(student_config, encoder)
+        try:
+            student = spec.build(student_config, encoder)
+        except ConfigError as error:
+            raise ConfigError(f"teachtext cannot teach {config.student}: {error}") from error
         super().__init__(encoder, config)
         self.frame_spec = student.frame_spec
         # Register the encoder only once, so that its weights are saved once.
