@@ -173,7 +173,7 @@ def attention_kernel(num_tokens: int | None) -> AbstractContextManager[Any]:
     Outside of compiled code, a caller who has switched that kernel off keeps that choice.
     """
     is_short = num_tokens is not None and num_tokens <= SHORT_SEQUENCE
-    is_allowed = torch.compiler.is_compiling() or torch.backends.cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
+    is_allowed = torch.compiler.is_compiling() or torch.backends.cuda.mem_efficient_sdp_enabled()
     if is_short and is_allowed and torch.version.hip is None:
         # No set_priority: leaving such a context does not restore the order of an outer one.
         return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
