@@ -383,7 +383,9 @@ def test_a_checkpoint_of_clip_vip_becomes_a_model(name: str) -> None:
         if key.startswith("text_")
     }
     weights = {f"clipmodel.{key}": value for key, value in {**text, **golden.weights}.items()}
-    method = convert_official("clipvip", weights).method
+    with pytest.raises(UsageError, match=r"does not determine num_frames"):
+        convert_official("clipvip", weights)
+    method = convert_official("clipvip", weights, {"num_frames": golden.options["frames"]}).method
     for block in method.encoder.vision.blocks:
         block.attention.heads = golden.options["heads"]  # narrower than 64 in these files
     check_outputs(method, golden, "full")
@@ -436,7 +438,7 @@ def test_a_checkpoint_of_tv_proxynet_equals_the_official_model(
     start = "weights/"
     weights = {n.removeprefix(start): v for n, v in text_proxy.items() if n.startswith(start)}
     torch.save(weights, tmp_path / "model.pt")
-    settings = {**UNDETERMINED["tvproxynet"], "dash": dash}
+    settings = {**UNDETERMINED["tvproxynet"], "dash": dash, "num_frames": 5}
     conversion = convert_official("tvproxynet", read_released(tmp_path / "model.pt"), settings)
     left_out = "dash_factor" if dash == "linear" else "dash_weights.weight"
     assert f"text_proxy.{left_out}" in conversion.unused
@@ -463,7 +465,7 @@ def test_a_checkpoint_of_tv_proxynet_equals_the_official_model(
 
 
 def test_the_length_of_the_step_of_tv_proxynet_has_to_be_given() -> None:
-    with pytest.raises(UsageError, match=r"does not determine dash, text_sign, leader_sign"):
+    with pytest.raises(UsageError, match=r"does not determine num_frames, dash, text_sign"):
         convert_official("tvproxynet", {})
 
 

@@ -453,7 +453,17 @@ def test_compared_methods_have_their_authors_settings_on_each_dataset(
 
 def test_originals_have_their_authors_data_and_optimizer() -> None:
     didemo = build("tvproxynet", "didemo", "clip-b16", "original")
-    assert (didemo.data.max_words, didemo.training.batch_size, didemo.data.jitter) == (50, 128, 3)
+    assert (didemo.data.max_words, didemo.training.batch_size, didemo.data.jitter) == (50, 64, 3)
+    for method, batch_size in (("clipvip", 128), ("tvproxynet", 24)):
+        activitynet = build(method, "activitynet", "clip-b32", "original")
+        assert (activitynet.data.max_words, activitynet.data.frames.num_frames) == (70, 32)
+        assert activitynet.training.batch_size == batch_size
+    for method, window in (
+        ("clip4clip", "first_31_seconds"), ("glscl", "first_31_seconds"), ("clipvip", "whole"),
+        ("drl", "whole"),
+    ):  # fmt: skip
+        data = build(method, "didemo", "clip-b32", "original").data
+        assert data.options.get("window", "whole") == window, method
     sizes = {
         tower: build("tvproxynet", "msrvtt", tower, "original").training.batch_size
         for tower in ("clip-b32", "clip-b16")

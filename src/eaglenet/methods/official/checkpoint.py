@@ -151,6 +151,8 @@ UNDETERMINED: dict[str, Settings] = {
     "bridgeformer": {"num_frames": 4},
     "ce": {"experts": "audio,face,i3d,ocr,r2p1d,resnext,scene,senet,speech"},
     "clip4clip": {"num_frames": 12},
+    # Frame positions are stretched: for ActivityNet 12 positions serve 32 frames.
+    "clipvip": {"num_frames": 12},
     "drl": {"num_frames": 12},
     "eaglenet": {"num_layers": 2, "prior": "uniform", "num_candidates": 20, "negative_slope": 0.1},
     "glscl": {"num_frames": 12, "temperature": 3.0},
@@ -162,7 +164,7 @@ UNDETERMINED: dict[str, Settings] = {
     "tmass": {"prior": "uniform", "noise_scale": 1.0, "num_candidates": 20, "num_heads": 1},
     "ts2net": {"num_frames": 12, "num_tokens": 3},
     # The checkpoint contains the weights for both values of dash.
-    "tvproxynet": {"dash": "theta", "text_sign": 1.0, "leader_sign": 1.0},
+    "tvproxynet": {"num_frames": 12, "dash": "theta", "text_sign": 1.0, "leader_sign": 1.0},
     "xpool": {"num_frames": 12, "num_heads": 1},
 }
 """Settings that change scores but cannot be inferred from a checkpoint, with the value of the
@@ -525,7 +527,7 @@ def _proxies(weights: Weights) -> Settings:
     if name is None:
         raise CheckpointError("the checkpoint has no added proxies; is it of CLIP-ViP?")
     count = _size(weights, name.replace("added_cls", "temporal_embedding"), 1)
-    return {"num_frames": count, "num_positions": count, "num_proxies": 1 + _size(weights, name)}
+    return {"num_positions": count, "num_proxies": 1 + _size(weights, name)}
 
 
 def _tvproxynet(weights: Weights) -> Settings:

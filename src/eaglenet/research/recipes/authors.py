@@ -114,22 +114,32 @@ ORIGINALS: Mapping[str, Original] = {
     "ts2net": Original(FIELD_TRAINING, ("msrvtt", "didemo", "vatex"), frames=FIELD_FRAMES),
     "clipvip": Original(
         {**VIDEO_EPOCHS, "epochs": 100, "lr_head": 1e-6},
-        datasets=("msrvtt", "didemo"),
-        frames=ENDS_FRAMES,
-        max_words=50,
-        jitter=3,
-        changes={"didemo": Change({"epochs": 20})},
-    ),
-    "tvproxynet": Original(
-        {**VIDEO_EPOCHS, "epochs": 120, "lr_head": 2e-6},
-        datasets=("msrvtt", "didemo"),
+        datasets=("msrvtt", "didemo", "activitynet"),
         frames=ENDS_FRAMES,
         max_words=50,
         jitter=3,
         changes={
+            "didemo": Change({"epochs": 20}),
+            "activitynet": Change({"epochs": 20}, num_frames=32, max_words=70),
+        },
+    ),
+    "tvproxynet": Original(
+        {**VIDEO_EPOCHS, "epochs": 120, "lr_head": 2e-6},
+        datasets=("msrvtt", "didemo", "activitynet"),
+        frames=ENDS_FRAMES,
+        max_words=50,
+        jitter=3,
+        changes={
+            # One GPU for these two datasets.
             "didemo": Change(
-                {"epochs": 20, "lr_encoder": 2e-6, "lr_head": 4e-6},
+                {"epochs": 20, "lr_encoder": 2e-6, "lr_head": 4e-6, "batch_size": 64},
                 {"num_read": 1, "proxy_weight": 1.0, "dash": "linear"},
+            ),
+            "activitynet": Change(
+                {"epochs": 20, "lr_encoder": 2e-6, "lr_head": 4e-6, "batch_size": 24},
+                {"num_read": 1, "proxy_weight": 0.75, "dash": "linear"},
+                num_frames=32,
+                max_words=70,
             ),
             # 56 pairs on each of two GPUs.
             "msrvtt clip-b16": Change(
