@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import pickle
@@ -13,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,8 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core import confinement
+from eaglenet.core.frame_spec import Splitting
+from eaglenet.indexing.files import CandidateFile
+from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, inspect
+from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
 from eaglenet.video.messages import HEADER, MAGIC
+from eaglenet.video.recording import Recording
 from eaglenet.video.saving import MomentRequest
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -367,3 +373,47 @@ def steal_as_query(request: QueryRequest) -> DecodedVideo:
 def steal_as_moment(request: MomentRequest) -> NDArray[np.uint8]:
     """Return a file beside the video as the saved moment."""
     return np.frombuffer(Path(request.path).with_name("secret").read_bytes(), np.uint8)
+
+
+# Inspections with which a file that has taken over its worker harms the run or other files.
+
+LONG_TEXT = "x" * 3_000_000
+LIES: dict[str, dict[str, object]] = {
+    "no hash": {"content": ""},
+    "no clips": {"windows": ()},
+    "no video": {"is_video": False},
+    "endless": {"duration": 1e300},
+    "far away": {"windows": ((0.0, 1e300),)},
+    "too many clips": {"windows": ((0.0, 1.0),) * (2**20 + 1)},
+    "no Unicode": {"problem": "\x1b[2J\ud800" * 2000},
+    "long line": {"subtitles": EmbeddedSubtitles((TranscriptLine(0.0, 1.0, LONG_TEXT),))},
+    "odd lines": {
+        "subtitles": EmbeddedSubtitles(
+            (
+                TranscriptLine(math.nan, 1e300, "never"),
+                TranscriptLine(0.0, 1e300, "\x1b]0;title\x07\ud800", "\x1b[2J\ud800"),
+            ),
+            "\ud800" * 5000,
+        )
+    },
+    "no date": {"recording": 2.0**52},
+}
+"""Changes to an honest inspection, by the name of the file."""
+
+
+def inspect_with_lies(
+    file: CandidateFile, splitting: Splitting, known: frozenset[str]
+) -> Inspection:
+    """Inspect a file, and change the result as its name says."""
+    result = inspect(file, splitting, known)
+    changes = dict(LIES.get(Path(file.path).stem, {}))
+    if "recording" in changes:
+        recording = Recording()
+        object.__setattr__(recording, "recorded", changes.pop("recording"))
+        result = replace(result, recording=recording)
+    _, _, content = Path(file.path).stem.partition(" of ")
+    if content:
+        # Passing for a copy is possible; putting words into another video is not.
+        changes["content"] = content
+        changes["subtitles"] = EmbeddedSubtitles((TranscriptLine(0.0, 1.0, "forged"),))
+    return replace(result, **changes)  # type: ignore[arg-type]

@@ -155,7 +155,8 @@ def test_a_whole_recording_passes_the_check() -> None:
 
     file = CandidateFile("/a.mp4", 1, 1)
     recording = Recording(JULY, Place(48.1, 11.6), "Canon")
-    check_inspection(file, Inspection(file, recording=recording))
+    windows = ((0.0, 3.0),)
+    check_inspection(file, Inspection(file, "a" * 32, 3.0, windows=windows, recording=recording))
 
 
 def test_http_takes_and_returns_them(folder: Path, bag: BagMethod) -> None:

@@ -15,7 +15,7 @@ from eaglenet.cli.terminal import print_record
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
-from eaglenet.core.text import escape_lines
+from eaglenet.core.text import escape_lines, without_surrogates
 
 if TYPE_CHECKING:
     from eaglenet.research.data.checks import CheckReport
@@ -225,7 +225,7 @@ def show(report: CheckReport) -> None:
 
 def printable(text: str) -> str:
     """Escape text for a terminal; file names may not be UTF-8."""
-    return escape_lines(text.encode(errors="replace").decode())
+    return escape_lines(without_surrogates(text))
 
 
 @data.command()

@@ -387,7 +387,7 @@ class _Inspector:
     ) -> None:
         os.environ.update(storage)
         work = partial(inspect, splitting=splitting, known=known)
-        access = inspection_access(splitting)
+        access = inspection_access(splitting, known)
         self._inspect = PersistentProcess(work, inspection_budget(limits), access)
 
     def ready(self) -> bool:

@@ -6,6 +6,15 @@ import difflib
 from collections.abc import Iterable
 
 
+def without_surrogates(text: str) -> str:
+    """Replace lone surrogates, which cannot be stored or printed, by question marks.
+
+    >>> without_surrogates("caf\\udce9")
+    'caf?'
+    """
+    return text.encode("utf-8", "replace").decode()
+
+
 def escape_line(text: str) -> str:
     """Escape line breaks, control characters (C0 and C1) and marks that change text direction.
 

@@ -27,6 +27,7 @@ from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import shared_step
 from eaglenet.video.windows import FrameArrays
+from eaglenet.video.worker import valid_reason
 
 Window = tuple[float, float]
 ClipKey = tuple[str, int]
@@ -294,7 +295,10 @@ def flatten_outcomes(
             continue
         if outcome.result.largest_error:
             yield Damage(request.content, outcome.result.largest_error)
-        yield from outcome.result.clips
+        for clip in outcome.result.clips:
+            if isinstance(clip, ClipFailure):
+                clip = dataclasses.replace(clip, reason=valid_reason(clip.reason))
+            yield clip
 
 
 def decode_clips(

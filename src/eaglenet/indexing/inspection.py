@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,9 +26,17 @@ from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.recording import Recording, read_recording
+from eaglenet.video.worker import valid_reason
 
 LOOK_AHEAD = 6
 Result = TypeVar("Result")
+MAX_DURATION = 1e8
+"""Maximum seconds of a video, three years: work in proportion to it must come to an end."""
+MAX_TIME = 2.0**53
+"""Times have fractions below it; recorders that count from 1970 come nowhere near."""
+MAX_CLIPS = 2**20
+"""Maximum clips of a file; 10 s each, they are 120 days."""
+TOO_LONG = "it is longer than three years, or has more than a million clips"
 HASH_BYTES_PER_SECOND = 2 * 2**20
 """Minimum disk speed in bytes per second that the time budget assumes."""
 
@@ -123,6 +131,8 @@ def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) ->
         if not (0 < info.duration < float("inf") or info.is_image):
             return Inspection(file, content, problem=f"its duration is {info.duration} s")
         windows = split_windows(Path(local), info.spans, splitting)
+        if len(windows) > MAX_CLIPS or info.duration > MAX_DURATION:
+            return Inspection(file, content, problem=TOO_LONG)
         return Inspection(
             file,
             content,
@@ -160,7 +170,7 @@ def inspect_ahead(
         workers=min(workers, 1),
         prefetch=LOOK_AHEAD,
         budget=budget,
-        access=inspection_access(splitting),
+        access=inspection_access(splitting, known),
     )
     yield from map(inspection_of, outcomes)
 
@@ -174,27 +184,45 @@ def inspection_budget(limits: Limits) -> Budget[CandidateFile]:
     )
 
 
-def inspection_access(splitting: Splitting) -> Access[CandidateFile, Inspection]:
+def inspection_access(
+    splitting: Splitting, known: frozenset[str]
+) -> Access[CandidateFile, Inspection]:
     """File that an inspector may read, and the check of its result."""
     # Finding shots decodes the whole video, in threads.
     return Access(
         share=lambda file: share(file.path, file.folders),
-        check=check_inspection,
+        check=partial(check_inspection, known=known),
         threads=splitting.shots,
     )
 
 
-def check_inspection(file: CandidateFile, inspection: Inspection) -> None:
-    """Raise ``ValueError`` for an inspection of another file, or with impossible values."""
+def check_inspection(
+    file: CandidateFile, inspection: Inspection, known: frozenset[str] = frozenset()
+) -> None:
+    """Raise ``ValueError`` for an inspection of another file, or with impossible values.
+
+    A content in ``known`` is only hashed.
+    """
     if inspection.file != file:
         raise ValueError("an inspection of another file")
-    if not re.fullmatch("(?:[0-9a-f]{32})?", inspection.content):
+    has_failed = bool(inspection.problem) or not inspection.is_video
+    is_hash = re.fullmatch("[0-9a-f]{32}", inspection.content)
+    if not (is_hash or (has_failed and not inspection.content)):
         raise ValueError("not a content hash")
+    if file.is_sure and not inspection.is_video:
+        raise ValueError("a video by its name, which the report would leave out")
+    # The transcript of a known content is that of another file.
+    if inspection.content in known and (inspection.windows or inspection.subtitles):
+        raise ValueError("clips or subtitles of a content that is stored")
+    if not (has_failed or inspection.content in known or inspection.windows):
+        raise ValueError("no clips")
+    if len(inspection.windows) > MAX_CLIPS or inspection.duration > MAX_DURATION:
+        raise ValueError("too many clips, or too long")
     numbers = [inspection.duration, *(time for window in inspection.windows for time in window)]
     if not all(0 <= number < math.inf for number in numbers):
         raise ValueError("times that are negative or not finite")
-    if any(start > end for start, end in inspection.windows):
-        raise ValueError("a window that ends before it starts")
+    if any(not start <= end < MAX_TIME for start, end in inspection.windows):
+        raise ValueError("a window that ends before it starts, or too late")
     if not all(0 <= side < 2**31 for side in (inspection.width, inspection.height)):
         raise ValueError("an impossible size")
 
@@ -205,4 +233,4 @@ def inspection_of(
     """Result of a worker; a failed inspection becomes a problem of the file."""
     if isinstance(outcome, Failure):
         return Inspection(outcome.request, problem=outcome.reason)
-    return outcome.result
+    return replace(outcome.result, problem=valid_reason(outcome.result.problem))

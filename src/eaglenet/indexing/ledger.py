@@ -256,6 +256,15 @@ class Ledger:
         )
         return [] if open_clips else self._settle(pending_file)
 
+    def represents(self, path: str, content: str) -> bool:
+        """Return whether the clips and the transcript of a content are those of this file.
+
+        Files with the same content are copies of it.
+        """
+        pending_file = self._pending_files.get(content)
+        file = self.complete.get(content) if pending_file is None else pending_file.file
+        return file is not None and file.path == path
+
     def select_pending(self, batch: ClipBatch) -> ClipBatch:
         """Select the encoded clips that are still pending; work may be done twice."""
         first = {key: index for index, key in reversed(list(enumerate(batch.keys)))}

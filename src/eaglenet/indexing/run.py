@@ -395,7 +395,8 @@ class IndexRun:
         while not self._inspections.empty():
             inspection = self._inspections.get()
             self._settle(self.ledger.begin(inspection))
-            self.transcripts.add_inspected(inspection)
+            if self.ledger.represents(inspection.file.path, inspection.content):
+                self.transcripts.add_inspected(inspection)
 
     def _record(self, outcome: ClipOutcome) -> None:
         if isinstance(outcome, Damage):

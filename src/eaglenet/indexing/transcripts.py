@@ -36,11 +36,12 @@ from eaglenet.store.records import (
     SourceWindows,
 )
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.transcripts.lines import TranscriptLine, analyse, make_windows
+from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines, make_windows
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
 from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failure
+from eaglenet.video.worker import valid_reason
 
 READER = "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again."""
@@ -206,9 +207,10 @@ class TranscriptRun:
     def _add_embedded(self, content: str, path: str, subtitles: EmbeddedSubtitles) -> None:
         source = Source(content, "subtitle", "", 0, 0, READER, "done")
         if subtitles.problem:
-            self.problems[path] = subtitles.problem
-            source = replace(source, status="failed", reason=subtitles.problem)
-        self._add(source, store_lines(subtitles.lines))
+            self.problems[path] = problem = valid_reason(subtitles.problem)
+            source = replace(source, status="failed", reason=problem)
+        # Cleaned again: a worker that the file has taken over sends lines of any length.
+        self._add(source, store_lines(clean_lines(subtitles.lines)))
 
     def _add(self, source: Source, lines: Sequence[Line]) -> None:
         self._pending_sources[source.key] = SourceLines(source, lines)

@@ -23,6 +23,7 @@ from eaglenet.core.errors import (
     VideoDecodeError,
 )
 from eaglenet.core.object_storage import ObjectError
+from eaglenet.core.text import without_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> J
     """List the invalid fields, without their values."""
     messages = [explain_field(problem) for problem in error.errors()[:5]]
     # Names of unknown fields may contain lone surrogates.
-    message = "; ".join(messages).encode("utf-8", "replace").decode("utf-8")
+    message = without_surrogates("; ".join(messages))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/x-www-form-urlencoded" and error.errors()[0]["loc"] == ("body",):
         # The default of `curl -d`.
@@ -169,7 +170,7 @@ def _known_fields(request: Request) -> list[str]:
 
 
 async def _eaglenet_error(request: Request, error: EagleNetError) -> JSONResponse:
-    message = str(error).encode("utf-8", "replace").decode("utf-8")
+    message = without_surrogates(str(error))
     if isinstance(error, UsageError | VideoDecodeError):
         return error_response(400, message)
     if isinstance(error, UnreachableError):
@@ -184,7 +185,7 @@ async def _eaglenet_error(request: Request, error: EagleNetError) -> JSONRespons
 
 
 async def _unreachable(request: Request, error: Exception) -> JSONResponse:
-    logger.error("%s: %s", type(error).__name__, str(error).encode("utf-8", "replace").decode())
+    logger.error("%s: %s", type(error).__name__, without_surrogates(str(error)))
     return error_response(
         503,
         "the store cannot be reached: its storage, or every shard, does not answer",

@@ -43,7 +43,7 @@ def clean_lines(lines: Iterable[TranscriptLine]) -> list[TranscriptLine]:
             continue
         start = max(start, 0.0)
         end = min(end, MAX_SECONDS) if math.isfinite(end) and end >= start else start
-        unique[TranscriptLine(start, end, text, line.language[:35])] = None
+        unique[TranscriptLine(start, end, text, clean_text(line.language[:35]))] = None
     return sorted(unique, key=lambda line: (line.start, line.end))
 
 

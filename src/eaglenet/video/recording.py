@@ -29,6 +29,8 @@ MAX_TAG = 200
 MAX_CAMERA = 80
 OLDEST = datetime(1971, 1, 1, tzinfo=UTC).timestamp()
 """Earlier times are from clocks that were never set: QuickTime starts in 1904, Unix in 1970."""
+LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
+"""Every calendar has earlier times, in all time zones."""
 DATE_TAGS = (
     "com.apple.quicktime.creationdate",
     "date_recorded",
@@ -78,7 +80,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         """Refuse impossible values; a worker that a file has taken over may send anything."""
-        if self.recorded is not None and not OLDEST <= self.recorded < 2**53:
+        if self.recorded is not None and not OLDEST <= self.recorded < LATEST:
             raise ValueError(f"{self.recorded} is not a recording time")
         if len(self.camera) > MAX_CAMERA or not self.camera.isprintable():
             raise ValueError("not the name of a camera")

@@ -33,6 +33,7 @@ from eaglenet.core import confinement
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
 from eaglenet.core.platform import exit_with_parent, limit_memory, limit_process
 from eaglenet.core.process import ChildProcess, clean_environment, start_child
+from eaglenet.core.text import without_surrogates
 from eaglenet.video import gpu, messages
 from eaglenet.video.containers import load_pyav
 from eaglenet.video.images import decoding_needs_threads, load_image_formats
@@ -91,9 +92,14 @@ def reply_layout(result: Layout) -> Layout:
     def read(reader: messages.Reader) -> Reply:
         if not messages.layout_of(bool).read(reader):
             return Reply(result.read(reader))
-        return Reply(reason=text.read(reader)[:MAX_REASON])
+        return Reply(reason=valid_reason(text.read(reader)))
 
     return Layout(write, read)
+
+
+def valid_reason(text: str) -> str:
+    """Shorten a reason from a worker, and replace what cannot be stored."""
+    return without_surrogates(text[:MAX_REASON])
 
 
 def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
