@@ -21,7 +21,9 @@ from eaglenet.models.folder import load
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.recipes import Recipe
+from eaglenet.research.training import trainer
 from eaglenet.research.training.config import TrainingConfig
+from eaglenet.research.training.distributed import World
 from processes import run_ranks
 from tiny import logged_losses, tiny_experiment
 
@@ -87,8 +89,20 @@ def test_adapters_are_refused_where_they_cannot_work(features: Path, tmp_path: P
         TrainingConfig(shard=True, optimizer="bert_adam")
 
 
-def train_shared_out(folder: Path, rank: int, source: str) -> None:
-    """One epoch, then another from its checkpoint, on one process and on two."""
+def train_shared_out(folder: Path, rank: int, source: str, is_compiled: bool = False) -> None:
+    """One epoch, then another from its checkpoint, on one process and on two.
+
+    ``is_compiled``: the towers of the two processes are compiled before they are shared out, as
+    they are on GPUs.
+    """
+    shard_towers = trainer.shard_towers
+
+    def compile_and_shard(encoder: Any, world: World) -> int:
+        if is_compiled and world.size > 1:
+            encoder.compile(backend="aot_eager")
+        return shard_towers(encoder, world)
+
+    trainer.shard_towers = compile_and_shard
     for epochs in (1, 2):
         experiment = tower_experiment(shard=True, clip_norm=0.5, epochs=epochs, lora_rank=rank)
         if source:
@@ -99,13 +113,17 @@ def train_shared_out(folder: Path, rank: int, source: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "maker"), [(0, ""), (2, ""), (2, "make_clip"), (2, "make_qwen")])
+@pytest.mark.parametrize(
+    ("rank", "maker"),
+    [(0, ""), (2, ""), (0, "compiled"), (2, "make_clip"), (2, "make_qwen")],
+)
 def test_towers_on_two_processes_have_the_losses_of_one(
     tmp_path: Path, rank: int, maker: str
 ) -> None:
     """In a new interpreter: a fork after a threaded product of matrices would wait for ever."""
-    source = f"st:{getattr(st_models, maker)(tmp_path / 'base')}" if maker else ""
-    call = f"train_shared_out(Path({str(tmp_path)!r}), {rank}, {source!r})"
+    is_library = maker.startswith("make")
+    source = f"st:{getattr(st_models, maker)(tmp_path / 'base')}" if is_library else ""
+    call = f"train_shared_out(Path({str(tmp_path)!r}), {rank}, {source!r}, {maker == 'compiled'})"
     code = f"from test_tower_runs import *; {call}"
     folders = [str(Path(__file__).parent), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
