@@ -27,6 +27,8 @@ class Gate:
     port: int
     choose: Callable[[str, str], Fault | None] = lambda method, path: None
     seen: Counter[str] = field(default_factory=Counter)
+    bytes_in: int = 0
+    bytes_out: int = 0
     url: str = ""
 
     def open(self) -> Gate:
@@ -41,6 +43,7 @@ class Gate:
             def _forward(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(length)
+                gate.bytes_in += length
                 fault = gate.choose(self.command, self.path)
                 gate.seen[fault or "none"] += 1
                 if fault == "overloaded":
@@ -51,16 +54,13 @@ class Gate:
                     return
                 if fault == "slow":
                     time.sleep(0.4)
-                connection = http.client.HTTPConnection(gate.host, gate.port)
                 headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
-                connection.request(self.command, self.path, body, headers)
-                answer = connection.getresponse()
-                content = answer.read()
-                connection.close()
+                status, headers, content = gate.forward(self.command, self.path, headers, body)
+                gate.bytes_out += len(content)
                 if fault == "lost":
                     self._cut()
                     return
-                self._answer(answer.status, dict(answer.getheaders()), content)
+                self._answer(status, headers, content)
 
             def _cut(self) -> None:
                 self.close_connection = True
@@ -96,11 +96,22 @@ class Gate:
         self._server = server
         return self
 
+    def forward(
+        self, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and content that the storage server answers."""
+        connection = http.client.HTTPConnection(self.host, self.port)
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, dict(answer.getheaders()), content
+
     def close(self) -> None:
         self._server.shutdown()
 
 
-def start_storage() -> tuple[Any, Gate]:
+def start_storage(gate: type[Gate] = Gate) -> tuple[Any, Gate]:
     """Moto's server with one bucket, and the gate before it."""
     from moto.server import ThreadedMotoServer
 
@@ -110,7 +121,7 @@ def start_storage() -> tuple[Any, Gate]:
     host, port = server.get_host_and_port()
     request = urllib.request.Request(f"http://{host}:{port}/bucket", method="PUT")
     urllib.request.urlopen(request).close()
-    return server, Gate(host, port).open()
+    return server, gate(host, port).open()
 
 
 def at_random(seed: int, share: float, faults: tuple[Fault, ...]) -> Callable[[str, str], Any]:

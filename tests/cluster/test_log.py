@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from eaglenet.cluster.log import decode, encode
+from eaglenet.cluster.log import Chunk, append, decode, encode, read_spans
 from eaglenet.cluster.mirror import Position, merge_operations
+from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.store.records import Changes, Source, SourceLines, SourceWindows
+from object_storage import Gate
 
 KEY = ("0" * 32, "subtitle", "")
 WINDOWS = SourceWindows(
@@ -36,3 +38,28 @@ def test_windows_are_not_joined_with_later_lines_of_their_source() -> None:
     joined = list(merge_operations((Position("x", n), each) for n, each in enumerate(operations)))
     assert [position.end for position, _ in joined] == [0, 1, 3]
     assert joined[1][1] is windows
+
+
+def test_appends_leave_few_chunks_and_write_each_byte_a_few_times(
+    location: str, storage: Gate
+) -> None:
+    folder, before = ObjectFolder(location), storage.bytes_in
+    chunks: tuple[Chunk, ...] = ()
+    content = bytes(range(250)) * 40
+    for number in range(40):
+        chunks = append(folder, "features", chunks, content)
+        assert chunks[-1].end == (number + 1) * len(content)
+        assert len(chunks) <= 9
+    assert b"".join(chunk.read(folder) for chunk in chunks) == 40 * content
+    assert storage.bytes_in - before < 3 * 40 * len(content)
+
+
+def test_spans_are_read_without_the_bytes_between_them(location: str, storage: Gate) -> None:
+    folder = ObjectFolder(location)
+    content = np.random.default_rng(0).bytes(2**22)
+    chunks = append(folder, "features", (), content)
+    starts = list(range(2**22 - 1000, 0, -(2**17)))
+    spans = [(start, start + 1000) for start in starts] + [(0, 0), (5, 9)]
+    before = storage.bytes_out
+    assert read_spans(folder, chunks, spans) == [content[start:end] for start, end in spans]
+    assert storage.bytes_out - before < 2 * 1000 * len(spans)

@@ -1,9 +1,9 @@
 """Objects of a store on object storage: head, chunks of files, log and lease.
 
 Objects cannot be appended to. So a file is stored in chunks, which are immutable objects;
-:class:`Head` lists them with their hashes. An append merges previous chunks that are not much
-larger than itself, so that there are few chunks, and each byte is written a logarithmic number of
-times.
+:class:`Head` lists them with their hashes. An append merges the previous ``MERGED_CHUNKS`` if none
+is much larger than itself, so that the number of chunks, and how often each byte is written, grow
+with the logarithm of the number of appends.
 
 The log is the file with every change to the store, in order. A reader that applies it to an empty
 local store gets a copy with the same rows. Clips in the log have a :data:`POINTER` to their
@@ -61,6 +61,9 @@ from eaglenet.store.records import (
 HEAD = "store.json"
 PARTS = ("log", "features", "thumbnails")
 FORMAT = 1
+MERGED_CHUNKS = 3
+"""Chunks that an append merges at a time. With one, there would be half as many chunks, and each
+byte would be written and read again almost twice as often."""
 MERGED_BYTES = 64 * 2**20
 """Size from which chunks are no longer merged."""
 THREADS, SPANS_PER_CALL = 8, 16
@@ -104,8 +107,12 @@ def append(folder: ObjectFolder, part: str, chunks: Chunks, content: bytes) -> C
     if not content:
         return chunks
     unmerged = list(chunks)
-    while unmerged and unmerged[-1].end - unmerged[-1].start <= min(MERGED_BYTES, 2 * len(content)):
-        content = unmerged.pop().read(folder) + content
+    while len(unmerged) >= MERGED_CHUNKS:
+        last = unmerged[-MERGED_CHUNKS:]
+        if any(chunk.end - chunk.start > min(MERGED_BYTES, 2 * len(content)) for chunk in last):
+            break
+        content = b"".join([*(chunk.read(folder) for chunk in last), content])
+        del unmerged[-MERGED_CHUNKS:]
     start = length_of(tuple(unmerged))
     end = start + len(content)
     name = f"{part}/{start:014d}-{end:014d}-{secrets.token_hex(4)}"
