@@ -29,6 +29,8 @@ MAX_CHARACTERS = 4000
 """Characters of a text that are read; longer texts are cut."""
 MAX_TERMS = 64
 """Terms of a text that are searched for in transcripts."""
+MAX_PHRASES = 16
+"""Different phrases of a text that transcripts must have; a line is read once per phrase."""
 MAX_GAP = 99
 """Largest number after ``~``; a transcript line rarely has more words."""
 PREFIX = "*"
@@ -174,7 +176,7 @@ class TranscriptQuery:
         return cls(
             plain=" ".join(_STARS.sub(" ", plain).split()),
             terms=tuple(terms[:MAX_TERMS]),
-            phrases=tuple(_phrases(text)),
+            phrases=tuple(dict.fromkeys(_phrases(text)))[:MAX_PHRASES],
         )
 
     @property
