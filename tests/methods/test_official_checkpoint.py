@@ -181,8 +181,8 @@ def test_a_setting_without_a_trace_has_to_be_given() -> None:
 def test_methods_without_official_checkpoints_are_refused() -> None:
     with pytest.raises(UsageError, match="choose one of bridgeformer, ce, clip4clip"):
         convert_official("rap", {})
-    with pytest.raises(UsageError, match="ResNet-50 of detectron2"):
-        convert_official("clipbert", {})
+    with pytest.raises(UsageError, match="convert them with --from ce"):
+        convert_official("teachtext", {})
     assert {*INFERENCE, *EXPERT_INFERENCE} == set(TABLES)
 
 

@@ -103,11 +103,13 @@ def cache(
     size: int = option(224, "Scale frames to this side in pixels."),
     sampling: str = option(
         "uniform",
-        "Choose frames by uniform, middle_frames, first_to_last, per_second, whole_rate or "
-        "rounded_rate.",
+        "Choose frames by uniform, middle_frames, first_to_last, per_second, whole_rate, "
+        "rounded_rate or second_pairs.",
         group="Frames",
     ),
-    resize: str = option("crop", "Fit frames into the square by crop or stretch.", group="Frames"),
+    resize: str = option(
+        "crop", "Fit frames into the square by crop, stretch or pad.", group="Frames"
+    ),
     short: str = option(
         "repeat",
         "Fill up short videos by repeat, repeat_last, spread, mask or zeros.",
