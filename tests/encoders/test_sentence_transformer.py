@@ -296,6 +296,21 @@ def test_short_clips_of_models_with_a_fixed_number_of_frames(make: Make) -> None
     torch.testing.assert_close(method.encode_video(two).frames, method.encode_video(filled).frames)
 
 
+def test_images_and_videos_stand_in_one_batch(make: Make) -> None:
+    """A clip of equal frames is passed as an image, the others as videos; the order stays."""
+    package = st_models.require_sentence_transformers(videos=True)
+    folder = make("qwen")
+    method = eaglenet.load(f"st:{folder}")
+    clips = clips_for(method, videos=3)
+    clips.frames[1] = clips.frames[1, :1]
+    together = method.encode_video(clips).frames
+    for row in range(3):
+        torch.testing.assert_close(together[row], method.encode_video(clips[row]).frames[0])
+    image = Image.fromarray(clips.frames[1, 0].permute(1, 2, 0).numpy())
+    library = package.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(together[1], library.encode_document([image]), atol=1e-5)
+
+
 def test_batches_shrink_until_they_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     method = eaglenet.load(f"st:{make('clip')}")
     encoder: Any = method.encoder
