@@ -105,6 +105,19 @@ def test_says_how_many_clips_pass_the_filters(world: Path) -> None:
     assert searched("--in", "speech").startswith("this store has no transcripts")
 
 
+def test_says_that_paths_contain_the_text(world: Path) -> None:
+    def hints(text: str, *options: str) -> list[str]:
+        arguments = ["search", text, "--store", str(world / "store"), *options]
+        return [
+            line for line in runner.invoke(app, arguments).stderr.splitlines() if "path" in line
+        ]
+
+    expected = "1 path contains this text; search only there: --path 'RED & green'"
+    assert hints("RED & green") == [expected]
+    for options in (["car"], ["world"], ["blue", "--path", "blue"], ["blue", "--json"]):
+        assert hints(*options) == []
+
+
 def test_results_are_printed_although_a_file_cannot_be_written(world: Path, tmp_path: Path) -> None:
     command = ["search", "car", "--store", str(world / "store"), "--save-timeline"]
     result = runner.invoke(app, [*command, str(tmp_path / "list.unknown")])

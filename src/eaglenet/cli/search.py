@@ -460,6 +460,8 @@ def _print_notes(
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
         print_line(f"searched {share}{clips} in {store}{note}", is_error=True)
+    if not as_json and len(results) == 1:
+        _print_name_hint(engine, results[0], options)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
     if copies and not as_json:
         count = pluralize(len(copies), "near copy", "near copies")
@@ -481,6 +483,22 @@ def _print_notes(
             f"FOLDER{store_option(store)} --drop-missing",
             is_error=True,
         )
+
+
+def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOptions) -> None:
+    """Say that paths contain the text of a query without a likely hit."""
+    from eaglenet.search.options import Filters
+
+    text = result.query.text if isinstance(result.query, Query) else None
+    is_found = any(hit.transcript or hit.match in ("sure", "likely") for hit in result.hits)
+    if not text or is_found or options.filters or any(char in text for char in "*?["):
+        return
+    is_match = engine.read(lambda view: Filters(path=text).matches(view.files))
+    count = int(is_match.sum())
+    if 0 < count < len(is_match):
+        files = pluralize(count, "path contains", "paths contain")
+        path = shell_quote(text)
+        print_line(f"{files} this text; search only there: --path {path}", is_error=True)
 
 
 def _print_notice(query: AnyQuery, hits: HitList) -> None:

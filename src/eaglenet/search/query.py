@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -56,8 +56,11 @@ class Query:
     """
 
     text: str | None = None
-    negatives: tuple[str, ...] = option(
-        (), "Rank clips that match this text lower; repeatable.", name="--not"
+    negatives: Sequence[str] = option(
+        (),
+        "Rank clips that match this text lower; repeatable.",
+        name="--not",
+        type=tuple[str, ...],
     )
     image: str | Path | bytes | NDArray[Any] | Image | None = option(
         None, "Search with an image file.", metavar="FILE", type=Path
