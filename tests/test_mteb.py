@@ -207,5 +207,5 @@ def test_tables_that_no_model_reads_are_refused() -> None:
     model = MtebModel("small", device="cpu")
     for columns in ({"audio": ["b"]}, {"audio": ["b"], "text": ["a"]}):
         table = datasets.Dataset.from_dict({"id": ["a"], **columns})
-        with pytest.raises(UsageError, match="video, image and text, and no audio"):
+        with pytest.raises(UsageError, match="video, images and text, but no audio"):
             model._vectors(table, 1)

@@ -110,7 +110,7 @@ class BucketStore:
         head = read_head(folder)
         if head is None:
             raise StoreError(
-                f"no store at {folder.url}; make one with: eaglenet index PATH"
+                f"no store at {folder.url}; create one with: eaglenet index PATH"
                 f"{store_option(folder.url)}"
             )
         return cls(folder, head)

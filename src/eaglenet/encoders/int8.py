@@ -141,7 +141,7 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     cosine = float(F.cosine_similarity(exact, twin(images)[:, 0].float(), dim=-1).min())
     if not cosine >= AGREEMENT:
         raise UsageError(
-            f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
+            f"int8 changes the frame vectors of this model too much (cosine {cosine:.4f}, at least "
             f"{AGREEMENT} is needed); encode with --precision fp32"
         )
     return twin

@@ -50,8 +50,8 @@ class OnnxVision:
         cosine = _least_cosine(exact, self(samples(self.size)))
         if not cosine >= AGREEMENT:
             raise UsageError(
-                f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
-                f"{AGREEMENT} is needed); encode with --precision fp32"
+                f"int8 changes the frame vectors of this model too much (cosine {cosine:.4f}, at "
+                f"least {AGREEMENT} is needed); encode with --precision fp32"
             )
 
     def __call__(self, frames: NDArray[np.uint8]) -> Array:
