@@ -40,7 +40,7 @@ from eaglenet.encoders.weight_names import (
     hub_tower_sizes,
 )
 from eaglenet.encoders.weights import (
-    deferred,
+    defer_tensor,
     is_on_demand,
     make_encoder,
     model_type,
@@ -441,7 +441,9 @@ class _TensorUnpickler(pickle.Unpickler):
             read = partial(_read_storage, self._archive, member, dtype)
             if is_on_demand():
                 count = self._archive.getinfo(member).file_size // dtype.itemsize
-                self._storages[key] = deferred(torch.empty(count, dtype=dtype, device="meta"), read)
+                self._storages[key] = defer_tensor(
+                    torch.empty(count, dtype=dtype, device="meta"), read
+                )
             else:
                 self._storages[key] = read()
         return self._storages[key]

@@ -108,7 +108,7 @@ class LocalStore:
         """Bring the schema up to date; another process may be doing the same."""
         for attempt in range(UPGRADE_ATTEMPTS):
             try:
-                with writer_lock(folder), LocalWriter.opened(folder):
+                with writer_lock(folder), LocalWriter.open(folder):
                     return
             except StoreLockedError:
                 if attempt + 1 == UPGRADE_ATTEMPTS:
@@ -133,7 +133,7 @@ class LocalStore:
         with writer_lock(folder):
             if not (folder / DATABASE).exists() and manifest is not None:
                 create(folder, manifest, bank)
-            with LocalWriter.opened(folder) as writer:
+            with LocalWriter.open(folder) as writer:
                 if manifest is not None:
                     writer.manifest.require_same(manifest, str(folder))
                     writer.add_roots(manifest.roots)

@@ -110,7 +110,7 @@ def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
 
 def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> None:
     """Copy packets from a keyframe on; times count from there."""
-    with contextlib.closing(source.reopened()) as reader:
+    with contextlib.closing(source.reopen()) as reader:
         streams = [reader.stream, *reader.container.streams.audio[:1]]
         outputs = {stream.index: container.add_stream_from_template(stream) for stream in streams}
         zero, end = begin * source.tick, last * source.tick
