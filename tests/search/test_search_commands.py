@@ -348,7 +348,7 @@ def test_indexing_says_what_came_to_nothing(world: Path, tmp_path: Path) -> None
     assert "no videos or images in" in result.stderr
     result = runner.invoke(app, ["search", "red", "--store", str(tmp_path / "store")])
     assert result.exit_code == 0
-    assert "store holds no clips yet" in result.stderr
+    assert "store contains no clips yet" in result.stderr
     result = runner.invoke(
         app, [*index, str(world / "videos"), "--tags", str(tmp_path / "tags.csv"), "--json"]
     )
@@ -423,7 +423,7 @@ def test_prints_the_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (["search", "--store", "x"], UsageError, "nothing to search for; give one of: TEXT"),
+        (["search", "--store", "x"], UsageError, "nothing to search for; use one of: TEXT"),
         (["search", "a", "--image", "b.png"], UsageError, "a text and --image cannot be"),
         (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
         (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
@@ -458,7 +458,7 @@ def test_commands_use_the_same_default_store(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     missing = runner.invoke(app, ["search", "a red car"])
     assert isinstance(missing.exception, StoreError)
-    assert str(missing.exception).endswith("make one with: eaglenet index PATH")
+    assert str(missing.exception).endswith("create one with: eaglenet index PATH")
     blue = str(world / "videos" / "blue.mp4")
     made = runner.invoke(app, ["index", blue, "--model", str(world / "model"), *IN_THIS_PROCESS])
     store = str(tmp_path / "eaglenet" / "store")

@@ -469,7 +469,7 @@ def test_a_folder_that_cannot_be_made_is_refused_at_the_start(
 
     (tmp_path / "file").touch()
     for folder in ("file", "file/clips"):
-        with pytest.raises(UsageError, match="cannot be made"):
+        with pytest.raises(UsageError, match="cannot be created"):
             Agents(State.make(engine, Settings()), tmp_path / folder)
 
 

@@ -219,7 +219,7 @@ def make_queries(
         names = " and ".join(sources)
         problem = f"{names} cannot be combined" if sources else "nothing to search for"
         raise UsageError(
-            f"{problem}; give one of: TEXT, - (standard input), --queries, --image, --video, "
+            f"{problem}; use one of: TEXT, - (standard input), --queries, --image, --video, "
             "--similar"
         )
     image, clip_id = source.get("image"), source.get("clip_id")
@@ -450,7 +450,7 @@ def _print_notes(
     num_clips = len(engine.snapshot)
     if not num_clips:
         command = f"eaglenet index PATH{store_option(store)}"
-        print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
+        print_line(f"{store} contains no clips yet; add videos with: {command}", is_error=True)
     elif "visual" not in options.modalities and not engine.info()["transcript_lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     elif not as_json:
@@ -468,7 +468,7 @@ def _print_notes(
         print_line(f"{count} not shown; show them with --keep-duplicates", is_error=True)
     if any("from_keyframes" in hit.metadata for hit in hits) and not as_json:
         print_line(
-            "some hits are approximate (keyframes only) until this has run to its end: eaglenet "
+            "some hits are approximate (keyframes only); complete them with: eaglenet "
             f"index {shell_join(engine.manifest.roots or ('FOLDER',))}{store_option(store)}",
             is_error=True,
         )
@@ -546,7 +546,7 @@ def highlights(
     num_clips = len(engine.snapshot)
     if not num_clips:
         command = f"eaglenet index PATH{store_option(store)}"
-        print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
+        print_line(f"{store} contains no clips yet; add videos with: {command}", is_error=True)
         return
     ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in hits}
     reason = "" if hits else engine.why_empty(SearchOptions(filters=filters))

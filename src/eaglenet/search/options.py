@@ -455,7 +455,7 @@ class SearchOptions(NamedFields):
         if after is not None and before is not None and after >= before:
             raise UsageError(
                 f"{dates.phrase!r} in the text is outside --after and --before; remove one of "
-                "them, or do not read dates in the text: --literal"
+                "them, or ignore dates in the text: --literal"
             )
         return dataclasses.replace(
             self, filters=dataclasses.replace(filters, after=after, before=before)

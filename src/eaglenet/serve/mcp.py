@@ -596,7 +596,7 @@ def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be made ({error.strerror}); name another") from None
+        raise UsageError(f"{folder}: cannot be created ({error.strerror}); use another") from None
     return folder.resolve()
 
 
