@@ -171,7 +171,7 @@ def cache(
             )
         skipped = {
             video.video_id: frames.skipped.get(video.video_id, "not cached")
-            for video, is_cached in zip(split.videos, frames.available.tolist(), strict=True)
+            for video, is_cached in zip(split.videos, frames.cached_mask.tolist(), strict=True)
             if not is_cached
         }
         num_cached = len(split) - len(skipped)

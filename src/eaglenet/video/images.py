@@ -130,7 +130,7 @@ def decode_image(path: str | Path, size: int, resize: str = "crop") -> Pixels:
         raise UsageError(f"{path}: no such image file") from error
     except UnreadableImageError as error:
         raise UsageError(
-            f"{path}: not an image that can be read ({error}); give a JPEG, PNG, WebP, AVIF or "
+            f"{path}: not an image that can be read ({error}); use a JPEG, PNG, WebP, AVIF or "
             "HEIC file"
         ) from error
 

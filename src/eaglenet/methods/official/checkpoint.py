@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.core.errors import CheckpointError, EagleNetError, UsageError
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder
 from eaglenet.encoders.clip import ClipEncoder
@@ -298,6 +298,21 @@ def _convert(
     name: str, weights: Weights, settings: Settings, **options: Any
 ) -> tuple[Method, dict[str, str]]:
     """Build a method by the names and shapes of its weights, and load them."""
+    try:
+        return _build(name, weights, settings, **options)
+    except EagleNetError:
+        raise
+    except Exception as error:  # weights and settings of others can be wrong in any way
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise CheckpointError(
+            f"not a checkpoint of {name}, or not with these settings ({lines[0]:.200}); check "
+            "--from and --set, and that the file has the weights of the whole model"
+        ) from error
+
+
+def _build(
+    name: str, weights: Weights, settings: Settings, **options: Any
+) -> tuple[Method, dict[str, str]]:
     weights = _plain_names(weights)
     if "visual.class_embedding" in weights:  # BridgeFormer on CLIP.
         weights = {f"clip.{key}": value for key, value in weights.items()}
