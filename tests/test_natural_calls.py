@@ -291,6 +291,7 @@ def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sampling", "many", "few"),
     [("uniform", [3, 11, 18, 26], [0, 0, 1, 1]), ("middle_frames", [3, 10, 18, 25], [0, 0, 1, 1]),
+     ("before_middle", [2, 9, 17, 24], [0, 0, 0, 0]),
      ("first_to_last", [0, 9, 19, 29], [0, 0, 0, 1])],
 )  # fmt: skip
 def test_frames_of_an_array_are_chosen_as_in_a_file(

@@ -31,7 +31,6 @@ ROWS = json.loads((Path(__file__).parents[1] / "golden" / "other" / "frames.json
 SAME_READER = {
     "clip4clip": ("eaglenet", "prost", "ts2net", "ucofia"),
     "clipvip": ("tvproxynet",),
-    "frozen": ("bridgeformer",),
     "xpool": ("tmass",),
 }
 

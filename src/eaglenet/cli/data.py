@@ -103,8 +103,8 @@ def cache(
     size: int = option(224, "Scale frames to this side in pixels."),
     sampling: str = option(
         "uniform",
-        "Choose frames by uniform, middle_frames, first_to_last, per_second, whole_rate, "
-        "rounded_rate or second_pairs.",
+        "Choose frames by uniform, middle_frames, before_middle, first_to_last, per_second, "
+        "whole_rate, rounded_rate or second_pairs.",
         group="Frames",
     ),
     resize: str = option(

@@ -14,6 +14,7 @@ from eaglenet.core.settings import option
 Sampling = Literal[
     "uniform",
     "middle_frames",
+    "before_middle",
     "first_to_last",
     "per_second",
     "whole_rate",
@@ -36,9 +37,10 @@ class FrameSpec:
         first frame of each second, then an evenly spaced subset (common practice). The others count
         frames as common code does: ``whole_rate`` and ``rounded_rate`` take every n-th frame, where
         n is the integer part of the frame rate or the rate rounded, then an evenly spaced subset;
-        ``middle_frames`` takes the middle frame of equal runs; ``first_to_last`` spaces frames
-        evenly, from the first to the last; ``second_pairs`` takes the first and the last frame of
-        clips of one second, which start at equal distances and may overlap.
+        ``middle_frames`` takes the middle frame of equal runs, ``before_middle`` the one before;
+        ``first_to_last`` spaces frames evenly, from the first to the last; ``second_pairs`` takes
+        the first and the last frame of clips of one second, which start at equal distances and may
+        overlap.
     resize: ``crop`` scales the short side and crops the centre; ``stretch`` ignores the aspect
         ratio; ``pad`` scales the long side and adds black on the right or below.
     short: what a video with too few frames gives: ``repeat`` repeats frames, ``repeat_last``

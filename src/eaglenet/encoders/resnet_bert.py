@@ -39,9 +39,12 @@ class ResnetConfig:
     depths: tuple[int, ...] = (3, 4, 6, 3)
 
     def __post_init__(self) -> None:
-        sizes = (self.stem_width, self.width, self.bottleneck_width, *self.depths)
-        if len(self.depths) != 4 or not all(1 <= size <= 65_536 for size in sizes):
-            raise ConfigError(f"widths and depths are {sizes}; expected positive, and four stages")
+        if min(self.stem_width, self.width, self.bottleneck_width) < 1:
+            raise ConfigError("stem_width, width and bottleneck_width must be 1 or more")
+        if len(self.depths) != 4 or not all(
+            1 <= depth <= LARGEST["layers"] for depth in self.depths
+        ):
+            raise ConfigError(f"depths are {self.depths}; expected four numbers of 1 or more")
         if not MIN_SIZE <= self.image_size <= LARGEST["image_size"]:
             raise ConfigError(f"image_size is {self.image_size}; expected {MIN_SIZE} or more")
 

@@ -78,6 +78,11 @@ def middle_positions(count: int, num_frames: int) -> list[int]:
     return [(first + end - 1) // 2 for first, end in pairwise(borders)]
 
 
+def before_middle_positions(count: int, num_frames: int) -> list[int]:
+    """Return the positions before :func:`middle_positions`, as in BridgeFormer and MILES."""
+    return [max(position - 1, 0) for position in middle_positions(count, num_frames)]
+
+
 def counted_positions(count: int, spec: FrameSpec) -> list[int]:
     """Return the positions to take out of ``count`` frames whose times are unknown.
 
@@ -85,6 +90,8 @@ def counted_positions(count: int, spec: FrameSpec) -> list[int]:
     """
     if spec.sampling == "first_to_last":
         return evenly_spaced(count, spec.num_frames)
+    if spec.sampling == "before_middle":
+        return before_middle_positions(count, spec.num_frames)
     if spec.sampling == "middle_frames" or count < spec.num_frames:
         return middle_positions(count, spec.num_frames)
     return [(2 * i + 1) * count // (2 * spec.num_frames) for i in range(spec.num_frames)]
@@ -228,6 +235,8 @@ def plan_targets(
             targets = per_second_targets(times_inside, source.zero, num_frames, source.tick)
         elif spec.sampling == "middle_frames":
             targets = [times_inside[index] for index in middle_positions(count, num_frames)]
+        elif spec.sampling == "before_middle":
+            targets = [times_inside[i] for i in before_middle_positions(count, num_frames)]
         elif spec.sampling == "second_pairs":
             chosen = second_pairs(times_inside, float(source.rate), num_frames, float(end - start))
             targets = sorted(set(chosen))
