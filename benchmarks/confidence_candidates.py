@@ -1,13 +1,27 @@
-"""More evidence for confidence that was tried: does it tell right hits from wrong ones?
+"""More evidence for confidence that was tried, and what limits any: three splits, strictly apart.
 
 python benchmarks/confidence_candidates.py FEATURES --root TEST --subjects MSRVTT_data.json \
     --vectors CACHE
 
 FEATURES is that of benchmarks/confidence_features.py, TEST and CACHE those of
-benchmarks/confidence.py. Candidates, each fitted in five folds together with what ships:
+benchmarks/confidence.py. In each split, one half of the videos fits the weights (their captions,
+searched among them), the other half measures. Candidates, fitted together with what ships:
 
+sharp: share of the hit in a softmax with a scale of 100 instead of 30.
+peak: cosine of the best frame of the hit minus that of its mean frame (stored features: none).
+agreement: length of the mean of the hit's unit frames (stored features: none).
+plain lead: lead by the cosine, without hubness offsets.
+bank rank: logarithm of the part of the hubness bank that is nearer to the hit than the query.
 twin: highest cosine of the hit with one of the other first hits, whose lead then means less.
+density: mean cosine of the hit with the other first hits.
 generic: similarity of the text to those of the hubness bank; a generic text fits many videos.
+words: number of words of the text.
+captions: no candidate but a bound: how well the text fits the captions of the hit by other people
+(TF-IDF, mean of the best three), and by how much better than those of the next video.
+
+``lenient`` measures what ships where a hit counts as right, too, if its captions fit the text as
+well as those of the text's own video. ``by_chance`` is the calibration error of confidences that
+are exact, in as many searches.
 
 The number of clips is part of what ships. Coarse and exact ranks of ``small`` are equal, so that
 their agreement says nothing.
@@ -16,8 +30,12 @@ their agreement says nothing.
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import sys
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +43,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
-from calibration import HITS, AddEvidence, Gallery, cross_fit, draw_trials, measure, score_texts
+from calibration import (
+    HITS,
+    AddEvidence,
+    Gallery,
+    Trials,
+    calibration_error,
+    draw_trials,
+    fit_weights,
+    measure,
+    score_texts,
+)
 from common import save_result
-from confidence import ABSENT_SHARE, FITTED_SIZES, read_subjects
+from confidence import ABSENT_SHARE, read_subjects
 from confidence_features import make_gallery
 from eaglenet.indexing.hubness import model_hubness_bank
-from eaglenet.models.light_model import LightModel
-from eaglenet.search.confidence import FEATURES
+from eaglenet.models.light_model import LightModel, unit
+from eaglenet.search.confidence import FEATURES, make_evidence
 from eaglenet.store.hubness import TEMPERATURE, HubnessBank
 from frame_vectors import encode_folder, encode_texts
 
 Array = NDArray[np.float32]
-SIZES, SEARCHES = (100, 300, 1_000, 3_000), 4_000
+Index = NDArray[np.int64]
+SPLITS, FITTED, MEASURED = 3, 2_500, 1_500
+"""Splits, and searches per split that weights are fitted to and each row is measured on."""
+SIZES = (100, 200, 300, 1_000)
+SHARP_SCALE = 100.0
 FIRST_HITS = 12
 """Hits among which twins are looked for."""
-CANDIDATES = {"shipped": (), "twin": (0,), "generic": (1,), "both": (0, 1)}
+NAMES = (
+    *("sharp", "peak", "agreement", "plain lead", "bank rank", "twin", "density", "generic"),
+    *("words", "captions"),
+)
+CHANCE_DRAWS = 20
+
+
+@dataclass(frozen=True)
+class Material:
+    """Texts and clips of one tower.
+
+    frames: unit frames per clip, zeros for padding, ``[clips, frames, dim]``; None: not known.
+    num_words: words per text; zeros if they are not known.
+    fits: how well a text fits the captions of a clip, ``[texts, clips]``; None: not known.
+    """
+
+    gallery: Gallery
+    texts: Array
+    clips: Array
+    bank: HubnessBank
+    num_words: Index
+    frames: Array | None = None
+    fits: Array | None = None
 
 
 def main() -> None:
@@ -52,69 +106,200 @@ def main() -> None:
     parser.add_argument("--model", default="small")
     parser.add_argument("--output", type=Path, default=None)
     options = parser.parse_args()
-    gallery, texts, clips, _, bank = make_gallery(options.features, options.subjects)
-    rows = measure_sizes("stored features", gallery, evidence_of(texts, clips, bank))
-    folder = encode_folder(options.root, options.vectors, options.model, "int8")
-    own_bank = model_hubness_bank(LightModel.open(options.model), options.model)
-    assert own_bank is not None
-    texts = encode_texts(options.model, [text for text, _ in folder.texts], options.vectors)
-    gallery = Gallery(
-        score_texts(texts, folder.clips, own_bank.offsets(folder.clips)),
-        np.array([number for _, number in folder.texts]),
-        read_subjects(options.subjects, [item.id for item in folder.items]),
-    )
-    rows += measure_sizes(options.model, gallery, evidence_of(texts, folder.clips, own_bank))
-    result = {"searches": SEARCHES, "rows": rows}
+    materials = {
+        options.model: read_items(options.root, options.subjects, options.vectors, options.model),
+        "stored features": read_features(options.features, options.subjects),
+    }
+    rows = [row for name, material in materials.items() for row in measure_splits(name, material)]
+    result = {"splits": SPLITS, "fitted": FITTED, "measured": MEASURED, "rows": rows}
     print(save_result("confidence-candidates", result, options.output))
 
 
-def evidence_of(texts: Array, clips: Array, bank: HubnessBank) -> AddEvidence:
-    """Return a function that computes the candidates for the first hits of a text."""
-    similarities = TEMPERATURE * (texts @ bank.vectors.T)
+def read_items(root: Path, subjects: Path, cache: Path, model: str) -> Material:
+    """Encode a folder of frames and its captions."""
+    folder = encode_folder(root, cache, model, "int8")
+    bank = model_hubness_bank(LightModel.open(model), model)
+    assert bank is not None
+    captions = [text for text, _ in folder.texts]
+    owners = np.array([number for _, number in folder.texts])
+    texts = encode_texts(model, captions, cache)
+    gallery = Gallery(
+        score_texts(texts, folder.clips, bank.offsets(folder.clips)),
+        owners,
+        read_subjects(subjects, [item.id for item in folder.items]),
+    )
+    num_words = np.array([len(text.split()) for text in captions])
+    frames = unit(folder.frames) * folder.mask[:, :, None]
+    fits = compare_captions(captions, owners, len(folder.items))
+    return Material(gallery, texts, folder.clips, bank, num_words, frames.astype(np.float32), fits)
+
+
+def read_features(folder: Path, subjects: Path) -> Material:
+    """Learn the common space of stored features; texts of the videos it was not learnt on."""
+    gallery, texts, clips, _, bank = make_gallery(folder, subjects)
+    return Material(gallery, texts, clips, bank, np.zeros(len(texts), np.int64))
+
+
+def compare_captions(captions: Sequence[str], owners: Index, num_clips: int) -> Array:
+    """Cosine of TF-IDF of each text with the captions of each clip: mean of the best three.
+
+    A text is not compared with itself.
+    """
+    bags = [Counter(re.findall(r"[a-z0-9']+", text.lower())) for text in captions]
+    documents = Counter(word for bag in bags for word in bag)
+    columns = {word: number for number, word in enumerate(documents)}
+    vectors = np.zeros((len(bags), len(columns)), np.float32)
+    for row, bag in enumerate(bags):
+        for word in bag:
+            vectors[row, columns[word]] = math.log(len(bags) / documents[word])
+    vectors = unit(vectors)
+    fits = np.zeros((len(bags), num_clips), np.float32)
+    for clip in range(num_clips):
+        own = np.flatnonzero(owners == clip)
+        cosines = vectors @ vectors[own].T
+        cosines[own, np.arange(len(own))] = -1.0
+        fits[:, clip] = np.sort(cosines, axis=1)[:, -3:].mean(axis=1)
+    return fits
+
+
+def take_half(material: Material, clips: Index) -> Material:
+    """Some of the clips, and the texts of these."""
+    positions = np.full(len(material.clips), -1)
+    positions[clips] = np.arange(len(clips))
+    gallery = material.gallery
+    texts = np.flatnonzero(positions[gallery.clip_of_text] >= 0)
+    own = Gallery(
+        gallery.scores[np.ix_(texts, clips)],
+        positions[gallery.clip_of_text[texts]],
+        gallery.subjects[clips],
+    )
+    return Material(
+        own,
+        material.texts[texts],
+        material.clips[clips],
+        material.bank,
+        material.num_words[texts],
+        None if material.frames is None else material.frames[clips],
+        None if material.fits is None else material.fits[np.ix_(texts, clips)],
+    )
+
+
+def evidence_of(material: Material) -> AddEvidence:
+    """Return a function that computes the candidates for the first hits of a text.
+
+    The last column is 1 where the captions of a hit fit as well as those of the right clip.
+    """
+    vectors = material.bank.vectors
+    similarities = TEMPERATURE * (material.texts @ vectors.T)
     highest = similarities.max(axis=1)
     generic = highest + np.log(np.exp(similarities - highest[:, None]).mean(axis=1))
+    nearest = np.sort(material.clips @ vectors.T, axis=1)
+    others = np.arange(HITS), np.arange(HITS)
 
-    def add(text: int, members: NDArray[np.int64]) -> NDArray[np.float64]:
-        first = clips[members[:FIRST_HITS]]
-        cosines = first[:HITS] @ first.T
-        cosines[np.arange(HITS), np.arange(HITS)] = -1.0
-        columns = cosines.max(axis=1), np.full(HITS, generic[text])
+    def add(text: int, members: Index) -> NDArray[np.float64]:
+        first, vector = members[:HITS], material.texts[text]
+        scores = material.gallery.scores[text, members]
+        cosines = material.clips[members] @ vector
+        sharp = make_evidence(scores, SHARP_SCALE, mean=0.0, num_clips=len(members))[:HITS, 1]
+        best, second = np.sort(cosines)[::-1][:2]
+        lead = cosines[:HITS] - np.where(cosines[:HITS] >= best, second, best)
+        nearer = [
+            len(vectors) - np.searchsorted(nearest[clip], cosine) + 1
+            for clip, cosine in zip(first, cosines[:HITS], strict=True)
+        ]
+        around = material.clips[first] @ material.clips[members[:FIRST_HITS]].T
+        around[others] = -1.0
+        twin = around.max(axis=1)
+        around[others] = 0.0
+        peak = agreement = np.zeros(HITS)
+        if material.frames is not None:
+            frames = material.frames[first]
+            peak = (frames @ vector).max(axis=1) - cosines[:HITS]
+            counts = (np.square(frames).sum(axis=2) > 0).sum(axis=1)
+            agreement = np.linalg.norm(frames.sum(axis=1) / counts[:, None], axis=1)
+        fit = margin = is_fit = np.zeros(HITS)
+        if material.fits is not None:
+            own = material.fits[text]
+            top, next_best = np.sort(own)[::-1][:2]
+            fit = own[first]
+            margin = fit - np.where(fit >= top, next_best, top)
+            is_fit = fit >= own[material.gallery.clip_of_text[text]]
+        columns = (
+            *(sharp, peak, agreement, lead, np.log(np.array(nearer) / len(vectors)), twin),
+            *(around.mean(axis=1), np.full(HITS, generic[text])),
+            *(np.full(HITS, material.num_words[text]), fit, margin, is_fit),
+        )
         return np.stack(columns, axis=1).astype(np.float64)
 
     return add
 
 
-def measure_sizes(name: str, gallery: Gallery, add: AddEvidence) -> list[dict[str, Any]]:
-    """AUC and calibration error of first hits with each candidate, at each size."""
-    sizes = [size for size in SIZES if gallery.can_lack_subjects(size)]
-    fitting = draw_trials(
-        gallery,
-        sizes=(FITTED_SIZES[0], min(FITTED_SIZES[1], sizes[-1])),
-        count=SEARCHES,
-        absent_share=ABSENT_SHARE,
-        add_evidence=add,
-    )
+def measure_splits(name: str, material: Material) -> list[dict[str, Any]]:
+    """Measure what ships and each candidate, at each size, in each split; mean and deviation."""
+    chosen: dict[str, list[int]] = {"shipped": []}
+    for number, candidate in enumerate(NAMES):
+        width = 2 if candidate == "captions" else 1
+        chosen[candidate] = list(range(number, number + width))
+    chosen["all but captions"] = list(range(len(NAMES) - 1))
+    values: dict[tuple[int, str], list[dict[str, float]]] = {}
+    for split in range(SPLITS):
+        order = np.random.default_rng(split).permutation(len(material.clips))
+        halves = [take_half(material, np.sort(part)) for part in np.array_split(order, 2)]
+        sizes = [size for size in SIZES if halves[1].gallery.can_lack_subjects(size)]
+        fitting = draw(halves[0], (sizes[0], sizes[-1]), FITTED, 2 * split)
+        for size in sizes:
+            trials = draw(halves[1], (size, size), MEASURED, 2 * split + 1)
+            lenient = [
+                replace(part, is_right=part.is_right | (part.evidence[:, -1] > 0))
+                for part in (fitting, trials)
+            ]
+            for candidate, columns in chosen.items():
+                own = rate(fitting, trials, columns)
+                values.setdefault((size, candidate), []).append(own)
+            if material.fits is not None:
+                values.setdefault((size, "lenient"), []).append(rate(*lenient, []))
+        print(name, split, flush=True)
     rows = []
-    for size in sizes:
-        trials = draw_trials(
-            gallery,
-            sizes=(size, size),
-            count=SEARCHES,
-            absent_share=ABSENT_SHARE,
-            seed=1,
-            add_evidence=add,
-        )
-        row: dict[str, Any] = {"towers": name, "gallery": size}
-        for candidate, columns in CANDIDATES.items():
-            chosen = [*range(len(FEATURES)), *(len(FEATURES) + column for column in columns)]
-            own, others = (
-                replace(each, evidence=each.evidence[:, chosen]) for each in (trials, fitting)
-            )
-            measured = measure(own, cross_fit(others, own))
-            row[candidate] = {key: measured[key] for key in ("auc", "calibration_error")}
+    for (size, candidate), measured in values.items():
+        row: dict[str, Any] = {"towers": name, "gallery": size, "evidence": candidate}
+        for key in measured[0]:
+            numbers = [each[key] for each in measured]
+            row[key] = [round(float(np.mean(numbers)), 4), round(float(np.std(numbers)), 4)]
         print(row, flush=True)
         rows.append(row)
     return rows
+
+
+def draw(material: Material, sizes: tuple[int, int], count: int, seed: int) -> Trials:
+    """Searches in one half of the videos."""
+    return draw_trials(
+        material.gallery,
+        sizes=sizes,
+        count=count,
+        absent_share=ABSENT_SHARE,
+        seed=seed,
+        add_evidence=evidence_of(material),
+    )
+
+
+def rate(fitting: Trials, trials: Trials, columns: Sequence[int]) -> dict[str, float]:
+    """AUC and calibration error of first hits, with some of the candidates."""
+    width = len(FEATURES)
+    kept = [*range(width), *(width + column for column in columns)]
+    weights = fit_weights(replace(fitting, evidence=fitting.evidence[:, kept]))
+    confidences = 1 / (1 + np.exp(-trials.evidence[:, kept] @ weights))
+    measured = measure(trials, confidences)
+    first = confidences[trials.is_first]
+    generator = np.random.default_rng(0)
+    by_chance = [
+        calibration_error(first, generator.random(len(first)) < first) for _ in range(CHANCE_DRAWS)
+    ]
+    return {
+        "right_first": measured["right_first"],
+        "auc": measured["auc"],
+        "calibration_error": measured["calibration_error"],
+        "by_chance": float(np.mean(by_chance)),
+    }
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import moments
+import moments_shots
 from small_videos import colour_video
 
 
@@ -41,3 +42,31 @@ def test_the_last_frame_counts_and_the_cache_names_its_material(
     np.savez(cache, **arrays)
     with pytest.raises(SystemExit, match="holds no captions"):
         moments.load_sources(cache)
+
+
+def test_clips_start_at_detected_shots_or_at_known_joins() -> None:
+    """A join between equal frames is not detected; a cut inside a source is no join."""
+    source = SimpleNamespace(name="a", duration=6.0)
+    other = SimpleNamespace(name="b", duration=4.0)
+    third = SimpleNamespace(name="c", duration=5.0)
+    dark, light = np.zeros((32, 32, 3), np.int16), np.full((32, 32, 3), 255, np.int16)
+    shots = {
+        "a": moments_shots.Shots([2.0], dark, dark),
+        "b": moments_shots.Shots([], dark, light),
+        "c": moments_shots.Shots([], dark, light),
+    }
+    members = [source, other, third]
+    spans = {name: moments_shots.spans_of(members, shots, name) for name in ("10 s", "5 s")}
+    assert spans["10 s"] == [(0.0, 10.0), (8.0, 15.0)]
+    assert spans["5 s"] == [(0.0, 5.0), (4.0, 9.0), (8.0, 13.0), (12.0, 15.0)]
+    assert moments_shots.spans_of(members, shots, "shots") == [
+        *((0.0, 2.0), (2.0, 10.0), (10.0, 15.0))
+    ]
+    assert moments_shots.spans_of(members, shots, "known joins") == [
+        *((0.0, 6.0), (6.0, 10.0), (10.0, 15.0))
+    ]
+
+
+def test_iou_of_moments_equals_a_value_by_hand() -> None:
+    assert moments_shots.iou((0.0, 4.0), (2.0, 6.0)) == pytest.approx(1 / 3)
+    assert moments_shots.iou((0.0, 1.0), (2.0, 3.0)) == 0.0

@@ -235,7 +235,7 @@ def test_audio_alone_is_refused() -> None:
 
     model = MtebModel("small", device="cpu")
     table = datasets.Dataset.from_dict({"id": ["a"], "audio": ["b"]})
-    with pytest.raises(UsageError, match="video, image and text, and no audio"):
+    with pytest.raises(UsageError, match="video, images and text, but no audio"):
         model._vectors(table, 1)
     with pytest.raises(ValueError, match="modalities"):
         mteb.evaluate(model, mteb.get_tasks(["RAVDESSAVClassification"]), cache=None)

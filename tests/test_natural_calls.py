@@ -220,6 +220,8 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
         "    first: eaglenet.Hit = hits[0]\n"
         "    engine.search('a dog', pth='holiday')\n"
         "    engine.search('a dog', shortlist='many')\n"
+        "    all_hits: eaglenet.HitList = engine.search(eaglenet.Query('a', negatives=['b']))\n"
+        "    engine.search('a dog', filters=eaglenet.Filters(tags=['sea']))\n"
     )
     root = Path(__file__).parents[1]
     ended = subprocess.run(

@@ -176,8 +176,8 @@ def _kinds(dataset: Any) -> list[str]:
     kinds = [kind for kind in ("video", "image", "text") if kind in columns]
     if not kinds:
         raise UsageError(
-            f"this task has the columns {', '.join(columns)}; models of eaglenet read video, image "
-            "and text, and no audio"
+            f"this task has the columns {', '.join(columns)}; models of eaglenet read video, "
+            "images and text, but no audio"
         )
     return kinds
 

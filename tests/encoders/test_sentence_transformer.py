@@ -130,7 +130,7 @@ def test_several_vectors_are_compared_as_the_library_does(make: Make) -> None:
     ]
     scores = method.similarity(TEXTS, features)
     np.testing.assert_allclose(scores, torch.tensor(expected), atol=1e-5)
-    with pytest.raises(UsageError, match="are not truncated; leave out :4"):
+    with pytest.raises(UsageError, match="cannot be truncated; leave out :4"):
         eaglenet.load(f"st:{folder}:4")
 
 
@@ -163,7 +163,7 @@ def test_truncated_vectors_are_those_of_the_library(make: Make) -> None:
     # Stores of two dimensions of one model cannot be mixed.
     assert model_identity(method) != model_identity(eaglenet.load(f"st:{folder}:4"))
     for dim, problem in ((13, "from 1 to 12"), (0, "of 1 or more")):
-        with pytest.raises(UsageError, match=f"give a dimension {problem}"):
+        with pytest.raises(UsageError, match=f"use a dimension {problem}"):
             eaglenet.load(f"st:{folder}:{dim}")
 
 

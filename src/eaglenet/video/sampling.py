@@ -123,6 +123,25 @@ def whole_rate_targets(
     return [candidates[position] for position in evenly_spaced(len(candidates), num_frames)]
 
 
+def second_pairs(times: Sequence[int], rate: float, num_frames: int, length: float) -> list[int]:
+    """Return the times of the first and the last frame of each clip of one second.
+
+    As in ClipBERT: n clips start at i / n of the room before the last second, and a single clip at
+    a third of it. ``length`` is that of the video in ticks. A frame shortly after a clip may end
+    it, because positions in the video are rounded to ticks, and those in the clip to frames.
+    """
+    num_clips, ticks = num_frames // 2, length / len(times)
+    room = max(len(times) - rate, 0.0)
+    pairs = []
+    for clip in range(num_clips):
+        start = room * clip / num_clips if num_clips > 1 else room / 3
+        first = bisect_left(times, times[0] + int(start * ticks))
+        after = bisect_right(times, times[0] + int((start + rate - 1) * ticks))
+        last = min(first + max(int(rate - 1), 0), max(after, first), len(times) - 1)
+        pairs += [times[first], times[last]]
+    return pairs
+
+
 def fill_frames(
     count: int, num_frames: int, short: ShortVideo
 ) -> tuple[list[int | None], list[bool]]:
@@ -209,6 +228,11 @@ def plan_targets(
             targets = per_second_targets(times_inside, source.zero, num_frames, source.tick)
         elif spec.sampling == "middle_frames":
             targets = [times_inside[index] for index in middle_positions(count, num_frames)]
+        elif spec.sampling == "second_pairs":
+            chosen = second_pairs(times_inside, float(source.rate), num_frames, float(end - start))
+            targets = sorted(set(chosen))
+            order: list[int | None] = [bisect_left(targets, time) for time in chosen]
+            return WindowPlan(window, start, end, targets, order, [True] * num_frames, step)
         elif spec.sampling == "first_to_last":
             targets = [times_inside[index] for index in evenly_spaced(count, num_frames)]
         elif count < num_frames and spec.short != "repeat":

@@ -204,6 +204,7 @@ ORIGINALS: Mapping[str, Original] = {
         CLIPBERT,
         ("msrvtt", "didemo"),
         ("clip-b32",),
+        frames={"sampling": "second_pairs", "square_pixels": True},
         num_frames=16,
         max_words=20,
         changes={
