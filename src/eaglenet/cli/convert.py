@@ -47,13 +47,22 @@ def convert(
     Weights that have no effect are left out and listed; unknown names are an error. Settings that
     the checkpoint does not determine are set with --dataset or --set.
     """
+    from eaglenet.core.errors import UsageError, shell_quote
     from eaglenet.core.settings import read_assignments
     from eaglenet.methods.official import checkpoint as official
     from eaglenet.methods.official.files import read_released
+    from eaglenet.models.files import EXPERIMENT
     from eaglenet.models.folder import save
     from eaglenet.research.recipes.authors import ORIGINALS
 
     settings = read_assignments(changes, EXAMPLE)
+    for folder in (checkpoint, *checkpoint.parents[:2]):
+        if (folder / EXPERIMENT).is_file():
+            run = shell_quote(folder)
+            raise UsageError(
+                f"{checkpoint} belongs to the run {folder}, which needs no conversion: eaglenet "
+                f"evaluate {run}, or eaglenet index FOLDER --store NEW --model {run}"
+            )
     conversion: Any
     if source == "eaglenet":
         settings = _eaglenet_settings(dataset, energy_pooling, settings)

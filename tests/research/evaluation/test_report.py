@@ -136,6 +136,17 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -
 
 
 @with_blank_figures
+def test_the_scores_of_the_selected_epoch_are_tabulated_once(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", recall=40.0)
+    record = metrics(40.0) | {"split": "val"}
+    (tmp_path / "run" / "evaluation-val.json").write_text(json.dumps(record))
+    text = write_report([tmp_path], tmp_path / "report").markdown.read_text()
+    assert "## Results on the validation split" in text
+    assert "The epoch was chosen on the validation split." in text
+    assert "## Selected epoch" not in text
+
+
+@with_blank_figures
 @pytest.mark.parametrize(("first", "other"), [("test", "val"), ("val", "test")])
 def test_the_first_table_is_of_the_split_in_the_title(
     tmp_path: Path, first: str, other: str

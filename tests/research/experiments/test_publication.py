@@ -107,6 +107,20 @@ def test_the_card_names_the_model_that_was_trained(
     assert [line for line in lines if line.startswith("base_model")] == expected
 
 
+def test_the_card_of_an_unfinished_run_says_so_with_the_notes_of_its_scores(
+    run: Path, tmp_path: Path
+) -> None:
+    assert "not finished" not in model_card(run, "somebody/tiny-head")
+    folder = shutil.copytree(run, tmp_path / "run")
+    scores = json.loads((folder / "result.json").read_text())["metrics"]
+    (folder / "result.json").unlink()
+    record = scores | {"split": "test", "notes": ["5 videos are too few"]}
+    (folder / "evaluation-test.json").write_text(json.dumps(record))
+    card = model_card(folder, "somebody/tiny-head")
+    assert "\nTraining was not finished.\n" in card
+    assert "\nNote: 5 videos are too few.\n" in card
+
+
 def test_the_card_of_an_approximate_method_says_so(run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     assert "approximate" not in model_card(folder, "somebody/tiny-head")

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from eaglenet.cli.main import app
 from eaglenet.core.errors import (
     CheckpointError,
     ConfigError,
@@ -26,18 +28,19 @@ from eaglenet.core.errors import (
     UsageError,
 )
 from eaglenet.core.progress import ProgressUpdate
+from eaglenet.methods.base import METHODS
 from eaglenet.models.folder import load
 from eaglenet.research.data.features import load_feature_folder
 from eaglenet.research.evaluation.run_records import read_log
 from eaglenet.research.experiments.evaluation import evaluate_run, feature_notes
 from eaglenet.research.experiments.experiment import Experiment
-from eaglenet.research.experiments.runs import Run, train
+from eaglenet.research.experiments.runs import Run, find_result, train
 from eaglenet.research.training import trainer as stopping
 from eaglenet.research.training import trainer as trainer_module
 from eaglenet.research.training.checkpoint import list_checkpoints
 from processes import kill, start, wait
 from sampling import one_in
-from tiny import logged_losses, tiny_experiment, write_features
+from tiny import FRAMES, logged_losses, tiny_experiment, write_features
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +134,23 @@ def test_videos_that_a_run_was_trained_or_selected_on_are_counted(
     unseen = load_feature_folder(write_features(tmp_path / "unseen", videos=3, seed=7))
     unseen = dataclasses.replace(unseen, video_ids=("x", "y", "z"))
     assert feature_notes(experiment.data, unseen) == []
+
+
+def test_a_folder_with_a_run_of_another_method_is_refused_briefly(
+    finished: Run, features: Path
+) -> None:
+    tiny = tiny_experiment(features)
+    config = METHODS["xpool"].config_class(num_frames=FRAMES)
+    other = dataclasses.replace(tiny, method="xpool", method_config=config, name="other")
+    with pytest.raises(ConfigError, match=r"differs in method: 'eaglenet' -> 'xpool' \(there"):
+        find_result(other, finished.folder)
+
+
+def test_a_checkpoint_of_a_run_is_not_converted(finished: Run, tmp_path: Path) -> None:
+    checkpoint = next((finished.folder / "checkpoints").glob("*.pt"))
+    for path in (checkpoint, finished.folder):
+        done = CliRunner().invoke(app, ["convert", str(path), str(tmp_path / "model")])
+        assert f"belongs to the run {finished.folder}, which needs no" in str(done.exception)
 
 
 def test_a_finished_run_is_not_trained_again(finished: Run, features: Path) -> None:

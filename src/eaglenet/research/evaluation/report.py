@@ -454,8 +454,12 @@ def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
         selections.setdefault(group.runs[0].selection, []).append((group, records))
     for selection, entries in selections.items():
         split = "test" if "TEST" in selection else "val"
-        heading = f"## Selected epoch, on the {split_title(split)}"
-        blocks += [heading, f"{OURS} {selection.capitalize()}.", *_tables(entries)]
+        title, tables = split_title(split), _tables(entries)
+        if title in sections and tables == _tables(sections[title]):
+            blocks.append(f"{selection.capitalize()}.")  # The same scores, under their own title.
+            continue
+        heading = f"## Selected epoch, on the {title}"
+        blocks += [heading, f"{OURS} {selection.capitalize()}.", *tables]
     return blocks
 
 

@@ -136,6 +136,11 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
     return [run for run in runs if run.folder not in broken_folders], broken
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Return whether this is the folder of a training run that has no result yet."""
+    return (folder / MANIFEST).is_file() and not (folder / RESULT).exists()
+
+
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; missing files are named in ``problem``."""
     problems: list[str] = []

@@ -16,7 +16,7 @@ from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.encoders.hub import is_hub_id, split_revision, split_st_name
 from eaglenet.methods import METHODS
 from eaglenet.models.files import CONFIG, EXPERIMENT, MODEL, WEIGHTS
-from eaglenet.research.evaluation.run_records import RESULT
+from eaglenet.research.evaluation.run_records import RESULT, is_unfinished
 from eaglenet.version import __version__
 
 CARD = "README.md"
@@ -86,6 +86,7 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         "",
         f"It reads {frames} frames of {size} pixels per video.",
         *training_lines,
+        *(["Training was not finished."] if is_unfinished(folder) else []),
         *_result_lines(folder, result),
     ]
     return "\n".join(map(escape_line, lines)) + "\n"
@@ -145,6 +146,10 @@ def _result_lines(folder: Path, result: Mapping[str, Any]) -> list[str]:
                 recalls = record[direction]
                 cells = " | ".join(f"{recalls[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
                 lines.append(f"| {split} | {record.get('protocol', '')} | {title} | {cells} |")
+    for note in dict.fromkeys(
+        str(note) for _, _, record in rows for note in record.get("notes", ())
+    ):
+        lines += ["", f"Note: {note}."]
     return lines
 
 

@@ -219,7 +219,12 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
         old_experiment = Experiment.load(path)
         if is_extension(old_experiment, experiment):
             return None
-        lines = differences(old_experiment.to_plain(), experiment.to_plain())
+        old, new = old_experiment.to_plain(), experiment.to_plain()
+        if old["method"] != new["method"]:
+            # The settings of two methods differ by necessity, and so do the names of the runs.
+            for plain in (old, new):
+                del plain["method_config"], plain["name"]
+        lines = differences(old, new)
         if lines:
             raise ConfigError(
                 f"{folder} contains another experiment; it differs in {'; '.join(lines)} "
