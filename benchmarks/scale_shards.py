@@ -21,10 +21,10 @@ from eaglenet.search.shortlist import (
     scan_name,
     uses_exact_scan,
 )
-from eaglenet.store.codes import Near, merge_best, weights_of
+from eaglenet.store.codes import NearestRows, merge_best, weights_of
 from eaglenet.store.snapshot import Snapshot
 
-Part = Shortlist | Near
+Part = Shortlist | NearestRows
 Taken = tuple[float, float]
 Result = TypeVar("Result")
 
@@ -53,7 +53,7 @@ def measure_shards(
     def front(query: NDArray[np.float32], found: Sequence[Part]) -> Shortlist:
         if is_exact:
             return merge_shortlists([each for each in found if isinstance(each, Shortlist)], k)
-        near = [each for each in found if isinstance(each, Near)]
+        near = [each for each in found if isinstance(each, NearestRows)]
         rows = merge_best(near, count, snapshot.num_rows)
         return rank_candidates(snapshot, rows, query, k)
 

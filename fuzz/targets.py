@@ -239,7 +239,7 @@ def shard_rows(content: bytes) -> None:
     from eaglenet.cluster.shards import unpack_near, unpack_shortlist
     from eaglenet.core.untrusted import parse_json
     from eaglenet.search.shortlist import Shortlist, merge_shortlists
-    from eaglenet.store.codes import Near, merge_best
+    from eaglenet.store.codes import NearestRows, merge_best
 
     own = np.arange(100, 110)
     for has_prefixes in (None, False, True):
@@ -260,7 +260,7 @@ def shard_rows(content: bytes) -> None:
         else:
             distances = np.zeros(10, np.uint16)
             prefixes = distances if has_prefixes else None
-            honest_near = Near(own, distances, prefixes, scores=np.full(10, 2**20, np.int32))
+            honest_near = NearestRows(own, distances, prefixes, scores=np.full(10, 2**20, np.int32))
             for each in near:
                 rows = merge_best([each, honest_near], 10, 200)
                 assert len(set(rows.tolist())) == len(rows)

@@ -18,8 +18,8 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> Path:
     features: dict[str, Any] = {}
     arrays = {}
     for name, values in columns.items():
-        if name == "video":
-            features[name] = {"_type": "Video"}
+        if name in ("video", "audio"):
+            features[name] = {"_type": name.title()}
             rows = [{"bytes": file.read_bytes(), "path": file.name} for file in values]
             arrays[name] = pa.array(rows, VIDEO)
         else:

@@ -89,7 +89,7 @@ def test_every_value_in_a_recommended_command_is_quoted() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        'f"no store; make one with: eaglenet index PATH --store {folder}"',
+        'f"no store; create one with: eaglenet index PATH --store {folder}"',
         'f"{place} is damaged: eaglenet store repair --store {store.location!r}"',
         'f"is damaged; mend it: eaglenet store repair --store {str(place)}, and read it"',
         'f"get it: hf download {name}"',
@@ -107,7 +107,7 @@ def test_detects_unquoted_values(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        'f"no store at {folder}; make one with: eaglenet index PATH{store_option(folder)}"',
+        'f"no store at {folder}; create one with: eaglenet index PATH{store_option(folder)}"',
         'f"{place} is damaged: eaglenet store repair --store {shell_quote(place)}, {count} clips"',
         'f"--root {root}: no such folder"',
         'f"see `eaglenet models`, {name} is not one of them"',

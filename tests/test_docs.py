@@ -115,7 +115,7 @@ def row(file: str, table: str, **fields: Any) -> dict[str, Any]:
 
 def measured() -> dict[str, str]:
     """What docs/reference/measurements.md has to say, by what it is about."""
-    scoring, training = "scoring-stages-h200.json", "training-h200.json"
+    scoring = "scoring-stages-h200.json"
     found = {}
     for preset, precision in (("released", "bf16"), ("released", "fp32"), ("paper", "bf16"),
                               ("released didemo", "bf16")):  # fmt: skip
@@ -123,8 +123,11 @@ def measured() -> dict[str, str]:
             "seconds"
         ]
         found[f"scores, {preset}, {precision}"] = f"{seconds:.3f} s"
-    for tower in ("ViT-B/16", "ViT-B/32"):
-        step = row(training, "steps", tower=tower, side="ours compiled, 3 blocks recomputed")
+    for tower, file, side in (
+        ("ViT-B/16", "training-h200.json", "ours compiled, 3 blocks recomputed"),
+        ("ViT-B/32", "training-b32-h200.json", "ours compiled"),
+    ):
+        step = row(file, "steps", tower=tower, side=side)
         found[tower] = f"{step['seconds']:.3f} s, {step['peak_bytes'] / 2**30:.0f} GiB"
     for side in ("ours", "ours compiled", "transformers compiled", "released loop"):
         rate = row("encoding-h200.json", "rows", tower="ViT-B/16", batch=768, side=side)

@@ -55,11 +55,11 @@ def test_auto_takes_a_gpu(machine: object, counts: dict[str, int], expected: str
 @pytest.mark.parametrize(
     ("choice", "counts", "message"),
     [
-        ("gpu", {"cuda": 1}, "--device gpu is unknown; give auto, cpu, cuda, cuda:N, mps, xpu"),
-        ("cuda", {}, "--device cuda: torch sees no such GPU here; give cpu or auto"),
-        ("cuda:2", {"cuda": 2}, "--device cuda:2: torch sees 2 GPUs here; give cpu or auto"),
-        ("mps", {}, "--device mps: torch sees no such GPU here; give cpu or auto"),
-        ("xpu:1", {"xpu": 1}, "--device xpu:1: torch sees one GPU here; give cpu or auto"),
+        ("gpu", {"cuda": 1}, "--device gpu is unknown; use auto, cpu, cuda, cuda:N, mps, xpu"),
+        ("cuda", {}, "--device cuda: torch sees no such GPU here; use cpu or auto"),
+        ("cuda:2", {"cuda": 2}, "--device cuda:2: torch sees 2 GPUs here; use cpu or auto"),
+        ("mps", {}, "--device mps: torch sees no such GPU here; use cpu or auto"),
+        ("xpu:1", {"xpu": 1}, "--device xpu:1: torch sees one GPU here; use cpu or auto"),
         ("rocm", {"cuda": 1}, "--device rocm: this torch is not built for ROCm; install"),
     ],
 )
@@ -150,11 +150,11 @@ def test_cpu_with_int8_instructions_prefers_bf16(
 
 
 def test_precision_must_fit_the_device() -> None:
-    with pytest.raises(UsageError, match="the model is on cuda; give bf16"):
+    with pytest.raises(UsageError, match="the model is on cuda; use bf16"):
         choose_precision("cuda", "int8")
     with pytest.raises(UsageError, match="fp16 is for GPUs"):
         choose_precision("cpu", "fp16")
-    with pytest.raises(UsageError, match="'fp8' is unknown; give auto, fp32, bf16, fp16 or int8"):
+    with pytest.raises(UsageError, match="'fp8' is unknown; use auto, fp32, bf16, fp16 or int8"):
         choose_precision("cpu", "fp8")
 
 

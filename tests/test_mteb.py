@@ -13,7 +13,7 @@ import torch
 from eaglenet.core.errors import UsageError
 from eaglenet.models.folder import load
 from eaglenet.video.inputs import clips_of
-from hub_tables import write_pairs, write_three
+from hub_tables import write_pairs, write_table, write_three
 from small_videos import colour_video
 
 mteb = pytest.importorskip("mteb")
@@ -199,13 +199,43 @@ def test_every_kind_of_task_of_the_text_video_benchmark(
         )
 
 
-def test_tables_that_no_model_reads_are_refused() -> None:
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(
+    ("name", "caption"),
+    [
+        ("VALOR32KT2VARetrieval", "description"),
+        ("VATEXVA2TRetrieval", "caption"),
+        ("AVMemeExamAT2VRetrieval", "summary"),
+    ],
+)
+def test_audio_beside_videos_and_texts_is_not_read(
+    name: str, caption: str, tmp_path: Path, videos: list[Path]
+) -> None:
+    """Retrieval of MVEB with audio, which mteb lets models without audio take part in."""
+    from eaglenet.mteb import MtebModel
+
+    (tmp_path / "a.wav").write_bytes(b"no sound")
+    folder = tmp_path / "task"
+    write_table(
+        folder / "test-00000-of-00001.parquet",
+        {"video": videos, caption: CAPTIONS, "audio": [tmp_path / "a.wav"] * 3},
+    )
+    task = mteb.get_task(name)
+    task.metadata = task.metadata.model_copy(
+        update={"dataset": {"path": str(folder), "revision": "1"}}
+    )
+    results = mteb.evaluate(MtebModel("small", device="cpu"), [task], cache=None)
+    assert results.task_results[0].scores["test"][0]["recall_at_1"] == 1
+
+
+def test_audio_alone_is_refused() -> None:
     import datasets
 
     from eaglenet.mteb import MtebModel
 
     model = MtebModel("small", device="cpu")
-    for columns in ({"audio": ["b"]}, {"audio": ["b"], "text": ["a"]}):
-        table = datasets.Dataset.from_dict({"id": ["a"], **columns})
-        with pytest.raises(UsageError, match="video, image and text, and no audio"):
-            model._vectors(table, 1)
+    table = datasets.Dataset.from_dict({"id": ["a"], "audio": ["b"]})
+    with pytest.raises(UsageError, match="video, images and text, but no audio"):
+        model._vectors(table, 1)
+    with pytest.raises(ValueError, match="modalities"):
+        mteb.evaluate(model, mteb.get_tasks(["RAVDESSAVClassification"]), cache=None)

@@ -220,6 +220,8 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
         "    first: eaglenet.Hit = hits[0]\n"
         "    engine.search('a dog', pth='holiday')\n"
         "    engine.search('a dog', shortlist='many')\n"
+        "    all_hits: eaglenet.HitList = engine.search(eaglenet.Query('a', negatives=['b']))\n"
+        "    engine.search('a dog', filters=eaglenet.Filters(tags=['sea']))\n"
     )
     root = Path(__file__).parents[1]
     ended = subprocess.run(
@@ -289,6 +291,7 @@ def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sampling", "many", "few"),
     [("uniform", [3, 11, 18, 26], [0, 0, 1, 1]), ("middle_frames", [3, 10, 18, 25], [0, 0, 1, 1]),
+     ("before_middle", [2, 9, 17, 24], [0, 0, 0, 0]),
      ("first_to_last", [0, 9, 19, 29], [0, 0, 0, 1])],
 )  # fmt: skip
 def test_frames_of_an_array_are_chosen_as_in_a_file(

@@ -13,9 +13,9 @@ import pytest
 import eaglenet
 
 PUBLIC = {
-    "METHODS", "Clips", "Engine", "Filters", "FrameSpec", "Hit", "Method", "Moment", "Query",
-    "SearchOptions", "TextFeatures", "Tokens", "VideoFeatures", "__version__", "index", "load",
-    "open", "save",
+    "METHODS", "Clips", "Engine", "Filters", "FrameSpec", "Hit", "HitList", "IndexReport", "Method",
+    "Moment", "Query", "SearchOptions", "TextFeatures", "Tokens", "VideoFeatures", "__version__",
+    "index", "load", "open", "save",
 }  # fmt: skip
 HEAVY = ("torch", "av", "lancedb", "fastapi", "typer", "transformers", "triton", "matplotlib")
 

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from eaglenet.core.hits import Hit, Moment
     from eaglenet.core.types import Clips, TextFeatures, Tokens, VideoFeatures
     from eaglenet.indexing.index import index
+    from eaglenet.indexing.report import IndexReport
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.models.folder import load, save
     from eaglenet.search.engine import Engine, open
+    from eaglenet.search.hits import HitList
     from eaglenet.search.options import Filters, SearchOptions
     from eaglenet.search.query import Query
 
@@ -29,6 +31,8 @@ _HOME = {
     "Method": "eaglenet.methods.base",
     "Engine": "eaglenet.search.engine",
     "Filters": "eaglenet.search.options",
+    "HitList": "eaglenet.search.hits",
+    "IndexReport": "eaglenet.indexing.report",
     "Query": "eaglenet.search.query",
     "SearchOptions": "eaglenet.search.options",
     "index": "eaglenet.indexing.index",
@@ -51,6 +55,8 @@ __all__ = [
     "Filters",
     "FrameSpec",
     "Hit",
+    "HitList",
+    "IndexReport",
     "Method",
     "Moment",
     "Query",

@@ -5,7 +5,8 @@ package: a model folder, a run, a name of ``eaglenet models`` or a hub id. In Py
 ``mteb.evaluate(MtebModel("small"), tasks)``.
 
 Retrieval between texts and videos ranks by the exact scores of the method, everything else by its
-coarse vectors, which are added for inputs of several kinds, such as a video with a question. This
+coarse vectors, which are added for inputs of several kinds, such as a video with a question. Audio
+beside a video or a text is not read: mteb allows this in retrieval and refuses other tasks. This
 package decodes the videos, with the frames that the model was built for, instead of torchcodec and
 the resampling of mteb.
 """
@@ -170,13 +171,13 @@ class MtebModel:
 
 
 def _kinds(dataset: Any) -> list[str]:
-    """Return which of video, image and text the rows of a task have."""
+    """Return which of video, image and text the rows of a task have; audio is not read."""
     columns = dataset.column_names
     kinds = [kind for kind in ("video", "image", "text") if kind in columns]
-    if not kinds or "audio" in columns:
+    if not kinds:
         raise UsageError(
-            f"this task has the columns {', '.join(columns)}; models of eaglenet read video, image "
-            "and text, and no audio"
+            f"this task has the columns {', '.join(columns)}; models of eaglenet read video, "
+            "images and text, but no audio"
         )
     return kinds
 

@@ -560,7 +560,9 @@ def test_other_settings_are_refused_before_anything_is_written(location: str) ->
 
 
 def test_a_location_without_a_store_says_how_to_make_one(location: str) -> None:
-    with pytest.raises(StoreError, match=f"no store at {location}; make one with: eaglenet index"):
+    with pytest.raises(
+        StoreError, match=f"no store at {location}; create one with: eaglenet index"
+    ):
         open_store(location)
     fill(location)
     store = open_store(location)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,9 +32,11 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
+from eaglenet.encoders.low_rank import adapt_towers, is_adapter
 from eaglenet.methods import METHODS, Method
 from eaglenet.models import folder
-from sampling import first_of_each
+from eaglenet.research.training.trainer import save_model
+from sampling import first_of_each, one_in
 
 CASES = all_cases()
 # Taken together with the cases: other tests register methods of their own.
@@ -383,6 +386,43 @@ def test_a_saved_model_loads_with_the_same_scores(case: Case, tmp_path: object) 
     text = loaded.encode_text(make_texts(case.encoder))
     video = loaded.encode_video(make_videos(case.encoder))
     assert torch.equal(loaded.score(text, video), scores_of(case))
+
+
+@pytest.mark.parametrize(
+    "case",
+    one_in(10, [case for case in CASES if case.encoder in ("clip", "compact")]),
+    ids=str,
+)
+def test_low_rank_changes_of_the_towers_train_and_are_merged_when_saved(
+    case: Case, tmp_path: Path
+) -> None:
+    """The saved model has the same scores, and weights of the usual names."""
+    method = make_method(case)
+    names = set(method.state_dict())
+    adapt_towers(method.encoder, 2, "all")  # type: ignore[arg-type]
+    adapters = [value for name, value in method.named_parameters() if is_adapter(name)]
+    optimizer = torch.optim.Adam(adapters, lr=1e-2)
+    method.train()
+    for _ in range(2):
+        optimizer.zero_grad()
+        seeded_loss(method, case).backward()
+        optimizer.step()
+    assert all(value.grad is not None for value in adapters)
+
+    @torch.no_grad()
+    def score(method: Method) -> Tensor:
+        texts, videos = make_texts(case.encoder), make_videos(case.encoder)
+        torch.manual_seed(11)
+        features = method.encode_text(texts), method.encode_video(videos)
+        torch.manual_seed(13)
+        return method.score(*features)
+
+    changed = score(method.eval())
+    assert not torch.allclose(changed, scores_of(case), atol=1e-4)
+    save_model(method, tmp_path / "model", method.state_dict())
+    loaded = folder.load(tmp_path / "model")
+    assert set(loaded.state_dict()) == names
+    torch.testing.assert_close(score(loaded), changed, **CLOSE)
 
 
 @every_case

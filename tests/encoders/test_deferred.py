@@ -15,7 +15,7 @@ from eaglenet.core.errors import CheckpointError, UsageError
 from eaglenet.encoders import weights as module
 from eaglenet.encoders.weights import (
     DeferredTensor,
-    deferred,
+    defer_tensor,
     forget,
     is_deferred,
     is_on_demand,
@@ -36,7 +36,7 @@ def counted(values: Tensor = VALUES) -> tuple[DeferredTensor, list[int]]:
         reads.append(1)
         return values
 
-    return deferred(values, read), reads
+    return defer_tensor(values, read), reads
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,9 @@ def test_a_model_folder_of_it_gives_the_same_scores(named: tuple[str, Any], tmp_
 
 def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
     encoder, tokenizer = load_pretrained(named[0])
-    with pytest.raises(UsageError, match="openclip encoder gives whole frames"):
+    with pytest.raises(UsageError, match="openclip encoder returns vectors of frames"):
         encoder.encode_video(clips(), patches=True)
-    with pytest.raises(UsageError, match="openclip encoder gives one vector per text"):
+    with pytest.raises(UsageError, match="openclip encoder returns one vector per text"):
         encoder.encode_text(tokenizer(["a"]), words=True)
     with pytest.raises(ConfigError, match="token shift works inside the image towers"):
         encoder.set_token_shift((0,))

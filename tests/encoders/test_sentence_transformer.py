@@ -130,7 +130,7 @@ def test_several_vectors_are_compared_as_the_library_does(make: Make) -> None:
     ]
     scores = method.similarity(TEXTS, features)
     np.testing.assert_allclose(scores, torch.tensor(expected), atol=1e-5)
-    with pytest.raises(UsageError, match="are not truncated; leave out :4"):
+    with pytest.raises(UsageError, match="cannot be truncated; leave out :4"):
         eaglenet.load(f"st:{folder}:4")
 
 
@@ -163,7 +163,7 @@ def test_truncated_vectors_are_those_of_the_library(make: Make) -> None:
     # Stores of two dimensions of one model cannot be mixed.
     assert model_identity(method) != model_identity(eaglenet.load(f"st:{folder}:4"))
     for dim, problem in ((13, "from 1 to 12"), (0, "of 1 or more")):
-        with pytest.raises(UsageError, match=f"give a dimension {problem}"):
+        with pytest.raises(UsageError, match=f"use a dimension {problem}"):
             eaglenet.load(f"st:{folder}:{dim}")
 
 
@@ -294,6 +294,21 @@ def test_short_clips_of_models_with_a_fixed_number_of_frames(make: Make) -> None
     order = torch.tensor([0, 0, 1, 1])
     filled = Clips(two.frames[:, order], torch.ones(2, 4, dtype=torch.bool), two.seconds[:, order])
     torch.testing.assert_close(method.encode_video(two).frames, method.encode_video(filled).frames)
+
+
+def test_images_and_videos_stand_in_one_batch(make: Make) -> None:
+    """A clip of equal frames is passed as an image, the others as videos; the order stays."""
+    package = st_models.require_sentence_transformers(videos=True)
+    folder = make("qwen")
+    method = eaglenet.load(f"st:{folder}")
+    clips = clips_for(method, videos=3)
+    clips.frames[1] = clips.frames[1, :1]
+    together = method.encode_video(clips).frames
+    for row in range(3):
+        torch.testing.assert_close(together[row], method.encode_video(clips[row]).frames[0])
+    image = Image.fromarray(clips.frames[1, 0].permute(1, 2, 0).numpy())
+    library = package.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(together[1], library.encode_document([image]), atol=1e-5)
 
 
 def test_batches_shrink_until_they_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,8 @@ def test_clip_without_a_usable_reply_is_left_out_and_reported(
     refuse(2, 6)
     report = index(folder, bag, chat.url)
     assert "clip at 40 s" in report.problems[0].reason
+    assert "1 file with a missing transcript:" in str(report)
+    assert "not indexed" not in str(report)
     painted = [(0.0, 10.0), (16.0, 26.0), (24.0, 34.0), (32.0, 42.0)]
     assert spans(folder, bag, "painted") == painted
     # The end of the film is tried again; after three replies in a row the server is left alone.

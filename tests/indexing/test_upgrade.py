@@ -70,9 +70,9 @@ def test_converted_store_gives_the_same_hits(
     assert len(tags) == 5
     assert str(engine.snapshot.hubness_bank) == "2 texts given, weight 1"
     old = old_store.with_name("store.old")
-    assert upgrade.old == old
+    assert upgrade.old_folder == old
     assert (old / "clips.lance").is_dir()
-    assert upgrade_store(old_store).old is None
+    assert upgrade_store(old_store).old_folder is None
 
 
 def test_error_names_the_command_that_converts(old_store: Path) -> None:

@@ -14,7 +14,7 @@ from small_towers import small_clip, small_clips
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Tokens
 from eaglenet.methods import METHODS, Method
-from eaglenet.methods.early.clipbert import clip_loss, log_odds
+from eaglenet.methods.early.clipbert import pool_clips
 from eaglenet.scoring.scorer import score_all
 from reference.arithmetic import Vector, Weights, layer_norm, linear, part, weights_of
 from reference.mmt import post_norm
@@ -124,21 +124,32 @@ def test_scoring_all_streams_through_pairs_and_prepares_none() -> None:
     assert torch.equal(best.videos, whole.topk(2).indices)
 
 
-def test_one_clip_has_the_plain_cross_entropy() -> None:
+@pytest.mark.parametrize("pooling", ["lse", "mean", "max"])
+def test_one_clip_is_the_video(pooling: str) -> None:
     logits = random(4, 1, 2, seed=1)
-    labels = torch.tensor([0, 1, 1, 0])
     mask = torch.ones(4, 1, dtype=torch.bool)
-    expected = torch.nn.functional.cross_entropy(logits[:, 0], labels)
-    torch.testing.assert_close(clip_loss(logits, mask, labels), expected)
-    torch.testing.assert_close(log_odds(logits, mask), logits[:, 0, 1] - logits[:, 0, 0])
+    torch.testing.assert_close(pool_clips(logits, mask, pooling), logits[:, 0])
 
 
-def test_several_clips_have_the_loss_of_the_formula() -> None:
+def test_real_clips_are_pooled_by_the_formulas() -> None:
     logits = random(1, 3, 2, seed=1)
     mask = torch.tensor([[True, True, False]])
+    first, second = logits[0, :2]
+    for pooling, expected in (
+        ("lse", (first.exp() + second.exp()).log()),
+        ("mean", (first + second) / 2),
+        ("max", torch.maximum(first, second)),
+    ):
+        torch.testing.assert_close(pool_clips(logits, mask, pooling)[0], expected)
+
+
+def test_the_loss_is_over_clips_and_classes_minus_clips_of_the_right_class() -> None:
+    logits, mask = random(1, 3, 2, seed=1), torch.tensor([[True, True, False]])
     powers = logits[0, :2].exp()
     expected = (powers.sum() / powers[:, 1].sum()).log()
-    torch.testing.assert_close(clip_loss(logits, mask, torch.tensor([1])), expected)
+    pooled = pool_clips(logits, mask, "lse")
+    loss = torch.nn.functional.cross_entropy(pooled, torch.tensor([1]))
+    torch.testing.assert_close(loss, expected)
 
 
 def test_a_batch_is_learnt_from_twice_as_many_pairs_not_from_all() -> None:

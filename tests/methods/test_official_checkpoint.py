@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import eaglenet
-from eaglenet.core.errors import CheckpointError, ConfigError, UsageError
+from eaglenet.core.errors import CheckpointError, ConfigError, EagleNetError, UsageError
 from eaglenet.core.types import Tokens
 from eaglenet.methods.base import Method
 from eaglenet.methods.official.checkpoint import (
@@ -180,9 +181,34 @@ def test_a_setting_without_a_trace_has_to_be_given() -> None:
 def test_methods_without_official_checkpoints_are_refused() -> None:
     with pytest.raises(UsageError, match="choose one of bridgeformer, ce, clip4clip"):
         convert_official("rap", {})
-    with pytest.raises(UsageError, match="ResNet-50 of detectron2"):
-        convert_official("clipbert", {})
+    with pytest.raises(UsageError, match="convert them with --from ce"):
+        convert_official("teachtext", {})
     assert {*INFERENCE, *EXPERT_INFERENCE} == set(TABLES)
+
+
+HOSTILE: dict[str, Callable[[Tensor], Tensor]] = {
+    "a number": lambda value: torch.zeros(()),
+    "nothing": lambda value: value[:0],
+    "another axis": lambda value: value[None],
+    "one axis": torch.flatten,
+    "sparse": Tensor.to_sparse,
+    "complex": lambda value: value.to(torch.complex64),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_weights_of_other_kinds_are_refused(change: str) -> None:
+    """No change of one weight ends the program with a traceback."""
+    golden = load_peer("clip4clip-salt0")
+    settings = {**UNDETERMINED["clip4clip"], "num_heads": golden.options["heads"]}
+    weights = checkpoint("clip4clip-salt0")
+    refused = 0
+    for key in ("clip.visual.proj", "clip.token_embedding.weight", "clip.ln_final.weight"):
+        try:
+            convert_official("clip4clip", {**weights, key: HOSTILE[change](weights[key])}, settings)
+        except EagleNetError:
+            refused += 1
+    assert refused or change in ("another axis", "one axis", "complex")
 
 
 def distilbert(dim: int) -> tuple[Any, Any]:

@@ -119,7 +119,7 @@ def test_words_may_end_anywhere_in_a_long_text(
 
 @pytest.mark.parametrize("text", ["\u4e00", "word ", "[", "x,"])
 def test_of_a_long_text_only_the_beginning_is_read(pieces: WordPieces, text: str) -> None:
-    word_pieces._normalised.cache_clear()
+    word_pieces._normalise.cache_clear()
     assert len(pieces.encode(text * 10**6)) == CONTEXT
-    info = word_pieces._normalised.cache_info()
+    info = word_pieces._normalise.cache_info()
     assert info.hits + info.misses == word_pieces.CHUNK

@@ -209,7 +209,7 @@ def test_unknown_clip_ids_are_an_error(engine: Engine) -> None:
 def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").touch()
     for location, message in (
-        (tmp_path / "nothing", "make one with: eaglenet index"),
+        (tmp_path / "nothing", "create one with: eaglenet index"),
         ("~of-nobody/store", r"--store ~of-nobody/store: .*home"),
         (tmp_path, "is not a store; use another --store"),
         (tmp_path / "a.mp4", "is a file"),

@@ -1,5 +1,6 @@
 """Transcripts of a store as subtitle files, read back by other readers."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from eaglenet.core.errors import UsageError
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
 from eaglenet.search.export import (
+    BORDER,
+    GAP,
     STRIP,
+    TILE,
     Transcript,
     read_transcripts,
     write_contact_sheet,
@@ -141,3 +145,25 @@ def test_a_contact_sheet_shows_an_image_once(bag: BagMethod, tmp_path: Path) -> 
     with Image.open(tmp_path / "sheet.png") as sheet:
         reds = [sheet.getpixel((x, sheet.height // 2))[1] < 90 for x in range(sheet.width)]
     assert 0 < sum(reds) < STRIP / 3
+
+
+def test_a_contact_sheet_continues_in_the_next_row(bag: BagMethod, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for number in range(7):
+        colour = (30 * number + 10, 200 - 20 * number, 90)
+        Image.new("RGB", (64, 48), colour).save(tmp_path / "images" / f"{number}.png")
+    options = IndexOptions(workers=0, precision="fp32")
+    index_videos([tmp_path / "images"], tmp_path / "store", "bag", options=options, method=bag)
+    with Engine.open(tmp_path / "store", bag) as engine:
+        results = [
+            SearchResult(Query("red"), engine.search("red", k=k, keep_duplicates=True))
+            for k in (7, 2)
+        ]
+        write_contact_sheet(tmp_path / "sheet.png", engine, results)
+    assert len(results[0].hits) == 7
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        # Frames of images are squares of TILE pixels: count them in the first column of each row.
+        column = [sheet.getpixel((GAP + BORDER + TILE // 2, y)) for y in range(sheet.height)]
+    is_frame = [abs(pixel[2] - 90) < 3 for pixel in column]
+    num_rows = sum(b and not a for a, b in itertools.pairwise(is_frame))
+    assert num_rows == 3

@@ -89,6 +89,10 @@ def test_a_quoted_name_with_spaces_is_a_file_if_it_exists(tmp_path: Path) -> Non
     query = parse('"a dog" + 2: "my pool.mp4"', folder=tmp_path)
     assert query.parts[1].query.video == tmp_path / "my pool.mp4"
     assert parse(query.title, folder=tmp_path) == query
+    query = parse('"a dog" + 2: my pool.mp4 then "a cat"', folder=tmp_path)
+    assert isinstance(query, TemporalQuery)
+    assert query.steps[0].parts[1].query.video == tmp_path / "my pool.mp4"
+    assert parse('"a dog" + my pool.mp4').parts[1].query.text == "my pool.mp4"
     query = parse('"a dog" + "other pool.mp4"', folder=tmp_path)
     assert isinstance(query, ComposedQuery)
     assert query.parts[1].query.text == "other pool.mp4"

@@ -72,6 +72,11 @@ def test_values_of_another_type_are_refused_by_name(change: dict, message: str) 
         SearchOptions().replace(change)
 
 
+def test_one_tag_is_a_tag_and_no_list_of_letters() -> None:
+    assert Filters(tags="sea") == Filters(tags=["sea"]) == Filters(tags=("sea",))
+    assert SearchOptions().replace({"tags": "sea"}).filters == Filters(tags=["sea"])
+
+
 def test_no_filters_allow_everything() -> None:
     assert SearchOptions(None) == SearchOptions()
     assert not SearchOptions().filters

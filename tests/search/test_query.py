@@ -13,7 +13,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, parse
-from eaglenet.search.query import Query, TranscriptQuery, clean_text
+from eaglenet.search.query import MAX_PHRASES, Query, TranscriptQuery, clean_text
 from eaglenet.store.records import Phrase
 
 NASTY = ["", " ", "\x00", "\n\t\r", "\ud800", "\u202e\u200f", "x" * 10**6, "' OR 1=1 --", "%s%n"]
@@ -88,6 +88,13 @@ def test_a_number_after_a_phrase_is_a_distance() -> None:
     composed = parse('"a dog"~5 + "a cat"')
     assert isinstance(composed, ComposedQuery)
     assert [part.query.text for part in composed.parts] == ["a dog", "a cat"]
+
+
+def test_phrases_are_counted_once_and_limited() -> None:
+    repeated = TranscriptQuery.parse('"a b"~5 ' * 100)
+    assert repeated.phrases == (Phrase(("a", "b"), 5),)
+    different = TranscriptQuery.parse(" ".join(f'"a b"~{gap}' for gap in range(1, 99)))
+    assert len(different.phrases) == MAX_PHRASES
 
 
 def check_query(engine: Engine, text: str, negative: str) -> None:

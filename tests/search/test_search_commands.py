@@ -105,6 +105,19 @@ def test_says_how_many_clips_pass_the_filters(world: Path) -> None:
     assert searched("--in", "speech").startswith("this store has no transcripts")
 
 
+def test_says_that_paths_contain_the_text(world: Path) -> None:
+    def hints(text: str, *options: str) -> list[str]:
+        arguments = ["search", text, "--store", str(world / "store"), *options]
+        return [
+            line for line in runner.invoke(app, arguments).stderr.splitlines() if "path" in line
+        ]
+
+    expected = "1 path contains this text; search only there: --path 'RED & green'"
+    assert hints("RED & green") == [expected]
+    for options in (["car"], ["world"], ["blue", "--path", "blue"], ["blue", "--json"]):
+        assert hints(*options) == []
+
+
 def test_results_are_printed_although_a_file_cannot_be_written(world: Path, tmp_path: Path) -> None:
     command = ["search", "car", "--store", str(world / "store"), "--save-timeline"]
     result = runner.invoke(app, [*command, str(tmp_path / "list.unknown")])
@@ -335,7 +348,7 @@ def test_indexing_says_what_came_to_nothing(world: Path, tmp_path: Path) -> None
     assert "no videos or images in" in result.stderr
     result = runner.invoke(app, ["search", "red", "--store", str(tmp_path / "store")])
     assert result.exit_code == 0
-    assert "store holds no clips yet" in result.stderr
+    assert "store contains no clips yet" in result.stderr
     result = runner.invoke(
         app, [*index, str(world / "videos"), "--tags", str(tmp_path / "tags.csv"), "--json"]
     )
@@ -410,7 +423,7 @@ def test_prints_the_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (["search", "--store", "x"], UsageError, "nothing to search for; give one of: TEXT"),
+        (["search", "--store", "x"], UsageError, "nothing to search for; use one of: TEXT"),
         (["search", "a", "--image", "b.png"], UsageError, "a text and --image cannot be"),
         (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
         (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
@@ -445,7 +458,7 @@ def test_commands_use_the_same_default_store(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     missing = runner.invoke(app, ["search", "a red car"])
     assert isinstance(missing.exception, StoreError)
-    assert str(missing.exception).endswith("make one with: eaglenet index PATH")
+    assert str(missing.exception).endswith("create one with: eaglenet index PATH")
     blue = str(world / "videos" / "blue.mp4")
     made = runner.invoke(app, ["index", blue, "--model", str(world / "model"), *IN_THIS_PROCESS])
     store = str(tmp_path / "eaglenet" / "store")

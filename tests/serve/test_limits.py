@@ -235,6 +235,7 @@ def test_a_file_changes_the_limits_that_have_no_option(
         ("max_searches = 0", "expected a number above 0"),
         ("max_searches = 'many'", "max_searches"),
         ("max_searches 3", "line 1"),
+        ("max_searches = " + "[" * 10_000, "recursion"),
         (None, "no such file"),
     ],
 )

@@ -154,6 +154,11 @@ async def use_tools_without_a_model(client: Client, saved: Path) -> None:
     assert (status["files"], status["can_save_clips"]) == (11, True)
     files = await call(client, "list_files", name="beach", k=2, order="name")
     assert (len(files["files"]), files["total"]) == (2, 5)
+    folder = os.path.dirname(files["files"][0]["path"])
+    assert (await call(client, "list_files", folder=folder))["total"] == 5
+    assert (await call(client, "list_files", folder=folder, name="town"))["total"] == 0
+    text = await refusal(client, "list_files", folder="no/such/folder")
+    assert "no indexed file is in 'no/such/folder'; indexed folders: videos" in text
     clip_id = files["files"][0]["clip_id"]
     frames = await call(client, "look", clip_id=clip_id, frames=3, side=64)
     assert [block.type for block in frames] == ["text", "image", "image", "image"]
@@ -464,7 +469,7 @@ def test_a_folder_that_cannot_be_made_is_refused_at_the_start(
 
     (tmp_path / "file").touch()
     for folder in ("file", "file/clips"):
-        with pytest.raises(UsageError, match="cannot be made"):
+        with pytest.raises(UsageError, match="cannot be created"):
             Agents(State.make(engine, Settings()), tmp_path / folder)
 
 

@@ -32,10 +32,10 @@ def moments_of(hits: list[dict[str, Any]]) -> Moments:
 
 @pytest.fixture
 def examples(clip_id: str, engine: Engine, tmp_path: Path) -> list[str]:
-    """The ten queries, about a clip and images that exist, and a month that has files."""
+    """The queries of the table, about a clip and images that exist, and a month that has files."""
     table = PAGE.read_text("utf-8").split("| query | finds |")[1].split("\n\n")[0]
     queries = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
-    assert len(queries) == 10
+    assert len(queries) == 11
     for name in ("pool.jpg", "my dog.jpg"):
         (tmp_path / name).write_bytes(engine.thumbnail(clip_id))
     real = [query.replace("clip:3f2a91", f"clip:{clip_id}") for query in queries]
@@ -55,7 +55,7 @@ def test_the_examples_find_the_same_everywhere(
     result = CliRunner().invoke(app, [*command, "-k", "5"])
     assert result.exit_code == 0, result.output
     expected = [moments_of(each["hits"]) for each in json.loads(result.stdout)]
-    assert [len(each) for each in expected] == [5] * 9 + [0, 5]
+    assert [len(each) for each in expected] == [5] * 10 + [0, 5]
     assert len(set(map(str, expected))) == len(examples)
     texts = [text for text in examples if ".jpg" not in text]
     typed = [own for text, own in zip(examples, expected, strict=True) if ".jpg" not in text]
@@ -76,9 +76,9 @@ def test_the_examples_find_the_same_everywhere(
         for text, own in zip(texts, typed, strict=True):
             answer = http.get("/api/search", params={"q": text, "k": 5}).json()
             assert moments_of(answer["hits"]) == own, text
-        objects = [to_json(parse(text)) for text in texts[2:7]]
+        objects = [to_json(parse(text)) for text in texts[3:8]]
         answers = http.post("/api/search", json={"queries": objects, "k": 5}).json()["results"]
-        assert [moments_of(answer["hits"]) for answer in answers] == typed[2:7]
+        assert [moments_of(answer["hits"]) for answer in answers] == typed[3:8]
         for text, own in zip(examples, expected, strict=True):
             if ".jpg" in text:
                 query = re.sub(r'pool\.jpg|"my dog\.jpg"', "clip:upload", text)
@@ -89,7 +89,7 @@ def test_the_examples_find_the_same_everywhere(
                 assert moments_of(answer.json()["hits"]) == own, text
     parts = (Part(Query("a retriever")), Part(Query(image="pool.jpg")))
     hits = engine.search(ComposedQuery(parts), k=5)
-    assert moments_of([hit.to_dict() for hit in hits]) == expected[4]
+    assert moments_of([hit.to_dict() for hit in hits]) == expected[5]
 
 
 def test_objects_and_uploads_that_mean_nothing_are_refused(engine: Engine, clip_id: str) -> None:

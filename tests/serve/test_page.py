@@ -190,10 +190,14 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
     page.click("#share-selected")
     wait_until(page, "document.querySelector('#selected-count').textContent === 'Link copied'")
     other = Watched(browser, address)
-    other.page.goto(page.evaluate("navigator.clipboard.readText()"))
+    link = page.evaluate("navigator.clipboard.readText()")
+    other.page.goto(link)
     wait_until(other.page, "document.querySelectorAll('button.card').length === 2")
     assert other.page.text_content("#heading") == "Shared moments"
     assert other.page.locator("button.card").nth(1).get_attribute("title") == path
+    other.page.goto(f"{link},0000000000000000-0@0-1")
+    wait_until(other.page, "document.querySelector('#status').textContent.startsWith('1 of')")
+    assert other.page.locator("button.card").count() == 2
     other.page.goto("/?moments=0000000000000000-0@0-1,<b>,@@")
     wait_until(other.page, "document.querySelector('#status').classList.contains('bad')")
     other.page.fill("#query", "a red ball")

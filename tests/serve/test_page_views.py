@@ -121,6 +121,15 @@ def test_a_picture_is_searched_with_by_choosing_dropping_and_pasting(
         wait_until(page, f"document.querySelector('#chosen').textContent.includes('{kind}.jpg')")
         wait_until(page, "document.querySelector('#status').textContent.includes(' ms')")
         assert page.get_attribute("button.card img", "src") == first
+    page.evaluate(
+        """() => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File(["text"], "notes.txt", { type: "text/plain" }));
+            const options = { bubbles: true, cancelable: true, dataTransfer: transfer };
+            document.body.dispatchEvent(new DragEvent("drop", options));
+        }"""
+    )
+    wait_until(page, "document.querySelector('#status').textContent.includes('not an image')")
     page.click("#chosen button")
     wait_until(page, "document.querySelector('#heading').textContent === 'blue'")
     assert page.input_value("#query") == "blue"
@@ -193,7 +202,11 @@ def test_a_link_leads_to_a_moment_and_the_timeline_through_the_file(
     assert other.page.evaluate("document.querySelector('#video').currentTime") >= seconds - 0.2
     other.page.goto("/?clip=0000000000000000-7&t=3")
     other.page.wait_for_selector("button.tile")
+    wait_until(
+        other.page, "document.querySelector('#status').textContent.includes('no longer indexed')"
+    )
     assert other.page.locator("#player[open]").count() == 0
+    assert "clip=" not in other.page.url
     other.context.close()
 
 

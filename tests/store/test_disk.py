@@ -72,6 +72,6 @@ def test_a_store_that_was_hardly_begun_is_made(tmp_path: Path) -> None:
     (folder / "segments").mkdir(parents=True)
     (folder / ".store.db.partial").write_bytes(b"half")
     (folder / "writer.lock").touch()
-    with pytest.raises(StoreError, match="make one with: eaglenet index"):
+    with pytest.raises(StoreError, match="create one with: eaglenet index"):
         LocalStore.open(folder)
     assert len(fill(folder, 1).snapshot()) == 4

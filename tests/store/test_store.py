@@ -358,7 +358,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a file"):
         LocalStore.exists(tmp_path / "letter.txt" / "store")
     assert not LocalStore.exists(tmp_path / "none")
-    with pytest.raises(StoreError, match="make one with: eaglenet index PATH"):
+    with pytest.raises(StoreError, match="create one with: eaglenet index PATH"):
         LocalStore.open(tmp_path / "none")
     with pytest.raises(StoreError, match="no store at"):
         LocalStore.write(tmp_path / "none").__enter__()

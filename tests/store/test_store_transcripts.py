@@ -194,3 +194,27 @@ def test_a_repaired_full_text_index_has_its_checksum(tmp_path: Path) -> None:
 )
 def test_edit_distance(one: str, other: str, distance: int) -> None:
     assert edit_distance(one, other, 2) == distance
+
+
+def test_a_phrase_reads_a_limited_part_of_hostile_transcripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index stems words, so that lines with "no entries" have to be read for "no entry"."""
+    from eaglenet.search import transcripts
+    from eaglenet.search.query import TranscriptQuery
+
+    read: list[int] = []
+
+    def analyse(text: str) -> object:
+        read.append(len(text))
+        return original(text)
+
+    original = transcripts.analyse
+    monkeypatch.setattr(transcripts, "analyse", analyse)
+    monkeypatch.setattr(transcripts, "MAX_READ_CHARACTERS", 100_000)
+    snapshot = store_of(tmp_path / "store", *["no entries " * 100] * 200)
+    for query in ('"no entry"', '"no entry"~9'):
+        found = transcripts._find_lines(snapshot, TranscriptQuery.parse(query), ("subtitle",), None)
+        assert found == []
+        assert 90_000 < sum(read) <= 100_000
+        read.clear()

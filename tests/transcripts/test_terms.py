@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 
 from eaglenet.transcripts import stems
-from eaglenet.transcripts.lines import analyse, phrase_spans
+from eaglenet.transcripts.lines import Term, analyse, phrase_spans
 from eaglenet.transcripts.stems import STEMMERS, inflections
 
 LETTERS = dict(zip(map(ord, "0123456789"), "abcdefghij", strict=True))
@@ -64,6 +67,35 @@ def test_a_phrase_is_found_where_its_terms_follow_each_other() -> None:
         (18, 22),
     ]
     assert phrase_spans(analyse("keys, a table and keys").terms, ("table", "keys"), gap=0) == []
+
+
+def test_terms_near_each_other_take_linear_time() -> None:
+    """A hostile transcript repeats the words of a query."""
+    terms = [Term("ab"[number % 2], number, number + 1) for number in range(100_000)]
+    began = time.process_time()
+    assert len(phrase_spans(terms, ("a", "b"), gap=99)) == 100_000
+    assert len(phrase_spans(terms, ("a", "c"), gap=99)) == 0
+    assert time.process_time() - began < 10
+
+
+def test_terms_near_each_other_are_those_of_every_window() -> None:
+    generator = random.Random(0)
+    for _ in range(500):
+        letters = [generator.choice("abcdef") for _ in range(generator.randint(0, 25))]
+        terms = [Term(letter, place, place + 1) for place, letter in enumerate(letters)]
+        sought, gap = (
+            set(generator.sample("abcdef", generator.randint(1, 4))),
+            generator.randint(0, 8),
+        )
+        expected = {
+            place
+            for first in range(len(letters))
+            if letters[first] in sought and sought <= set(letters[first : first + gap + 2])
+            for place in range(first, min(first + gap + 2, len(letters)))
+            if letters[place] in sought
+        }
+        spans = phrase_spans(terms, tuple(sought), gap)
+        assert spans == [(place, place + 1) for place in sorted(expected)]
 
 
 def test_every_stemmer_exists() -> None:

@@ -38,7 +38,7 @@ def convert(
         "mean", "Pool energies over frames in EagleNet: mean, max or min."
     ),
     tokenizer: Path | None = option(
-        None, "Copy the vocabulary from this folder (CLIP, DistilBERT) or BPE table of CLIP."
+        None, "Copy the vocabulary from this folder (CLIP, BERT) or BPE table of CLIP."
     ),
     as_json: AsJson = False,
 ) -> None:
@@ -109,27 +109,26 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
 
 
 def _vocabulary_of(method: Method) -> str:
-    from eaglenet.encoders.vit_bert import VitBertEncoder
-
-    return "DistilBERT" if isinstance(method.encoder, VitBertEncoder) else "CLIP"
+    return {"vit_bert": "DistilBERT", "resnet_bert": "BERT"}.get(method.encoder.family, "CLIP")
 
 
 def _read_vocabulary(path: Path, method: Method) -> Tokenizer:
     from eaglenet.core.errors import UsageError
     from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
 
-    if _vocabulary_of(method) == "CLIP":
+    model = _vocabulary_of(method)
+    if model == "CLIP":
         is_table = path.is_file()
         return ClipTokenizer.from_table(path) if is_table else ClipTokenizer.from_folder(path)
     encoder = method.encoder
     if not (path / FILE).is_file():
-        raise UsageError(f"--tokenizer {path}: no {FILE} in it; pass a DistilBERT folder")
+        raise UsageError(f"--tokenizer {path}: no {FILE} in it; pass a {model} folder")
     settings = TokenizerSettings(context_length=encoder.context_length or 512)
     tokenizer = JsonTokenizer.from_file(path / FILE, settings)
     if tokenizer.vocabulary_size != encoder.vocabulary_size:
         raise UsageError(
             f"--tokenizer {path}: {tokenizer.vocabulary_size} tokens, but the checkpoint has "
-            f"{encoder.vocabulary_size}; pass the folder of its DistilBERT"
+            f"{encoder.vocabulary_size}; pass the folder of its {model}"
         )
     return tokenizer
 

@@ -103,11 +103,13 @@ def cache(
     size: int = option(224, "Scale frames to this side in pixels."),
     sampling: str = option(
         "uniform",
-        "Choose frames by uniform, middle_frames, first_to_last, per_second, whole_rate or "
-        "rounded_rate.",
+        "Choose frames by uniform, middle_frames, before_middle, first_to_last, per_second, "
+        "whole_rate, rounded_rate or second_pairs.",
         group="Frames",
     ),
-    resize: str = option("crop", "Fit frames into the square by crop or stretch.", group="Frames"),
+    resize: str = option(
+        "crop", "Fit frames into the square by crop, stretch or pad.", group="Frames"
+    ),
     short: str = option(
         "repeat",
         "Fill up short videos by repeat, repeat_last, spread, mask or zeros.",
@@ -169,7 +171,7 @@ def cache(
             )
         skipped = {
             video.video_id: frames.skipped.get(video.video_id, "not cached")
-            for video, is_cached in zip(split.videos, frames.available.tolist(), strict=True)
+            for video, is_cached in zip(split.videos, frames.cached_mask.tolist(), strict=True)
             if not is_cached
         }
         num_cached = len(split) - len(skipped)

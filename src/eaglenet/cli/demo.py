@@ -76,7 +76,7 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
   {program} search "a dog on a beach"
 The clips of the demo:
   {program} search "a white parrot" --store {store}
-  {program} serve --store {store}          a page to search in, on this machine only"""
+  {program} serve --store {store}          a search page, on this machine only"""
     )
 
 
@@ -128,7 +128,7 @@ def demo_world(
     program, store = program_command(), shell_quote(output / "store")
     say(
         f"""{program} search {shell_quote(questions[0].query)} --store {store}
-{program} serve --store {store}          a page to search in, on this machine only
+{program} serve --store {store}          a search page, on this machine only
 {program} train eaglenet --data demo --output runs/demo    train it yourself, in minutes"""
     )
 

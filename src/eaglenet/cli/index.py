@@ -140,10 +140,11 @@ def print_report(report: IndexReport, store: str) -> None:
 
     for line in report.summary_lines(store):
         print_line(line)
-    remarks = [*report.remark_lines(), *problem_lines("not indexed", report.problems)]
+    remarks = list(report.remark_lines())
+    for title, files in report.problem_groups():
+        remarks += problem_lines(title, files)
     if report.problems:
-        remarks.append("they are tried again when they change, or with --retry")
-    remarks += problem_lines("indexed with unreadable parts", report.damaged)
+        remarks.append("files are tried again when they change, or with --retry")
     if any(problem.is_known for problem in (*report.problems, *report.damaged)):
         remarks.append("`eaglenet store files` lists the reasons")
     for line in remarks:

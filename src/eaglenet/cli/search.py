@@ -219,7 +219,7 @@ def make_queries(
         names = " and ".join(sources)
         problem = f"{names} cannot be combined" if sources else "nothing to search for"
         raise UsageError(
-            f"{problem}; give one of: TEXT, - (standard input), --queries, --image, --video, "
+            f"{problem}; use one of: TEXT, - (standard input), --queries, --image, --video, "
             "--similar"
         )
     image, clip_id = source.get("image"), source.get("clip_id")
@@ -450,7 +450,7 @@ def _print_notes(
     num_clips = len(engine.snapshot)
     if not num_clips:
         command = f"eaglenet index PATH{store_option(store)}"
-        print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
+        print_line(f"{store} contains no clips yet; add videos with: {command}", is_error=True)
     elif "visual" not in options.modalities and not engine.info()["transcript_lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     elif not as_json:
@@ -460,13 +460,15 @@ def _print_notes(
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
         print_line(f"searched {share}{clips} in {store}{note}", is_error=True)
+    if not as_json and len(results) == 1:
+        _print_name_hint(engine, results[0], options)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
     if copies and not as_json:
         count = pluralize(len(copies), "near copy", "near copies")
         print_line(f"{count} not shown; show them with --keep-duplicates", is_error=True)
     if any("from_keyframes" in hit.metadata for hit in hits) and not as_json:
         print_line(
-            "some hits are approximate (keyframes only) until this has run to its end: eaglenet "
+            "some hits are approximate (keyframes only); complete them with: eaglenet "
             f"index {shell_join(engine.manifest.roots or ('FOLDER',))}{store_option(store)}",
             is_error=True,
         )
@@ -481,6 +483,22 @@ def _print_notes(
             f"FOLDER{store_option(store)} --drop-missing",
             is_error=True,
         )
+
+
+def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOptions) -> None:
+    """Say that paths contain the text of a query without a likely hit."""
+    from eaglenet.search.options import Filters
+
+    text = result.query.text if isinstance(result.query, Query) else None
+    is_found = any(hit.transcript or hit.match in ("sure", "likely") for hit in result.hits)
+    if not text or is_found or options.filters or any(char in text for char in "*?["):
+        return
+    is_match = engine.read(lambda view: Filters(path=text).matches(view.files))
+    count = int(is_match.sum())
+    if 0 < count < len(is_match):
+        files = pluralize(count, "path contains", "paths contain")
+        path = shell_quote(text)
+        print_line(f"{files} this text; search only there: --path {path}", is_error=True)
 
 
 def _print_notice(query: AnyQuery, hits: HitList) -> None:
@@ -528,7 +546,7 @@ def highlights(
     num_clips = len(engine.snapshot)
     if not num_clips:
         command = f"eaglenet index PATH{store_option(store)}"
-        print_line(f"{store} holds no clips yet; add videos with: {command}", is_error=True)
+        print_line(f"{store} contains no clips yet; add videos with: {command}", is_error=True)
         return
     ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in hits}
     reason = "" if hits else engine.why_empty(SearchOptions(filters=filters))

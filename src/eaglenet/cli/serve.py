@@ -99,7 +99,7 @@ def serve(
         print(f"warning: the token is short; use {MIN_TOKEN} characters or more", file=sys.stderr)
     note = "; a token is required" if token else ""
 
-    def ready(address: str) -> None:
+    def report_address(address: str) -> None:
         print_line(f"serving {content} of {store} at {address} (stop with Ctrl-C){note}")
 
     if shard is not None:
@@ -114,7 +114,7 @@ def serve(
             settings,
             host=host,
             port=port,
-            on_ready=ready,
+            on_ready=report_address,
         )
         return
     scan = None
@@ -127,7 +127,7 @@ def serve(
         scan.wait_until_up(local_store.snapshot(), START_TIMEOUT)
     engine = Engine(local_store, model=model, device=device, scan=scan)
     content = f"{len(engine.snapshot)} clips"
-    run(engine, settings, host=host, port=port, on_ready=ready)
+    run(engine, settings, host=host, port=port, on_ready=report_address)
 
 
 def read_token(file: Path | None) -> str | None:

@@ -233,9 +233,10 @@ def upgrade(store: StoreName) -> None:
 
     result = upgrade_store(store)
     print_line(f"{store} is up to date: {pluralize(result.clips, 'clip')}")
-    if result.old is not None:
+    if result.old_folder is not None:
         print_line(
-            f"the old store is in {result.old}; delete it once the new one works", is_error=True
+            f"the old store is in {result.old_folder}; delete it once the new one works",
+            is_error=True,
         )
     if result.incomplete_files:
         _print_incomplete(open_store(store), result.incomplete_files)

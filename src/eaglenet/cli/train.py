@@ -265,7 +265,8 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
     lines += ["", f"METHOD (approximate, from abstracts: {approximate})"]
     lines += _wrap_names(axes["methods"])
     data = {
-        name: f"{entry['title']}: {_short(entry['towers'])}" for name, entry in axes["data"].items()
+        name: f"{entry['title']}: {_list_towers(entry['towers'])}"
+        for name, entry in axes["data"].items()
     }
     lines += ["", "--data: towers, the default first", *_columns(data)]
     lines += ["", "--tower", *_columns(axes["towers"])]
@@ -286,7 +287,7 @@ def _columns(texts: Mapping[str, str], indent: str = "  ") -> list[str]:
     return [f"{indent}{name:<{width}}  {text}" for name, text in texts.items()]
 
 
-def _short(towers: Iterable[str]) -> str:
+def _list_towers(towers: Iterable[str]) -> str:
     from eaglenet.research.recipes.setups import TOWERS
 
     names = list(towers)

@@ -110,7 +110,7 @@ class BucketStore:
         head = read_head(folder)
         if head is None:
             raise StoreError(
-                f"no store at {folder.url}; make one with: eaglenet index PATH"
+                f"no store at {folder.url}; create one with: eaglenet index PATH"
                 f"{store_option(folder.url)}"
             )
         return cls(folder, head)
@@ -468,7 +468,7 @@ def _operations_of(
     ids = np.array(
         [number for (number,) in copy.database.rows("SELECT id FROM clips ORDER BY id")], np.int64
     )
-    keyframe_ids = {row[0] for row in copy.database.checked("keyframe_clips")}
+    keyframe_ids = {row[0] for row in copy.database.verified_rows("keyframe_clips")}
     for start in range(0, len(ids), COPY_CLIPS):
         batch_ids = ids[start : start + COPY_CLIPS]
         rows = snapshot.rows_of_clips(batch_ids)

@@ -222,7 +222,7 @@ class Mirror:
     def drop_if_idle(self) -> None:
         """Remove a damaged copy, unless a process is updating it."""
         with suppress(LockHeldError), hold_lock(_lock_of(self.path)):
-            logger.warning("the local copy of %s is damaged; making it again", self.remote.url)
+            logger.warning("the local copy of %s is damaged; rebuilding it", self.remote.url)
             self.drop()
 
     def _make_room(self, head: Head) -> None:

@@ -322,7 +322,7 @@ class _RayBackend:
         return self._start()
 
     def is_ready(self, worker: Any) -> Any:
-        return worker.ready.remote()
+        return worker.is_ready.remote()
 
     def call(self, worker: Any, item: Any) -> Any:
         return worker.work.remote(item)
@@ -390,7 +390,7 @@ class _Inspector:
         access = inspection_access(splitting, known)
         self._inspect = PersistentProcess(work, inspection_budget(limits), access)
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return True
 
     def work(self, files: Sequence[CandidateFile]) -> list[Inspection]:
@@ -423,7 +423,7 @@ class _Encoder:
         access = decoding_access(manifest.frame_spec)
         self._decode = PersistentProcess(work, decoding_budget(limits), access)
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return True
 
     def work(self, requests: Sequence[ClipRequest]) -> list[ClipOutcome]:

@@ -48,7 +48,7 @@ from eaglenet.search.shortlist import (
 )
 from eaglenet.store.codes import (
     WORD_BITS,
-    Near,
+    NearestRows,
     has_prefixes,
     merge_best,
     num_bits,
@@ -325,7 +325,7 @@ class ShardScan:
         weights: NDArray[np.int16],
         count: int,
         filters: Filters | None = None,
-    ) -> ShardQuery[Near]:
+    ) -> ShardQuery[NearestRows]:
         body = {**self._body(snapshot, filters), "count": count, "weights": pack(weights, "<i2")}
         by_prefixes = has_prefixes(snapshot.num_rows, weights.shape[-1] // WORD_BITS)
         return ShardQuery(

@@ -37,7 +37,7 @@ from eaglenet.serve.problems import Problem, add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.settings import Settings
 from eaglenet.store.base import Store
-from eaglenet.store.codes import MAX_SUM, Near, num_bits
+from eaglenet.store.codes import MAX_SUM, NearestRows, num_bits
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 MAX_QUERIES = 64
@@ -108,7 +108,7 @@ def unpack_shortlist(body: Mapping[str, str], bounds: tuple[int, int]) -> Shortl
     return Shortlist(rows.astype(np.int64), cosines.astype(np.float32))
 
 
-def pack_near(near: Near) -> dict[str, str]:
+def pack_near(near: NearestRows) -> dict[str, str]:
     assert near.scores is not None
     arrays = {
         "rows": pack(near.rows, "<i8"),
@@ -121,7 +121,9 @@ def pack_near(near: Near) -> dict[str, str]:
     return arrays
 
 
-def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], has_prefixes: bool) -> Near:
+def unpack_near(
+    body: Mapping[str, str], bounds: tuple[int, int], has_prefixes: bool
+) -> NearestRows:
     """Decode the nearest codes of a shard; raise ``ValueError`` for impossible values."""
     rows, distances = unpack(body["rows"], "<i8"), unpack(body["distances"], "<u2")
     scores = unpack(body["scores"], "<i4").astype(np.int32)
@@ -132,7 +134,7 @@ def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], has_prefixes: 
     if len(scores) and not -MAX_SUM < scores.min() <= scores.max() < MAX_SUM:
         raise ValueError("impossible scores")
     if not has_prefixes:
-        return Near(rows.astype(np.int64), distances.astype(np.uint16), scores=scores)
+        return NearestRows(rows.astype(np.int64), distances.astype(np.uint16), scores=scores)
     prefixes, counts = unpack(body["prefix_distances"], "<u2"), unpack(body["prefix_counts"], "<i8")
     _check_rows(rows, bounds, len(prefixes))
     # Checked because they decide how many rows of all shards are compared.
@@ -140,7 +142,7 @@ def unpack_near(body: Mapping[str, str], bounds: tuple[int, int], has_prefixes: 
     is_count = len(counts) <= 2**16 and bool(((counts >= 0) & (counts <= size)).all())
     if not is_count or counts.sum() > size:
         raise ValueError("impossible counts")
-    return Near(
+    return NearestRows(
         rows.astype(np.int64),
         distances.astype(np.uint16),
         prefixes.astype(np.uint16),
@@ -250,7 +252,7 @@ class Shard:
         ]
         return {"lists": lists}
 
-    def near(self, request: NearRequest) -> Lists:
+    def find_nearest(self, request: NearRequest) -> Lists:
         """Return the rows of this shard that may have the nearest codes of the store."""
         snapshot, row_mask = self._check(request)
         weights = _arrays("weights", request.weights, "<i2", num_bits(request.dim))
@@ -340,7 +342,7 @@ def scan(request: Request, scan_request: ScanRequest) -> Lists:
 def near(request: Request, near_request: NearRequest) -> Lists:
     """Return the rows of this shard with the nearest codes, and their distances."""
     shard: Shard = request.app.state.shard
-    return shard.near(near_request)
+    return shard.find_nearest(near_request)
 
 
 def create_shard_app(

@@ -189,7 +189,7 @@ class ChatServer:
             raise ChatError(f"{self.url} did not answer within {timeout:.3g} s")
         if 300 <= response.status < 400:
             raise ChatError(
-                f"{self.url} redirects elsewhere, which is not followed; use the target"
+                f"{self.url} redirects elsewhere, which is not followed; use the final address"
             )
         if response.status != 200:
             reason = _excerpt(content.decode("utf-8", "replace"))

@@ -203,7 +203,8 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _X32_BIT = 0x4000_0000
 _PROT_EXEC = 4
-_MAP_PRIVATE, _MAP_KIND = 0x02, 0x10F
+_MAP_PRIVATE, _MAP_GROWSDOWN = 0x02, 0x100
+_MAP_KIND = 0x0F | _MAP_GROWSDOWN
 """mmap: shared memory, and stacks that grow, do not count for RLIMIT_DATA."""
 _FILE_COMMANDS = (0, 1, 2, 3, 4, 1030)
 """fcntl: duplicate, and read or set flags. F_SETOWN would send signals to other processes."""
@@ -274,6 +275,13 @@ def build_filter(
         _refusal(errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
+    no_stack = [
+        *not_executable[:-1],
+        _argument(3),
+        (_ANY_BIT, 0, 1, _MAP_GROWSDOWN),
+        _refusal(errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
     new_thread = [
         _argument(0),
         (_MASK, 0, 0, _THREAD_FLAGS),
@@ -282,7 +290,8 @@ def build_filter(
         (_RETURN, 0, 0, _ALLOW),
     ]
     conditions = {
-        "mmap": not_executable if devices else private_memory,
+        # A driver shares memory with its device, and has shared memory of its own.
+        "mmap": no_stack if devices else private_memory,
         "mprotect": not_executable,
         "fcntl": _only_if(1, _FILE_COMMANDS),
         "sendto": _is_null(4),  # No address: only the socket that is connected already.

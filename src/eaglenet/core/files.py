@@ -160,7 +160,7 @@ def _open_and_lock(path: Path, wait: bool) -> int:
         try:
             is_locked = try_lock(descriptor)
             if is_locked is None:
-                logger.info("%s cannot be locked: use %s with one eaglenet only", path, path.parent)
+                logger.info("%s cannot be locked: use %s with one process only", path, path.parent)
                 return descriptor
             if not is_locked:
                 if not wait:

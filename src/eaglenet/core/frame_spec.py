@@ -12,9 +12,16 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.settings import option
 
 Sampling = Literal[
-    "uniform", "middle_frames", "first_to_last", "per_second", "whole_rate", "rounded_rate"
+    "uniform",
+    "middle_frames",
+    "before_middle",
+    "first_to_last",
+    "per_second",
+    "whole_rate",
+    "rounded_rate",
+    "second_pairs",
 ]
-Resize = Literal["crop", "stretch"]
+Resize = Literal["crop", "stretch", "pad"]
 ShortVideo = Literal["repeat", "repeat_last", "spread", "mask", "zeros"]
 MAX_FRAMES = 4096
 """Frames per clip."""
@@ -30,10 +37,12 @@ class FrameSpec:
         first frame of each second, then an evenly spaced subset (common practice). The others count
         frames as common code does: ``whole_rate`` and ``rounded_rate`` take every n-th frame, where
         n is the integer part of the frame rate or the rate rounded, then an evenly spaced subset;
-        ``middle_frames`` takes the middle frame of equal runs; ``first_to_last`` spaces frames
-        evenly, from the first to the last.
+        ``middle_frames`` takes the middle frame of equal runs, ``before_middle`` the one before;
+        ``first_to_last`` spaces frames evenly, from the first to the last; ``second_pairs`` takes
+        the first and the last frame of clips of one second, which start at equal distances and may
+        overlap.
     resize: ``crop`` scales the short side and crops the centre; ``stretch`` ignores the aspect
-        ratio.
+        ratio; ``pad`` scales the long side and adds black on the right or below.
     short: what a video with too few frames gives: ``repeat`` repeats frames, ``repeat_last``
         appends copies of the last, ``spread`` spaces frames evenly over the video instead, ``mask``
         masks the missing ones, ``zeros`` appends frames of CLIP's mean colour (0 once normalised)
@@ -55,6 +64,10 @@ class FrameSpec:
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value <= limit:
                 raise ConfigError(f"{name} is {value!r:.60}; expected a whole number, 1 to {limit}")
+        if self.sampling == "second_pairs" and self.num_frames % 2:
+            raise ConfigError(
+                f"num_frames is {self.num_frames}; with sampling=second_pairs it must be even"
+            )
 
 
 @dataclass(frozen=True)

@@ -105,20 +105,20 @@ def require_device(choice: torch.device | str) -> torch.device:
         if torch.version.hip is None:
             raise UsageError(
                 f"--device {choice}: this torch is not built for ROCm; install a ROCm build "
-                "(https://pytorch.org/get-started) or give auto"
+                "(https://pytorch.org/get-started) or use auto"
             )
         name = f"cuda:{number}" if number else "cuda"
     try:
         device = torch.device(name)
     except RuntimeError:
         raise UsageError(
-            f"--device {choice} is unknown; give auto, cpu, cuda, cuda:N, mps, xpu or rocm"
+            f"--device {choice} is unknown; use auto, cpu, cuda, cuda:N, mps, xpu or rocm"
         ) from None
     accelerator = ACCELERATORS.get(device.type)
     count = accelerator.count() if accelerator is not None else 1
     if (device.index or 0) >= count:
         gpus = "no such GPU" if not count else "one GPU" if count == 1 else f"{count} GPUs"
-        raise UsageError(f"--device {choice}: torch sees {gpus} here; give cpu or auto")
+        raise UsageError(f"--device {choice}: torch sees {gpus} here; use cpu or auto")
     return device
 
 
@@ -140,12 +140,12 @@ def has_fast_int8(device: torch.device | str) -> bool:
 def choose_precision(device: torch.device | str, choice: str = AUTO) -> Precision:
     """Return the precision for encoding: the choice, or for ``auto`` the fastest of the device."""
     if choice not in get_args(PrecisionChoice):
-        raise UsageError(f"precision {choice!r} is unknown; give auto, fp32, bf16, fp16 or int8")
+        raise UsageError(f"precision {choice!r} is unknown; use auto, fp32, bf16, fp16 or int8")
     kind = _kind(device)
     if choice == "int8" and kind != "cpu":
-        raise UsageError(f"int8 is for CPUs, but the model is on {device}; give bf16")
+        raise UsageError(f"int8 is for CPUs, but the model is on {device}; use bf16")
     if choice == "fp16" and kind == "cpu":
-        raise UsageError("fp16 is for GPUs, but the model is on cpu; give bf16 or int8")
+        raise UsageError("fp16 is for GPUs, but the model is on cpu; use bf16 or int8")
     if choice != AUTO:
         return cast(Precision, choice)
     if kind in ACCELERATORS:

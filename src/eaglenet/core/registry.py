@@ -172,7 +172,7 @@ def import_plugin(module: str) -> None:
         _imported_modules.append(module)
     except Exception as error:
         raise UsageError(
-            f"--import {module}: {type(error).__name__}: {error}; give the name of a module "
+            f"--import {module}: {type(error).__name__}: {error}; use the name of a module "
             "(package.module) that is installed, in the current folder or on PYTHONPATH"
         ) from error
     finally:

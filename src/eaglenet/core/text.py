@@ -62,7 +62,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Format hours of video in seconds, minutes or hours.
+    """Format hours in seconds, minutes or hours.
 
     >>> format_hours(1.5), format_hours(0.2), format_hours(0.02), format_hours(0)
     ('1.50 h', '12 min', '72 s', '0 s')

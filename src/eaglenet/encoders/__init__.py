@@ -54,6 +54,7 @@ ENCODERS: Registry[EncoderSpec] = Registry(
         "compact": "eaglenet.encoders.compact",
         "openclip": "eaglenet.encoders.openclip",
         "perception": "eaglenet.encoders.perception",
+        "resnet_bert": "eaglenet.encoders.resnet_bert",
         "siglip": "eaglenet.encoders.siglip",
         "st": "eaglenet.encoders.sentence_transformer",
         "vit_bert": "eaglenet.encoders.vit_bert",

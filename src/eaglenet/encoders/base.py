@@ -221,7 +221,9 @@ class TowerEncoder(BaseEncoder):
         if not isinstance(texts, Tokens):
             raise UsageError(f"the {self.family} encoder reads Tokens, got {type(texts).__name__}")
         if words and not self.abilities.words:
-            raise UsageError(f"the {self.family} encoder gives one vector per text, not its words")
+            raise UsageError(
+                f"the {self.family} encoder returns one vector per text, none per word"
+            )
         if texts.ids.shape[1] > self.context_length:
             limit = self.context_length
             raise UsageError(
@@ -240,7 +242,9 @@ class TowerEncoder(BaseEncoder):
         if not isinstance(videos, Clips):
             raise UsageError(f"the {self.family} encoder reads Clips, got {type(videos).__name__}")
         if patches and not self.abilities.patches:
-            raise UsageError(f"the {self.family} encoder gives whole frames, not patches")
+            raise UsageError(
+                f"the {self.family} encoder returns vectors of frames, none of patches"
+            )
         mask = videos.mask.to(self.device)
         tokens = self._encode_frames_once(videos.frames, mask, patches)
         return VideoFeatures(

@@ -104,7 +104,7 @@ def quick_gelu_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             from eaglenet.encoders.quick_gelu_kernel import launch
 
             with torch.cuda.device_of(rows):
-                launch(_aligned(rows), _aligned(weight), bias.contiguous(), output)
+                launch(_align(rows), _align(weight), bias.contiguous(), output)
             return output
         except Exception as error:
             HAS_TRITON = False
@@ -118,7 +118,7 @@ def _shape(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return rows.new_empty(rows.shape[0], weight.shape[0])
 
 
-def _aligned(matrix: Tensor) -> Tensor:
+def _align(matrix: Tensor) -> Tensor:
     matrix = matrix.contiguous()
     return matrix.clone() if matrix.data_ptr() % (STEP * matrix.element_size()) else matrix
 

@@ -170,7 +170,7 @@ def no_such_model(name: str, cause: str) -> ModelNotFoundError:
     advice = (
         f"did you mean {close_names[0]!r}? `eaglenet models` lists the names"
         if close_names
-        else "give small (--model small), which comes with the package, another of "
+        else "use small (--model small), which comes with the package, another of "
         "`eaglenet models`, or a model folder"
     )
     return ModelNotFoundError(f"there is no model {name!r} ({cause})", advice)

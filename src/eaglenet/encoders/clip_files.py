@@ -40,7 +40,7 @@ from eaglenet.encoders.weight_names import (
     hub_tower_sizes,
 )
 from eaglenet.encoders.weights import (
-    deferred,
+    defer_tensor,
     is_on_demand,
     make_encoder,
     model_type,
@@ -180,8 +180,8 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
         odd.append(f"resize_mode {images['resize_mode']!r}")
     if odd:
         raise CheckpointError(
-            f"{OPEN_CLIP_CONFIG}: {', '.join(odd)} are not of CLIP's own towers; load the model "
-            "by open_clip's name: openclip:NAME/PRETRAINED"
+            f"{OPEN_CLIP_CONFIG}: {', '.join(odd)} are not options of CLIP's own towers; load "
+            "the model by open_clip's name: openclip:NAME/PRETRAINED"
         )
     activation: Activation = "quick_gelu" if plain.get("quick_gelu") else "gelu"
     try:
@@ -242,7 +242,7 @@ def _check_vocabulary(
     if tokenizer.vocabulary_size != rows:
         raise CheckpointError(
             f"{location}: weights for {rows:,} word pieces, but CLIP's vocabulary has "
-            f"{tokenizer.vocabulary_size:,}; give the folder of the model as it is on the hub, "
+            f"{tokenizer.vocabulary_size:,}; use the model's folder as published on the hub, "
             "with its tokenizer.json (MetaCLIP 2: facebook/metaclip-2-...)"
         )
     return tokenizer
@@ -251,7 +251,7 @@ def _check_vocabulary(
 def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:
     """MetaCLIP 2's tokenizer, XLM-R's: <s>, pieces of a Unigram, </s>, then pads (1)."""
     if not (folder / FILE).is_file():
-        raise ModelNotFoundError(f"no {FILE} in {folder}; copy the one of the model there")
+        raise ModelNotFoundError(f"no {FILE} in {folder}; copy the model's {FILE} into it")
     return JsonTokenizer.from_file(folder / FILE, TokenizerSettings(context_length, pad_id=1))
 
 
@@ -428,7 +428,7 @@ class _TensorUnpickler(pickle.Unpickler):
         if module == "torch.jit._pickle":
             return _first_argument
         raise CheckpointError(
-            f"the archive asks for {module}.{name}, which weights do not need; it "
+            f"the archive refers to {module}.{name}, which weights do not need; it "
             "was not run. Use a file from a source you trust"
         )
 
@@ -441,7 +441,9 @@ class _TensorUnpickler(pickle.Unpickler):
             read = partial(_read_storage, self._archive, member, dtype)
             if is_on_demand():
                 count = self._archive.getinfo(member).file_size // dtype.itemsize
-                self._storages[key] = deferred(torch.empty(count, dtype=dtype, device="meta"), read)
+                self._storages[key] = defer_tensor(
+                    torch.empty(count, dtype=dtype, device="meta"), read
+                )
             else:
                 self._storages[key] = read()
         return self._storages[key]
@@ -460,7 +462,7 @@ def _rebuild_tensor(
     storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
 ) -> Tensor:
     if math.prod(size) > storage.numel():
-        raise CheckpointError(f"a tensor of shape {list(size)} has {storage.numel()} values only")
+        raise CheckpointError(f"a tensor of shape {list(size)} has only {storage.numel()} values")
     return torch.as_strided(storage, size, stride, offset)
 
 

@@ -268,8 +268,8 @@ def knock(endpoint: str, name: str) -> None:
         cause = f"no answer in {TIMEOUT} s" if is_timeout else str(reason)
         raise ModelNotFoundError(
             f"{name} is not on this machine, and {endpoint} cannot be reached ({cause})",
-            "give small (--model small), which comes with the package, or a model folder; or run "
-            "this once where there is a network",
+            "use small (--model small), which comes with the package, or a model folder; or run "
+            "this command once with a network",
         ) from error
 
 
@@ -317,7 +317,7 @@ def find_snapshot(name: str) -> Path:
     if not is_hub_id(identifier):
         raise ModelNotFoundError(
             f"there is no model {ST_PREFIX}{name} (no such folder)",
-            f"give {ST_PREFIX}FOLDER or {ST_PREFIX}OWNER/MODEL, or another of `eaglenet models`",
+            f"use {ST_PREFIX}FOLDER or {ST_PREFIX}OWNER/MODEL, or another of `eaglenet models`",
         )
 
     def fetch_all(fetch: Callable[[str], Path]) -> Path:
@@ -488,6 +488,6 @@ def _not_found(name: str, cause: str) -> ModelNotFoundError:
 
     return ModelNotFoundError(
         f"model {name!r} was not found ({cause}; looked in {name}, {constants.HF_HUB_CACHE})",
-        "give small (--model small), which comes with the package, or get it where there is a "
+        "use small (--model small), which comes with the package, or download the model with a "
         f"network: {fetch}",
     )

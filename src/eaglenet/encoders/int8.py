@@ -31,7 +31,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
 from eaglenet.core.platform import num_cores
 
-NUM_APART = 8
+NUM_OUTLIERS = 8
 """Inputs of a layer that are multiplied in fp32."""
 FEW_ROWS = 128
 """Minimum rows of a product for which a second thread is worthwhile."""
@@ -47,44 +47,48 @@ def is_installed() -> bool:
 class Int8Linear(nn.Module):
     """A linear layer by the equation above; no gradients.
 
-    ``apart``: the inputs that are multiplied in fp32.
+    ``outliers``: the inputs that are multiplied in fp32.
     """
 
-    def __init__(self, layer: nn.Linear, apart: Int[Tensor, "apart"]) -> None:
+    def __init__(self, layer: nn.Linear, outliers: Int[Tensor, "outliers"]) -> None:
         super().__init__()
         weight = layer.weight.detach().float()
-        rest = weight.index_fill(1, apart, 0.0)
+        rest = weight.index_fill(1, outliers, 0.0)
         scales = rest.abs().amax(dim=1).clamp(min=1e-12) / 127
-        whole = (rest / scales[:, None]).round()
+        int8_weight = (rest / scales[:, None]).round()
         bias = torch.zeros(len(weight)) if layer.bias is None else layer.bias.detach().float()
-        beside = torch.cat([bias[None], (scales * whole.sum(dim=1))[None], weight[:, apart].T])
-        self.register_buffer("whole", whole.to(torch.int8))
+        fp32_rows = torch.cat(
+            [bias[None], (scales * int8_weight.sum(dim=1))[None], weight[:, outliers].T]
+        )
+        self.register_buffer("int8_weight", int8_weight.to(torch.int8))
         self.register_buffer("scales", scales)
-        self.register_buffer("apart", apart)
-        self.register_buffer("beside", beside.contiguous())
-        self._session = _product_with(self.whole, self.scales)
+        self.register_buffer("outliers", outliers)
+        self.register_buffer("fp32_rows", fp32_rows.contiguous())
+        self._session = _product_with(self.int8_weight, self.scales)
 
-    whole: Tensor
+    int8_weight: Tensor
     scales: Tensor
-    apart: Tensor
-    beside: Tensor
+    outliers: Tensor
+    fp32_rows: Tensor
 
     @property
     def weight(self) -> Float[Tensor, "outputs inputs"]:
         """Weights in fp32, for code that multiplies by a part of them."""
-        return (self.whole * self.scales[:, None]).index_copy(1, self.apart, self.beside[2:].T)
+        return (self.int8_weight * self.scales[:, None]).index_copy(
+            1, self.outliers, self.fp32_rows[2:].T
+        )
 
     def forward(self, values: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         rows = values.flatten(0, -2)
-        large = rows.index_select(1, self.apart)
-        rows = rows.index_fill(1, self.apart, 0.0)
+        large = rows.index_select(1, self.outliers)
+        rows = rows.index_fill(1, self.outliers, 0.0)
         low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)
         steps = (high - low).clamp_(min=1e-12) / 255
         # Half a step is added and the session truncates, which rounds in one pass less.
         numbers = rows.sub_(low - steps / 2).mul_(steps.reciprocal())
         # The other terms are added to the products in place, by one narrow product.
         result = self._multiply(numbers).mul_(steps)
-        result.addmm_(torch.cat([torch.ones_like(low), low, large], dim=1), self.beside)
+        result.addmm_(torch.cat([torch.ones_like(low), low, large], dim=1), self.fp32_rows)
         return result.view(*values.shape[:-1], len(self.scales))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,7 +96,7 @@ class Int8Linear(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._session = _product_with(self.whole, self.scales)
+        self._session = _product_with(self.int8_weight, self.scales)
 
     def _multiply(self, rows: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         threads = torch.get_num_threads()
@@ -136,12 +140,12 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
         hook.remove()
     for module, name, layer in layers:
         if layer in largest:  # Other layers are not products of this tower.
-            apart = largest[layer].topk(min(NUM_APART, layer.in_features)).indices
-            setattr(module, name, Int8Linear(layer, apart))
+            outliers = largest[layer].topk(min(NUM_OUTLIERS, layer.in_features)).indices
+            setattr(module, name, Int8Linear(layer, outliers))
     cosine = float(F.cosine_similarity(exact, twin(images)[:, 0].float(), dim=-1).min())
     if not cosine >= AGREEMENT:
         raise UsageError(
-            f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
+            f"int8 changes the frame vectors of this model too much (cosine {cosine:.4f}, at least "
             f"{AGREEMENT} is needed); encode with --precision fp32"
         )
     return twin

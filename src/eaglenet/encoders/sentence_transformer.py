@@ -174,7 +174,7 @@ class StEncoder(BaseEncoder):
         if not isinstance(texts, Tokens):
             raise UsageError(f"an encoder of st reads Tokens, got {type(texts).__name__}")
         if words and not self.abilities.words:
-            raise UsageError(f"{self.config.source} gives one vector per text, not its words")
+            raise UsageError(f"{self.config.source} returns one vector per text, none per word")
         # Wrapped: a plain string that names a file or an address would be opened.
         inputs = [
             {"text": self._without_special_tokens(text)} for text in self.tokenizer.read(texts)
@@ -194,7 +194,9 @@ class StEncoder(BaseEncoder):
         if not isinstance(videos, Clips):
             raise UsageError(f"an encoder of st reads Clips, got {type(videos).__name__}")
         if patches:
-            raise UsageError(f"{self.config.source} gives whole clips or frames, not their patches")
+            raise UsageError(
+                f"{self.config.source} returns vectors of clips or frames, none of patches"
+            )
         mask = videos.mask.to(self.device)
         if not self.config.reads_clips:
             return VideoFeatures(frames=self._encode_frames(videos), mask=mask)
@@ -370,10 +372,10 @@ class StEncoder(BaseEncoder):
         return any(is_adapter(f"model.{name}") for name, _ in self.model.named_parameters())
 
     def train(self, mode: bool = True) -> StEncoder:
-        """Stay in eval mode, without dropout; refuse training without low-rank changes."""
+        """Stay in eval mode, without dropout; refuse training without low-rank updates."""
         if mode and not self.is_adapted:
             raise UsageError(
-                "a model of sentence-transformers is trained by low-rank changes only: --set "
+                "models of sentence-transformers can only be trained with low-rank updates: --set "
                 "training.lora_rank=16; or store its features and train a method on them "
                 "(docs/how-to/features.md)"
             )
@@ -463,7 +465,7 @@ def load_st(name: str) -> Pretrained:
             f"{ST_PREFIX}MODEL:512 for vectors of 512 numbers"
         )
     if dim == 0:
-        raise UsageError(f"{name}: give a dimension of 1 or more")
+        raise UsageError(f"{name}: use a dimension of 1 or more")
     sentence_transformers()  # Checked before anything is downloaded.
     folder = Path(source).expanduser()
     if not folder.is_dir():
@@ -496,7 +498,7 @@ def open_model(folder: Path, dim: int | None) -> Any:
     options: dict[str, Any] = {"device": "cpu", "model_kwargs": {"dtype": "auto"}}
     if is_multi_vector and dim is not None:
         raise UsageError(
-            f"{folder} gives several vectors per text, which are not truncated; leave out :{dim}"
+            f"{folder} has several vectors per text, which cannot be truncated; leave out :{dim}"
         )
     if not is_multi_vector:
         options["truncate_dim"] = dim
@@ -561,7 +563,7 @@ def describe(folder: Path, model: Any, dim: int | None) -> StConfig:
     width = int(text.shape[-1])
     if dim is not None and width != dim:
         raise UsageError(
-            f"{ST_PREFIX}{folder}:{dim}: the model gives vectors of {width} numbers; give a "
+            f"{ST_PREFIX}{folder}:{dim}: the model has vectors of {width} numbers; use a "
             f"dimension from 1 to {width}"
         )
     size, resize = frame_size(model.processor)

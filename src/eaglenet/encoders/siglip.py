@@ -367,7 +367,7 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
     if not path.is_file():
         raise ModelNotFoundError(
             f"no {FILE} and no {SPIECE} in {folder}: copy the one published with the model "
-            "there (SigLIP 2: tokenizer.json)"
+            "into it (SigLIP 2: tokenizer.json)"
         )
     backend = read_backend(path)
     settings = read_optional_json(folder / "tokenizer_config.json") or {}

@@ -200,7 +200,7 @@ class ClipTokenizer(JsonTokenizer):
             return cls.from_table(table)
         raise ModelNotFoundError(
             f"no vocabulary in {folder}: looked for tokenizer.json, vocab.json with merges.txt, "
-            "and bpe_simple_vocab_16e6.txt.gz; copy the one that belongs to the checkpoint there"
+            "and bpe_simple_vocab_16e6.txt.gz; copy the one of the checkpoint into it"
         )
 
     @classmethod
@@ -489,7 +489,7 @@ def _read(content: bytes) -> Iterator[tuple[int, Value]]:
         if kind == 2:
             size, position = _varint(content, position)
         if size is None or position + size > len(content):
-            raise ValueError("it is cut short or no protocol buffer")
+            raise ValueError("truncated, or not a protocol buffer")
         yield key >> 3, content[position : position + size]
         position += size
 
@@ -504,4 +504,4 @@ def _varint(content: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, position
-    raise ValueError("it is cut short or no protocol buffer")
+    raise ValueError("truncated, or not a protocol buffer")

@@ -97,7 +97,7 @@ WITHOUT_VALUES = frozenset(
 )
 
 
-def deferred(like: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
+def defer_tensor(like: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
     """Return a weight of the shape and type of ``like``, whose values ``read`` returns."""
     return _with_reader(_shape(like.shape, like.dtype), read)
 
@@ -115,12 +115,12 @@ def _with_reader(shape: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
 def deferred_file(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Defer the weights of a safetensors file, of which ``weights`` are mapped views."""
     file = _MappedFile(path, weights)
-    return {name: deferred(value, partial(file.read, name)) for name, value in weights.items()}
+    return {name: defer_tensor(value, partial(file.read, name)) for name, value in weights.items()}
 
 
 def deferred_copies(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Defer copies of weights that are mapped or in memory."""
-    return {name: deferred(value, value.clone) for name, value in weights.items()}
+    return {name: defer_tensor(value, value.clone) for name, value in weights.items()}
 
 
 class _MappedFile:

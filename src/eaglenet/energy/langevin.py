@@ -261,8 +261,8 @@ class ReplayBuffer(nn.Module):
         frame_rows, frame_fresh = (
             (text_rows, text_fresh) if self.rows == "joint" else self._choose(num_pairs, generator)
         )
-        texts = self._fresh(self.texts, num_pairs, generator)
-        frames = self._fresh(self.frames, num_pairs, generator)
+        texts = self._draw_fresh(self.texts, num_pairs, generator)
+        frames = self._draw_fresh(self.frames, num_pairs, generator)
         texts = torch.where(text_fresh[:, None], texts, self.texts[text_rows])
         frames = torch.where(frame_fresh[:, None, None], frames, self.frames[frame_rows])
         return texts, frames
@@ -308,7 +308,7 @@ class ReplayBuffer(nn.Module):
         indices = torch.arange(num_pairs, device=device) % self.written.clamp(min=1)
         return order.argsort()[indices]
 
-    def _fresh(self, rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    def _draw_fresh(self, rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
         shape = (count, *rows.shape[1:])
         unit = torch.rand(shape, device=rows.device, dtype=rows.dtype, generator=generator)
         if self.fresh == "symmetric":

@@ -90,7 +90,7 @@ def make_command(text: str) -> Act:
         raise UsageError(f"--command {text!r}: {error}") from None
     if not arguments or shutil.which(arguments[0]) is None:
         name = arguments[0] if arguments else text
-        raise UsageError(f"--command: no program {name!r}; give its path")
+        raise UsageError(f"--command: no program {name!r}; use its full path")
 
     def run(moment: Mapping[str, Any]) -> None:
         process = subprocess.Popen(
@@ -159,7 +159,7 @@ def make_webhook(url: str) -> Act:
     except ValueError:
         is_valid = False
     if not is_valid or not url.isascii() or not url.isprintable() or " " in url:
-        raise UsageError(f"--webhook {url!r:.80}: give an address such as https://host/path")
+        raise UsageError(f"--webhook {url!r:.80}: use an address such as https://host/path")
     opener = urllib.request.build_opener(_NoRedirects)
 
     def post(moment: Mapping[str, Any]) -> None:
@@ -174,7 +174,7 @@ def make_webhook(url: str) -> Act:
         except (OSError, ValueError) as error:
             raise ActionError(f"the webhook cannot be reached: {error}") from error
         except Exception as error:  # http.client has its own exceptions.
-            raise ActionError(f"the webhook gave no valid answer: {error!r:.100}") from error
+            raise ActionError(f"the webhook sent no valid response: {error!r:.100}") from error
 
     def act(moment: Mapping[str, Any]) -> None:
         outcome: Future[None] = Future()
@@ -387,7 +387,7 @@ class Alerts(AbstractContextManager["Alerts"]):
     ) -> None:
         """Without ``act``, moments are only returned by :meth:`check`."""
         if not 0 <= min_confidence <= 1:
-            raise UsageError(f"--min-confidence {min_confidence}: give a number from 0 to 1")
+            raise UsageError(f"--min-confidence {min_confidence}: use a number from 0 to 1")
         self.store = _absolute(store)
         self.queries = list(dict.fromkeys(map(_plain_text, queries)))
         self.min_confidence = min_confidence
@@ -405,7 +405,7 @@ class Alerts(AbstractContextManager["Alerts"]):
                 stack.enter_context(hold_lock(path.with_suffix(".lock")))
             except LockHeldError as error:
                 raise UsageError(
-                    f"{error} already sends alerts for {self.store}; give all --alert options to it"
+                    f"{error} already sends alerts for {self.store}; add --alert to its command"
                 ) from None
             self.memory = Memory(path)
             stack.callback(self.memory.close)

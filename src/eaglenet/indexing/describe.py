@@ -189,7 +189,7 @@ class DescriptionRun(RecognitionRun):
             super().run(files, workers)
         except ChatError as error:
             # Not a problem of a file: the next run tries again.
-            problems[self.describer.server.url] = f"descriptions: {error}"
+            problems[self.describer.server.url] = f"descriptions: {error}; index again to continue"
         self.transcripts.problems.update(problems)
 
     def _requests(

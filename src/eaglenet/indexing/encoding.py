@@ -62,7 +62,7 @@ def prepare_for_precision(
     if choice != AUTO:
         return to_int8(method), "int8"
     if sum(file.size for file in files) < MIN_INT8_BYTES:
-        logger.info("encoding in fp32: preparing int8 takes longer than so few files")
+        logger.info("encoding in fp32: preparing int8 takes longer than encoding so few files")
         return method, "fp32"
     if not find_spec("onnxruntime"):
         logger.info("encoding in fp32: int8 needs onnxruntime: pip install onnxruntime")

@@ -160,7 +160,7 @@ def num_workers(
 def check_decode(choice: str) -> None:
     """Raise an error for a decoder that is not known, or that this machine does not have."""
     if choice not in ("auto", "cpu", "gpu"):
-        raise UsageError(f"--decode is auto, cpu or gpu, not {choice!r}")
+        raise UsageError(f"--decode must be auto, cpu or gpu, not {choice!r}")
     if choice == "gpu" and not (free_gpu_memory() and gpu.is_built_in()):
         raise UsageError(
             "--decode gpu needs an NVIDIA GPU and a PyAV with CUDA decoders; use --decode cpu"

@@ -53,8 +53,8 @@ def _unique_texts(lines: Sequence[str]) -> tuple[str, ...]:
     texts = tuple(dict.fromkeys(clean_text(line) for line in lines if line.strip()))
     if not 1 <= len(texts) <= MAX_TEXTS:
         raise UsageError(
-            f"a hubness bank of {len(texts)} texts; use 1 to {MAX_TEXTS}, best some hundreds like "
-            "the queries that people will type"
+            f"a hubness bank of {len(texts)} texts; use 1 to {MAX_TEXTS}, best about a thousand "
+            "that resemble the queries of your users"
         )
     return texts
 

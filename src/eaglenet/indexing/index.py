@@ -124,7 +124,7 @@ def index(
             raise UsageError(f"index has no option {name!r}{hint} (options: {', '.join(names)})")
     model = None if model is None else str(model)
     typed_options = from_plain(
-        IndexOptions, {name: _plain(value) for name, value in options.items()}
+        IndexOptions, {name: _as_plain_text(value) for name, value in options.items()}
     )
     with show_progress(quiet=not progress or not is_watched()) as announce:
         display = announce("")
@@ -140,7 +140,7 @@ def index(
         )
 
 
-def _plain(value: Any) -> Any:
+def _as_plain_text(value: Any) -> Any:
     """Return paths and torch devices as text."""
     return str(value) if isinstance(value, Path) or type(value).__module__ == "torch" else value
 

@@ -143,12 +143,12 @@ MAX_BANK = 2**30
 class Upgrade:
     """Result of an upgrade.
 
-    old: where the old store is now; None if nothing had to be converted. incomplete_files: files
-    that the old store had lost clips of; they must be indexed again.
+    old_folder: folder of the old store; None if nothing had to be converted. incomplete_files:
+    files of which the old store had lost clips; they must be indexed again.
     """
 
     clips: int
-    old: Path | None = None
+    old_folder: Path | None = None
     incomplete_files: tuple[str, ...] = ()
 
 

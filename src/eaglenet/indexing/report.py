@@ -90,6 +90,8 @@ class FileProblem:
     reason: str
     is_known: bool = False
     """True if an earlier run reported it, and this one did not try the file again."""
+    is_indexed: bool = False
+    """True if the file is in the store, and only one of its transcripts is not."""
 
 
 NO_VIDEO = "neither a video nor an image"
@@ -149,7 +151,7 @@ class IndexReport:
     def __repr__(self) -> str:
         problems = [
             pluralize(len(files), f"file {title}", f"files {title}")
-            for title, files in self._problem_groups()
+            for title, files in self.problem_groups()
             if files
         ]
         return f"<IndexReport: {'; '.join([self._counts(), *problems])}>"
@@ -157,7 +159,7 @@ class IndexReport:
     def __str__(self) -> str:
         """Summary and problems, as `eaglenet index` prints them."""
         lines = [*self.summary_lines(), *self.remark_lines()]
-        for title, files in self._problem_groups():
+        for title, files in self.problem_groups():
             lines += problem_lines(title, files[:MAX_SHOWN])
             if len(files) > MAX_SHOWN:
                 lines.append(f"  and {len(files) - MAX_SHOWN:,} more")
@@ -169,12 +171,17 @@ class IndexReport:
             html.escape(escape_line(line)) for line in (*self.summary_lines(), *self.remark_lines())
         )
         tables = "".join(
-            _problem_table(title, files) for title, files in self._problem_groups() if files
+            _problem_table(title, files) for title, files in self.problem_groups() if files
         )
         return f"<div>{'<br>'.join(lines)}</div>{tables}"
 
-    def _problem_groups(self) -> tuple[tuple[str, Sequence[FileProblem]], ...]:
-        return ("not indexed", self.problems), ("indexed with unreadable parts", self.damaged)
+    def problem_groups(self) -> tuple[tuple[str, Sequence[FileProblem]], ...]:
+        """Problems by kind, each with its title."""
+        return (
+            ("not indexed", [file for file in self.problems if not file.is_indexed]),
+            ("with a missing transcript", [file for file in self.problems if file.is_indexed]),
+            ("indexed with unreadable parts", self.damaged),
+        )
 
     def _counts(self) -> str:
         videos = self.indexed - self.images

@@ -361,7 +361,9 @@ class IndexRun:
         options: IndexOptions,
     ) -> IndexReport:
         """Drop missing files if requested, clean up, and report."""
-        missing = self._missing(roots, options, {file.path for file in files if not file.problem})
+        missing = self._find_missing(
+            roots, options, {file.path for file in files if not file.problem}
+        )
         if options.drop_missing and missing:
             self.commit.writer.commit(Changes(removed_files=missing))
             self.ledger.forget(missing)
@@ -427,7 +429,7 @@ class IndexRun:
         if self.on_progress is not None:
             self.on_progress(progress)
 
-    def _missing(
+    def _find_missing(
         self, roots: Sequence[str | Path], options: IndexOptions, present: Set[str]
     ) -> list[str]:
         """Files of the store under these roots that are missing, excluded, or links out of them.

@@ -130,9 +130,9 @@ class TranscriptRun:
         """Problems of this run, then those that were known before it."""
         known_problems = self.known_problems.items()
         return (
-            *(FileProblem(path, reason) for path, reason in self.problems.items()),
+            *(FileProblem(path, reason, is_indexed=True) for path, reason in self.problems.items()),
             *(
-                FileProblem(path, reason, is_known=True)
+                FileProblem(path, reason, is_known=True, is_indexed=True)
                 for path, reason in known_problems
                 if path not in self.problems
             ),

@@ -86,7 +86,7 @@ def watch(
                     )
                 except StoreLockedError as error:
                     if not is_locked:
-                        logger.warning("%s; trying again until then", error)
+                        logger.warning("%s; waiting until then", error)
                     is_locked = True
                 else:
                     is_locked = False

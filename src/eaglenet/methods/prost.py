@@ -239,7 +239,7 @@ class ProST(TowerMethod):
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = super()._encode_video(videos)
         if features.patches is None:
-            raise ConfigError("prost needs patches; make features with its own encode_video")
+            raise ConfigError("prost needs patches; encode the videos with its encode_video")
         num_videos, num_frames = features.mask.shape
         if num_frames > self.config.num_frames:
             raise too_many_frames(num_frames, self.config.num_frames)
@@ -291,7 +291,9 @@ class ProST(TowerMethod):
     ) -> tuple[Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]]:
         """Event-sentence and object-phrase similarity."""
         if video.tokens is None or video.tokens_mask is None or text.words is None:
-            raise ConfigError("prost was given features without words or prototypes")
+            raise ConfigError(
+                "prost needs texts with words and videos with prototypes; encode both with prost"
+            )
         num_events, num_objects = self.config.num_events, self.config.num_objects
         events, objects = video.tokens[:, :num_events], video.tokens[:, num_events:]
         sentence = F.normalize(text.sentence, dim=-1)
@@ -304,7 +306,7 @@ class ProST(TowerMethod):
     def text_phrases(self, text: TextFeatures) -> Float[Tensor, "texts phrases dim"]:
         """Phrase prototypes: sums of words under sparse weights."""
         if text.words is None:
-            raise ConfigError("prost was given texts without words")
+            raise ConfigError("prost needs texts with words; encode them with its encode_text")
         mask = text.words_mask
         if mask is not None:
             mask = visible(mask, self.config.padding)

@@ -140,12 +140,12 @@ class TokenMerging(nn.Module):
             if len(groups) >= num_blocks:
                 raise ConfigError(
                     f"{len(groups)} groups of frames need more than {len(groups)} blocks, the "
-                    f"vision tower has {num_blocks}; give fewer frame_groups"
+                    f"vision tower has {num_blocks}; use fewer frame_groups"
                 )
             blocks = tuple(range(num_blocks - 1 - len(groups), num_blocks - 1))
         if len(blocks) != len(groups) or list(blocks) != sorted({*blocks} & {*range(num_blocks)}):
             raise ConfigError(
-                f"clips are joined in blocks {blocks}, groups are {groups}; give one block for "
+                f"clips are joined in blocks {blocks}, groups are {groups}; set one block for "
                 f"each group, in order, from 0 to {num_blocks - 1}"
             )
         num_frames = num_frames or math.prod(groups)

@@ -87,7 +87,7 @@ class SpaceTimeMethod(Method):
         if not isinstance(encoder, TowerEncoder) or not isinstance(encoder.vision, TowerParts):
             raise ConfigError(
                 f"{cls.name} works inside an image tower and cannot run on "
-                f"{ENCODERS[encoder.family].title}; give it a CLIP, SigLIP, PE-Core or compact "
+                f"{ENCODERS[encoder.family].title}; use a CLIP, SigLIP, PE-Core or compact "
                 "model"
             )
         freeze_frame_embedding(encoder.vision)
@@ -123,7 +123,7 @@ def need_clip(encoder: Encoder, name: str) -> ClipEncoder:
     if not isinstance(encoder, ClipEncoder):
         raise ConfigError(
             f"{name} works inside CLIP's vision tower and cannot run on "
-            f"{ENCODERS[encoder.family].title}; give it a CLIP model, or choose clip4clip, xpool, "
+            f"{ENCODERS[encoder.family].title}; use a CLIP model, or choose clip4clip, xpool, "
             "tmass, video_colbert, drl, glscl or eaglenet"
         )
     return encoder
@@ -134,7 +134,7 @@ def need_patches(encoder: Encoder, name: str) -> PatchEncoder:
     if not isinstance(encoder, ClipEncoder | CompactEncoder):
         raise ConfigError(
             f"{name} works inside an image tower that gives patches and cannot run on "
-            f"{ENCODERS[encoder.family].title}; give it a CLIP or compact model, or choose "
+            f"{ENCODERS[encoder.family].title}; use a CLIP or compact model, or choose "
             "clip4clip, xpool, tmass, video_colbert, drl, glscl or eaglenet"
         )
     return encoder
@@ -144,7 +144,7 @@ def unit_videos(features: VideoFeatures) -> Float[Tensor, "videos dim"]:
     """Return the vectors of whole videos, scaled to unit length."""
     if features.video is None:
         raise ConfigError(
-            "video features without a video vector: make them with encode_video of this method"
+            "the features have no video vector; encode the videos with encode_video of this method"
         )
     return F.normalize(features.video, dim=-1)
 

@@ -104,8 +104,7 @@ class TS2Net(TowerMethod):
             return video.tokens
         if video.patches is None:
             raise ConfigError(
-                "ts2net was given video features with neither tokens nor patches; "
-                "make them with this method's own encode_video"
+                "ts2net needs tokens or patches of videos; encode the videos with its encode_video"
             )
         selected = self.selection(video.patches.flatten(0, 1))
         return self.temporal_frames(selected.unflatten(0, video.mask.shape), video.mask)

@@ -138,7 +138,7 @@ class UCoFiA(TowerMethod):
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         features = super()._encode_video(videos)
         if features.patches is None:
-            raise ConfigError("ucofia needs patches; make features with its own encode_video")
+            raise ConfigError("ucofia needs patches; encode the videos with its encode_video")
         mask = visible(features.mask, self.config.padding)
         selected = self.selection(features.patches.flatten(0, 1), mask=mask)
         return self.with_selected(features, selected.unflatten(0, features.mask.shape))
@@ -180,7 +180,9 @@ class UCoFiA(TowerMethod):
     ]:
         """Video-sentence, frame-sentence and patch-word similarity; the last in logits."""
         if video.video is None or video.tokens is None or text.words is None:
-            raise ConfigError("ucofia was given features without words, video or patches")
+            raise ConfigError(
+                "ucofia needs words, videos and patches; encode texts and videos with it"
+            )
         sentence = F.normalize(text.sentence, dim=-1)
         vectors = F.normalize(video.video, dim=-1)
         by_video = self.sentence_map(sentence) @ self.video_map(vectors).T

@@ -75,7 +75,7 @@ class Weight:
     values: NDArray[Any]
     scales: Array | None = None
 
-    def full(self) -> Array:
+    def dequantise(self) -> Array:
         """All values in float32."""
         values: Array = self.values.astype(np.float32)
         return values if self.scales is None else values * self.scales[:, None]
@@ -129,7 +129,7 @@ class Weights:
 
     def __getitem__(self, name: str) -> Array:
         """One weight in float32."""
-        return self.read(name).full()
+        return self.read(name).dequantise()
 
 
 def hash_model(

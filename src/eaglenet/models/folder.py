@@ -251,8 +251,8 @@ def _read_description(folder: Path) -> dict[str, Any] | None:
         return None
     if description["eaglenet"] != FORMAT:
         raise CheckpointError(
-            f"{path}: written in form {description['eaglenet']!r:.60}, this version reads form "
-            f"{FORMAT}; upgrade eaglenet, or save the model with this version"
+            f"{path}: written in format {description['eaglenet']!r:.60}, but this version reads "
+            f"format {FORMAT}; upgrade eaglenet, or save the model with this version"
         )
     return description
 
@@ -418,11 +418,11 @@ def with_head(model: Method, folder: Path | str) -> Method:
         raise CheckpointError(f"{folder}: the head cannot be read ({error})") from error
     if not isinstance(plain, dict) or plain.get("eaglenet_head") != HEAD_FORMAT:
         raise CheckpointError(
-            f"{path}: not a head of form {HEAD_FORMAT}; upgrade eaglenet, or write the head again"
+            f"{path}: not a head of format {HEAD_FORMAT}; upgrade eaglenet, or write the head again"
         )
     if plain.get("dim") != model.encoder.dim:
         raise CheckpointError(
-            f"{path}: a head for features {plain.get('dim')} wide, the model gives "
+            f"{path}: a head for features {plain.get('dim')} wide, but those of the model are "
             f"{model.encoder.dim}; it belongs to another model"
         )
     try:

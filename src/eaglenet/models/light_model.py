@@ -125,7 +125,9 @@ class NumpyText:
         if name not in self._arrays:
             weight = self._weight(name)
             is_product = weight.scales is not None and name != "positional_embedding"
-            self._arrays[name] = weight.values.astype(np.float32) if is_product else weight.full()
+            self._arrays[name] = (
+                weight.values.astype(np.float32) if is_product else weight.dequantise()
+            )
         return self._arrays[name]
 
     def _weight(self, name: str) -> Weight:

@@ -18,7 +18,7 @@ from eaglenet.core.platform import num_cores
 from eaglenet.models.files import Array, Weights
 
 Precision = Literal["fp32", "int8"]
-NUM_APART = 8
+NUM_OUTLIERS = 8
 """Inputs of a layer that are multiplied in fp32."""
 AGREEMENT = 0.999
 """Least cosine between a frame in int8 and in fp32."""
@@ -50,8 +50,8 @@ class OnnxVision:
         cosine = _least_cosine(exact, self(samples(self.size)))
         if not cosine >= AGREEMENT:
             raise UsageError(
-                f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
-                f"{AGREEMENT} is needed); encode with --precision fp32"
+                f"int8 changes the frame vectors of this model too much (cosine {cosine:.4f}, at "
+                f"least {AGREEMENT} is needed); encode with --precision fp32"
             )
 
     def __call__(self, frames: NDArray[np.uint8]) -> Array:
@@ -160,18 +160,22 @@ class _Tower:
         if self.largest is None:
             product = self.node("MatMul", values, self.constant(weight.T))
             return self.node("Add", product, self.constant(bias))
-        return self.int8_linear(values, weight, bias, np.argsort(-self.largest[name])[:NUM_APART])
+        return self.int8_linear(
+            values, weight, bias, np.argsort(-self.largest[name])[:NUM_OUTLIERS]
+        )
 
-    def int8_linear(self, values: str, weight: Array, bias: Array, apart: NDArray[np.int64]) -> str:
+    def int8_linear(
+        self, values: str, weight: Array, bias: Array, outliers: NDArray[np.int64]
+    ) -> str:
         """y = step s (q w) + low s sum(w) + b + W_apart x_apart; see ``encoders.int8``."""
         rest = weight.copy()
-        rest[:, apart] = 0
+        rest[:, outliers] = 0
         scales = np.maximum(np.abs(rest).max(axis=1), 1e-12) / 127
-        whole = np.round(rest / scales[:, None])
-        beside = [(scales * whole.sum(axis=1))[None], weight[:, apart].T, bias[None]]
+        int8_weight = np.round(rest / scales[:, None])
+        fp32_rows = [(scales * int8_weight.sum(axis=1))[None], weight[:, outliers].T, bias[None]]
         keep = np.ones(weight.shape[1], np.float32)
-        keep[apart] = 0
-        large = self.node("Gather", values, self.constant(apart.astype(np.int64)), axis=2)
+        keep[outliers] = 0
+        large = self.node("Gather", values, self.constant(outliers.astype(np.int64)), axis=2)
         rows = self.node("Mul", values, self.constant(keep))
         low = self.node("ReduceMin", rows, axes=[2])
         high = self.node("ReduceMax", rows, axes=[2])
@@ -185,7 +189,7 @@ class _Tower:
         product = self.node(
             "MatMulIntegerToFloat",
             self.graph.cast(numbers, np.uint8),
-            self.constant(whole.T.astype(np.int8)),
+            self.constant(int8_weight.T.astype(np.int8)),
             self.constant(np.float32(1)),
             self.constant(scales.astype(np.float32)),
             domain=OWN_DOMAIN,
@@ -194,7 +198,7 @@ class _Tower:
         # One narrow product adds the rest: the minima, the inputs in fp32, and ones for the bias.
         ones = self.node("Equal", low, low)
         narrow = self.node("Concat", low, large, self.graph.cast(ones, np.float32), axis=2)
-        rest = np.concatenate(beside).astype(np.float32)
+        rest = np.concatenate(fp32_rows).astype(np.float32)
         return self.node("Add", product, self.node("MatMul", narrow, self.constant(rest)))
 
 

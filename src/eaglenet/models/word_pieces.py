@@ -97,7 +97,7 @@ class WordPieces:
                 continue
             rest = ""
             for start in range(0, len(part), CHUNK):
-                chunk = "".join(map(_normalised, part[start : start + CHUNK]))
+                chunk = "".join(map(_normalise, part[start : start + CHUNK]))
                 *words, rest = f"{rest}{chunk}".split(" ")
                 yield from filter(None, words)
                 # A longer word is unknown, however long it is.
@@ -125,7 +125,7 @@ class WordPieces:
 
 
 @lru_cache(maxsize=20_000)
-def _normalised(character: str) -> str:
+def _normalise(character: str) -> str:
     """Small letters without accents; spaces around characters that are words of their own."""
     if character in "\t\n\r":
         return " "

@@ -43,6 +43,7 @@ KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
 CLIP = re.compile(r"[0-9a-f]{1,16}(-[0-9]{1,9})?")
 TILE = 96  # Side of one frame; all sizes are in pixels.
 FRAMES_PER_HIT = 4
+COLUMNS = 5
 GAP, BORDER, LINE = 12, 4, 20
 FRAME_GAP = 2
 STRIP = (TILE + FRAME_GAP) * FRAMES_PER_HIT - FRAME_GAP + 2 * BORDER
@@ -67,7 +68,7 @@ def write_contact_sheet(
     results: Sequence[SearchResult],
     right_names: Mapping[int, str] | None = None,
 ) -> None:
-    """Draw one row of hits per query: frames of the clip, file name and score.
+    """Draw the hits of each query in rows of five: frames of the clip, file name and score.
 
     ``right_names`` maps positions of queries to the right file name: that file gets a green border,
     all others a red one.
@@ -76,18 +77,22 @@ def write_contact_sheet(
 
     if not any(result.hits for result in results):
         raise UsageError("no results to draw; search for something that is in the store")
-    columns = max(len(result.hits) for result in results)
-    row_height = LINE + 6 + TILE + 2 * BORDER + LINE + GAP
-    size = GAP + columns * (STRIP + GAP), GAP + len(results) * row_height
-    sheet = Image.new("RGB", size, BACKGROUND)
+    columns = min(COLUMNS, max(len(result.hits) for result in results))
+    title_height, row_height = LINE + 6, TILE + 2 * BORDER + LINE + GAP
+    num_rows = sum(max(1, -(-len(result.hits) // columns)) for result in results)
+    height = GAP + len(results) * title_height + num_rows * row_height
+    sheet = Image.new("RGB", (GAP + columns * (STRIP + GAP), height), BACKGROUND)
+    top = GAP
     for number, result in enumerate(results):
-        top = GAP + number * row_height
         _draw_text(sheet, (GAP, top), result.title, INK, 15)
+        top += title_height
         name = (right_names or {}).get(number)
-        for column, hit in enumerate(result.hits):
+        for index, hit in enumerate(result.hits):
             is_right = None if name is None else Path(hit.path).name == name
-            left = GAP + column * (STRIP + GAP)
-            _draw_hit(sheet, engine, hit, (left, top + LINE + 6), is_right)
+            row, column = divmod(index, columns)
+            corner = GAP + column * (STRIP + GAP), top + row * row_height
+            _draw_hit(sheet, engine, hit, corner, is_right)
+        top += max(1, -(-len(result.hits) // columns)) * row_height
     try:
         sheet.save(path)
     except (OSError, ValueError) as error:

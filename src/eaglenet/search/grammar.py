@@ -176,8 +176,7 @@ def _tokenize(text: str, folder: Path | None) -> list[_Token]:
     for match in _TOKEN.finditer(text):
         quoted, _, word = match.groups()  # A distance concerns transcripts alone.
         if quoted is not None:
-            # A name with spaces needs quotation marks too.
-            is_file = folder is not None and _is_file_name(quoted) and (folder / quoted).is_file()
+            is_file = _is_existing_file(quoted, folder)
             tokens.append(_Token(quoted, is_quoted=True, is_reference=is_file))
             continue
         weight = _WEIGHT.fullmatch(word)
@@ -189,6 +188,10 @@ def _tokenize(text: str, folder: Path | None) -> list[_Token]:
 
 def _is_file_name(name: str) -> bool:
     return Path(name).suffix.lower() in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+
+
+def _is_existing_file(name: str, folder: Path | None) -> bool:
+    return folder is not None and _is_file_name(name) and (folder / name).is_file()
 
 
 def _is_composed(tokens: Sequence[_Token]) -> bool:
@@ -306,6 +309,8 @@ def _parse_operand(tokens: Sequence[_Token], sign: int, folder: Path | None) -> 
         if match is not None and weight is None:
             weight, text = float(match.group(1)), match.group(2)
         query = _parse_reference(text, folder) if tokens[0].is_reference else Query(text)
+    elif _is_existing_file(name := " ".join(token.text for token in tokens), folder):
+        query = _parse_reference(name, folder)
     else:
         if any(token.is_word("then", "within") for token in tokens):
             raise UsageError('put every step in quotation marks: "a" then "b" within 30s')

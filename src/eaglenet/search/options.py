@@ -145,16 +145,22 @@ class Filters(NamedFields):
     max_duration: float | None = option(
         None, "Only files of at most this duration.", group="Filters", metavar="SECONDS"
     )
-    tags: tuple[str, ...] = option(
-        (), "Only files with this tag; repeatable.", name="--tag", group="Filters"
+    tags: str | Sequence[str] = option(
+        (),
+        "Only files with this tag; repeatable.",
+        name="--tag",
+        group="Filters",
+        type=tuple[str, ...],
     )
 
     def __post_init__(self) -> None:
         for name in ("path", "camera"):
             if not isinstance(getattr(self, name), str | None):
                 raise UsageError(f"{name} must be a text, not {getattr(self, name)!r:.60}")
-        if not all(isinstance(tag, str) for tag in self.tags):
-            raise UsageError(f"tags must be texts, not {self.tags!r:.60}")
+        tags = (self.tags,) if isinstance(self.tags, str) else self.tags
+        if not isinstance(tags, Iterable) or not all(isinstance(tag, str) for tag in tags):
+            raise UsageError(f"tags must be texts, not {tags!r:.60}")
+        object.__setattr__(self, "tags", tuple(tags))
         for name in ("after", "before"):
             object.__setattr__(self, name, _seconds(name, getattr(self, name)))
         object.__setattr__(self, "near", _degrees(self.near))
@@ -432,9 +438,7 @@ class SearchOptions(NamedFields):
         options = dataclasses.replace(
             self, **{name: value for name, value in changes.items() if name in option_names}
         )
-        filters = {
-            name: _filter_value(name, changes[name]) for name in changes if name in filter_names
-        }
+        filters = {name: value for name, value in changes.items() if name in filter_names}
         return dataclasses.replace(options, filters=dataclasses.replace(options.filters, **filters))
 
     def within_dates(self, dates: DateRange | None) -> SearchOptions:
@@ -451,7 +455,7 @@ class SearchOptions(NamedFields):
         if after is not None and before is not None and after >= before:
             raise UsageError(
                 f"{dates.phrase!r} in the text is outside --after and --before; remove one of "
-                "them, or do not read dates in the text: --literal"
+                "them, or ignore dates in the text: --literal"
             )
         return dataclasses.replace(
             self, filters=dataclasses.replace(filters, after=after, before=before)
@@ -495,12 +499,3 @@ def check_count(k: int) -> int:
     if not isinstance(k, SupportsIndex) or not 1 <= k.__index__() <= MAX_RESULTS:
         raise UsageError(f"k must be a whole number between 1 and {MAX_RESULTS}, not {k!r:.60}")
     return k
-
-
-def _filter_value(name: str, value: Any) -> Any:
-    """Convert a keyword argument to the value of a filter."""
-    if name == "tags":
-        if not isinstance(value, Iterable):
-            raise UsageError(f"tags must be texts, not {value!r:.60}")
-        return (value,) if isinstance(value, str) else tuple(value)
-    return value

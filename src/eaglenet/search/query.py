@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,8 @@ MAX_CHARACTERS = 4000
 """Characters of a text that are read; longer texts are cut."""
 MAX_TERMS = 64
 """Terms of a text that are searched for in transcripts."""
+MAX_PHRASES = 16
+"""Different phrases of a text that transcripts must have; a line is read once per phrase."""
 MAX_GAP = 99
 """Largest number after ``~``; a transcript line rarely has more words."""
 PREFIX = "*"
@@ -54,8 +56,11 @@ class Query:
     """
 
     text: str | None = None
-    negatives: tuple[str, ...] = option(
-        (), "Rank clips that match this text lower; repeatable.", name="--not"
+    negatives: Sequence[str] = option(
+        (),
+        "Rank clips that match this text lower; repeatable.",
+        name="--not",
+        type=tuple[str, ...],
     )
     image: str | Path | bytes | NDArray[Any] | Image | None = option(
         None, "Search with an image file.", metavar="FILE", type=Path
@@ -174,7 +179,7 @@ class TranscriptQuery:
         return cls(
             plain=" ".join(_STARS.sub(" ", plain).split()),
             terms=tuple(terms[:MAX_TERMS]),
-            phrases=tuple(_phrases(text)),
+            phrases=tuple(dict.fromkeys(_phrases(text)))[:MAX_PHRASES],
         )
 
     @property

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from eaglenet.search.options import Filters
 from eaglenet.search.reranking import unit_vectors
 from eaglenet.store.base import Store
-from eaglenet.store.codes import Near
+from eaglenet.store.codes import NearestRows
 from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
 
@@ -348,7 +348,7 @@ def nearest_in_shard(
     count: int,
     shard: tuple[int, int],
     row_mask: NDArray[np.bool_] | None = None,
-) -> list[Near]:
+) -> list[NearestRows]:
     """Find the allowed rows of a shard that may be among the ``count`` best codes of the store.
 
     ``weights``: query weights ``[queries, bits]``. ``shard``: as in :func:`exact_shortlists`.

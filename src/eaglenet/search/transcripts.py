@@ -43,6 +43,8 @@ MAX_WINDOWS = 100
 """Windows of lines that are read per query."""
 MAX_FILTERED_LINES = 20_000
 """The same where a filter, or the exact form of a phrase, excludes most lines."""
+MAX_READ_CHARACTERS = 1_000_000
+"""Characters of lines that are read per query: a line may have 2,000."""
 MAX_CONTENTS = 500
 """Most files in a condition of the index; beyond it, lines are filtered afterwards."""
 LINES_PER_HIT = 3
@@ -266,22 +268,24 @@ def _find_lines(
     line_query = LineQuery(terms, query.phrases, kinds=kinds)
     is_few = content_ids is not None and len(content_ids) <= MAX_CONTENTS
     contents = None if content_ids is None or is_few else set(content_ids)
-    limit = MAX_LINES
+    lines: list[tuple[LineHit, Analysis]] = []
+    first, limit, num_characters = 0, MAX_LINES, 0
     while True:
         hits = snapshot.find_lines(line_query, limit, content_ids if is_few else None)
-        # The index stems words: for the phrase "no entry" it also finds "no entries".
-        lines = [
-            (hit, analysis)
-            for hit in hits
-            if contents is None or hit.content_id in contents
-            for analysis in [analyse(hit.line.text)]
-            if all(_spans(analysis, phrase) for phrase in query.phrases)
-        ]
-        is_enough = len(lines) >= MAX_LINES or len(hits) < limit
-        if is_enough or limit >= MAX_FILTERED_LINES:
+        for hit in hits[first:]:
+            if contents is not None and hit.content_id not in contents:
+                continue
+            num_characters += len(hit.line.text)
+            if len(lines) == MAX_LINES or num_characters > MAX_READ_CHARACTERS:
+                break
+            analysis = analyse(hit.line.text)
+            # The index stems words: for the phrase "no entry" it also finds "no entries".
+            if all(_spans(analysis, phrase) for phrase in query.phrases):
+                lines.append((hit, analysis))
+        is_enough = len(lines) == MAX_LINES or num_characters > MAX_READ_CHARACTERS
+        if is_enough or len(hits) < limit or limit >= MAX_FILTERED_LINES:
             break
-        limit *= 4
-    lines = lines[:MAX_LINES]
+        first, limit = limit, limit * 4
     words = _find_words(query, [analysis for _, analysis in lines])
     return [
         _Line(hit, analysis, frozenset(terms), tuple(w for each in terms.values() for w in each))

@@ -52,10 +52,10 @@ class Library:
     def list_folder(self, folder: str, order: Order, name: str = "") -> Listing:
         """List a folder, given as in :func:`path_below_roots`; ``""`` is the top.
 
-        With ``name``: list the files of all folders whose path contains all words of it.
+        With ``name``: list only the files whose path contains all words of it.
         """
         if name:
-            return Listing([], self._find_by_name(name, order))
+            return Listing([], self._find_by_name(name, folder, order))
         prefix = folder.rstrip("/") + "/" if folder else ""
         num_files: Counter[str] = Counter()
         files = []
@@ -76,7 +76,7 @@ class Library:
             files.sort(key=lambda number: sign * float(table.dates[number]))
         return Listing(sorted(num_files.items()), files)
 
-    def _find_by_name(self, name: str, order: Order) -> list[int]:
+    def _find_by_name(self, name: str, folder: str, order: Order) -> list[int]:
         """Return the files whose path below the roots contains all words of ``name``.
 
         Articles do not count, so that "a dog" finds dog.mp4.
@@ -87,7 +87,7 @@ class Library:
             return []
         return [
             number
-            for number in self.list_folder("", order).files
+            for number in self.list_folder(folder, order).files
             if all(word in self._folded_paths[number] for word in terms)
         ]
 

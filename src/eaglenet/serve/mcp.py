@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
 from typing import IO, Annotated, Any, ParamSpec, Self, TypeVar
@@ -48,7 +49,7 @@ from eaglenet.search.options import MODALITIES, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import find_clip, shown_path
-from eaglenet.serve.library import Order
+from eaglenet.serve.library import Order, path_below_roots
 from eaglenet.serve.problems import explain_field
 from eaglenet.serve.schemas import CLIP_ID, QueryText, Seconds
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
@@ -107,6 +108,9 @@ class MomentBody(BaseModel):
     steps: list[str] = Field(
         default_factory=list, description="Moments of the steps of a temporal query"
     )
+    recorded: str = Field(default="", description="Time of the recording; empty if unknown")
+    place: str = Field(default="", description="Degrees north and east, as near takes them")
+    camera: str = ""
 
 
 class MomentsBody(BaseModel):
@@ -425,7 +429,7 @@ class Agents:
     async def list_files(
         self,
         folder: Annotated[
-            str, Field(max_length=1200, description="Folder as in results; '': all folders")
+            str, Field(max_length=1200, description="Folder of a result; '': all folders")
         ] = "",
         name: Annotated[Filter, Field(description="Words that the path must contain")] = "",
         order: Order = "newest",
@@ -436,7 +440,17 @@ class Agents:
 
         def read(view: StoreView) -> FilesBody:
             library = self.state.libraries.of(view)
-            listing = library.list_folder(folder, order, name)
+            inside = folder
+            if self.state.settings.local and os.path.isabs(folder):
+                child = os.path.join(folder, "file")
+                inside = os.path.dirname(path_below_roots(child, view.manifest.roots)) or folder
+            listing = library.list_folder(inside, order, name)
+            if inside and not listing.files and not library.list_folder(inside, order).files:
+                top = [title for title, _ in library.list_folder("", order).folders[:20]]
+                raise ToolError(
+                    f"no indexed file is in {visible_text(folder, 200)!r}; "
+                    f"indexed folders: {visible_text(', '.join(top))}"
+                )
             numbers = listing.files[first : first + k]
             clips = view.snapshot.clips(library.first_row[numbers])
             table = view.files
@@ -541,7 +555,21 @@ class Agents:
             matched_in=list(hit.matched_in),
             transcript=[visible_text(line.text) for line in hit.transcript[:5]],
             steps=[visible_text(step) for step in steps],
+            recorded=_local_time(hit.metadata.get("recorded")),
+            place=_place(hit.metadata.get("latitude"), hit.metadata.get("longitude")),
+            camera=visible_text(hit.metadata.get("camera") or "", 80),
         )
+
+
+def _local_time(seconds: float | None) -> str:
+    """Return seconds since 1970 as a local time with its zone; empty for None."""
+    if seconds is None:
+        return ""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="minutes")
+
+
+def _place(latitude: float | None, longitude: float | None) -> str:
+    return "" if latitude is None or longitude is None else f"{latitude:.5f},{longitude:.5f}"
 
 
 def _span(
@@ -568,7 +596,7 @@ def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be made ({error.strerror}); name another") from None
+        raise UsageError(f"{folder}: cannot be created ({error.strerror}); use another") from None
     return folder.resolve()
 
 

@@ -110,7 +110,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         for name, limit in limits.items():
             if not 0 < limit < float("inf"):
                 raise UsageError(f"{name} is {limit}; expected a number above 0")
-    except (OSError, ValueError, EagleNetError) as error:
+    except (OSError, ValueError, RecursionError, EagleNetError) as error:
         raise UsageError(f"--settings {path}: {cause_of(error)}") from error
     return limits
 

@@ -113,7 +113,7 @@ def scan_blocks(codes: NDArray[np.uint8]) -> list[Block]:
 
 
 @dataclass(frozen=True)
-class Near:
+class NearestRows:
     """Rows, ascending, and the distances of their codes from that of a query.
 
     ``prefix_distances``: those of the prefixes, where codes are compared in two steps; then all
@@ -135,7 +135,7 @@ class Near:
         assert self.prefix_distances is not None
         return np.bincount(self.prefix_distances).astype(np.int64)
 
-    def thinned(self, count: int) -> Near:
+    def prune(self, count: int) -> NearestRows:
         """Leave out rows that cannot be among the ``count`` nearest, whatever other parts hold."""
         if self.prefix_distances is None:
             return self
@@ -149,7 +149,7 @@ class Near:
             if len(best) > count:
                 best = np.partition(best, count - 1)[:count]
             is_candidate[indices] = keys[indices] <= best.max()
-        return Near(
+        return NearestRows(
             self.rows[is_candidate],
             self.distances[is_candidate],
             self.prefix_distances[is_candidate],
@@ -186,10 +186,10 @@ class Codes:
 
     def best_in_part(
         self, weights: NDArray[np.int16], count: int, row_mask: NDArray[np.bool_] | None = None
-    ) -> Near:
+    ) -> NearestRows:
         """Rows of this part, with scores, that may be among the ``count`` best of the store."""
         ranked_count = num_ranked(count)
-        near = self.nearest_in_part(weights, ranked_count, row_mask).thinned(ranked_count)
+        near = self.nearest_in_part(weights, ranked_count, row_mask).prune(ranked_count)
         return replace(near, scores=self.scores(near.rows, weights))
 
     def scores(self, rows: NDArray[np.int64], weights: NDArray[np.int16]) -> NDArray[np.int32]:
@@ -212,7 +212,7 @@ class Codes:
 
     def nearest_in_part(
         self, weights: NDArray[np.int16], count: int, row_mask: NDArray[np.bool_] | None = None
-    ) -> Near:
+    ) -> NearestRows:
         """Rows of this part that may be among the ``count`` nearest of the whole store.
 
         ``row_mask`` is a mask over the rows of this part.
@@ -224,10 +224,12 @@ class Codes:
             indices = self._smallest(distances, count, row_mask)
             values = distances[indices].astype(np.uint16)
             best = np.sort(np.argsort(values, kind="stable")[:count])
-            return Near(indices[best] + self.first_row, values[best])
+            return NearestRows(indices[best] + self.first_row, values[best])
         indices = self._smallest(distances, num_compared(count, self.num_rows), row_mask)
         first = distances[indices].astype(np.uint16)
-        return Near(indices + self.first_row, first + self._rest(words, prefix, indices), first)
+        return NearestRows(
+            indices + self.first_row, first + self._rest(words, prefix, indices), first
+        )
 
     def _scan(self, words: NDArray[np.uint64]) -> Distances:
         """Number of differing bits in the first words of every code."""
@@ -328,7 +330,7 @@ def num_compared(count: int, num_rows: int) -> int:
     return max(PREFIX_FACTOR * count, num_rows // PREFIX_FRACTION)
 
 
-def merge_best(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int64]:
+def merge_best(parts: Sequence[NearestRows], count: int, num_rows: int) -> NDArray[np.int64]:
     """Rows (ascending) of the ``count`` best of all parts; of equal ones the first rows."""
     rows = np.concatenate([part.rows for part in parts])
     scores = np.concatenate([part.scores for part in parts if part.scores is not None])
@@ -336,7 +338,7 @@ def merge_best(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.i
     return _best(rows[indices], scores[indices], count)
 
 
-def _nearest(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int64]:
+def _nearest(parts: Sequence[NearestRows], count: int, num_rows: int) -> NDArray[np.int64]:
     """Indices (ascending), through all parts, of the ``count`` rows with the nearest codes."""
     rows = np.concatenate([part.rows for part in parts])
     distances = np.concatenate([part.distances for part in parts])
@@ -366,7 +368,7 @@ def _best(rows: NDArray[np.int64], scores: NDArray[np.int32], count: int) -> NDA
     return np.sort(rows)
 
 
-def _prefix_reach(parts: Sequence[Near], count: int) -> int:
+def _prefix_reach(parts: Sequence[NearestRows], count: int) -> int:
     """Smallest distance of prefixes within which ``count`` rows are, or all of them."""
     total = np.zeros(max(len(part.counts) for part in parts), np.int64)
     for part in parts:

@@ -177,7 +177,7 @@ class Database:
         rows = self.rows(statement, parameters)
         return rows[0][0] if rows else None
 
-    def checked(
+    def verified_rows(
         self, table: str, where: str = "", parameters: Sequence[Any] = ()
     ) -> list[tuple[Any, ...]]:
         """Rows of a table as ``(id, *values)``, each compared with its checksum.
@@ -200,7 +200,7 @@ class Database:
         for start in range(0, len(ids), PARAMETERS):
             part = ids[start : start + PARAMETERS]
             marks = ", ".join("?" * len(part))
-            yield from self.checked(table, f'WHERE "{column}" IN ({marks})', part)
+            yield from self.verified_rows(table, f'WHERE "{column}" IN ({marks})', part)
 
 
 def _is_unchecked(problem: str) -> bool:
@@ -292,7 +292,7 @@ class State:
 
 
 def read_state(database: Database) -> State:
-    rows = database.checked("state")
+    rows = database.verified_rows("state")
     if len(rows) != 1:
         raise damage("table state in store.db", database.location)
     return State(*rows[0][1:])
@@ -303,7 +303,7 @@ def put_state(connection: sqlite3.Connection, state: State) -> None:
 
 
 def read_manifest(database: Database) -> Manifest:
-    rows = database.checked("manifest")
+    rows = database.verified_rows("manifest")
     try:
         return Manifest.from_json(rows[0][1])
     except (IndexError, ValueError, KeyError, TypeError) as error:
@@ -318,19 +318,19 @@ def put_manifest(connection: sqlite3.Connection, manifest: Manifest) -> None:
 
 def read_segments(database: Database) -> list[SegmentInfo]:
     """Segments in the order of their ids."""
-    return [SegmentInfo.from_row(row) for row in database.checked("segments")]
+    return [SegmentInfo.from_row(row) for row in database.verified_rows("segments")]
 
 
 def read_bank(database: Database, manifest: Manifest) -> HubnessBank | None:
-    rows = database.checked("hubness")
+    rows = database.verified_rows("hubness")
     return HubnessBank.from_row(rows[0][1:], manifest.dim) if rows else None
 
 
 def read_files(database: Database) -> list[IndexedFile]:
     """All files, compared with their total."""
     with database.reading():
-        rows = database.checked("files")
-        hashes = dict(database.checked("contents"))
+        rows = database.verified_rows("files")
+        hashes = dict(database.verified_rows("contents"))
     files = []
     for _, path, size, modified_ns, content_id, *rest in rows:
         if content_id is not None and content_id not in hashes:

@@ -79,7 +79,7 @@ def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verifi
     database.check_integrity()
     with database.reading():
         counts = {table: _verify_table(database, table) for table in COLUMNS}
-        if database.checked("manifest") != database.checked("manifest_copy"):
+        if database.verified_rows("manifest") != database.verified_rows("manifest_copy"):
             raise damage("table manifest_copy in store.db", database.location)
         _verify_visibility(snapshot)
         _verify_text(database)
@@ -145,7 +145,7 @@ def _verify_segment(segment: Segment, bank: HubnessBank | None) -> None:
         if bank is not None and not np.allclose(
             offsets, bank.offsets(vectors), rtol=0, atol=TOLERANCE
         ):
-            raise segment.damaged("labels")
+            raise segment.damage_error("labels")
 
 
 def _int_array(rows: list[tuple[Any, ...]]) -> NDArray[np.int64]:
@@ -390,7 +390,7 @@ def _write(salvage: Salvage) -> Repaired:
     """Write the new ``store.db`` beside the old one, then replace the old one."""
     folder = salvage.folder
     create(folder, salvage.manifest, fill=lambda connection: _fill(connection, salvage))
-    with LocalWriter.opened(folder) as writer:
+    with LocalWriter.open(folder) as writer:
         visible = writer.num_visible()
     rows = salvage.rows
     return Repaired(

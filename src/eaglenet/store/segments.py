@@ -184,7 +184,7 @@ class Segment:
         """``[rows, dim]`` of a few rows, compared one by one; the rest of the file stays unread."""
         vectors = np.ascontiguousarray(self._arrays["vectors"][rows])
         if [*map(zlib.crc32, vectors)] != self.labels["vector_checksum"][rows].tolist():
-            raise self.damaged("vectors")
+            raise self.damage_error("vectors")
         return vectors
 
     def features_at(self, rows: NDArray[np.int64]) -> Features:
@@ -218,7 +218,7 @@ class Segment:
         if before.info.labels_version != self.info.labels_version:
             self._is_checked[:, MAPPED.index("labels")] = False
 
-    def damaged(self, kind: str) -> Exception:
+    def damage_error(self, kind: str) -> Exception:
         name = self.info.path(self.folder, kind).name
         return damage(f"{FOLDER}/{name}", self.folder)
 
@@ -228,7 +228,7 @@ class Segment:
         if not self.info.num_rows:
             return np.zeros((0, *shape), dtype)
         if not path.is_file() or path.stat().st_size < size:
-            raise self.damaged(kind)
+            raise self.damage_error(kind)
         with path.open("rb") as stream:
             # Copy-on-write, because torch refuses read-only memory; nothing writes to it.
             self._maps[kind] = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
@@ -253,7 +253,7 @@ class Segment:
         column = MAPPED.index(kind)
         rows = self._arrays[kind][block * BLOCK : (block + 1) * BLOCK]
         if zlib.crc32(bytes_of(rows)) != self.info.block_checksums[block, column]:
-            raise self.damaged(kind)
+            raise self.damage_error(kind)
         self._is_checked[block, column] = True
 
     def _read(
@@ -263,7 +263,7 @@ class Segment:
         parts = [read_at(descriptor, size, start) for start, size in spans]
         lengths = [size for _, size in spans]
         if list(map(len, parts)) != lengths or [*map(zlib.crc32, parts)] != checksums.tolist():
-            raise self.damaged(kind)
+            raise self.damage_error(kind)
         return parts
 
     def _descriptor(self, kind: str) -> int:
@@ -273,7 +273,7 @@ class Segment:
                 try:
                     self._files[kind] = os.open(path, os.O_RDONLY | BINARY)
                 except FileNotFoundError:
-                    raise self.damaged(kind) from None
+                    raise self.damage_error(kind) from None
             return self._files[kind]
 
 

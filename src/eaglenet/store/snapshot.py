@@ -100,7 +100,7 @@ class Snapshot:
         sizes = [len(segment) for segment in segments]
         self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.num_rows = int(self._edges[-1])
-        self.visible = self._visible(hidden)
+        self.visible = self._visibility_mask(hidden)
         self._known_clips: dict[int, _ClipsOfContent] = {}
         self._windows: dict[str, WindowIndex] = {}
 
@@ -117,7 +117,7 @@ class Snapshot:
         """Number of clips that can be found."""
         return self.num_rows if self.visible is None else int(self.visible.sum())
 
-    def _visible(self, hidden: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    def _visibility_mask(self, hidden: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Mask over rows; None if all clips can be found."""
         rows = self._rows_of_clips(hidden)
         if (rows < 0).any():
@@ -145,7 +145,7 @@ class Snapshot:
     def from_keyframes(self) -> NDArray[np.bool_] | None:
         """Mask over rows: clips encoded from keyframes only; None if there are none."""
         with self._current():
-            rows = self.database.checked("keyframe_clips")
+            rows = self.database.verified_rows("keyframe_clips")
         indices = self._rows_of_clips(np.array([row[0] for row in rows], np.int64))
         if not len(indices):
             return None
@@ -261,7 +261,7 @@ class Snapshot:
     def clips_of_content(self, content: str) -> list[Clip]:
         """Clips of a file that can be found, in order of time."""
         with self.database.reading():
-            rows = self.database.checked("contents", "WHERE hash = ?", (content,))
+            rows = self.database.verified_rows("contents", "WHERE hash = ?", (content,))
             return self.clips_of_contents([rows[0][0]])[rows[0][0]] if rows else []
 
     def clips_of_contents(self, content_ids: Iterable[int]) -> dict[int, list[Clip]]:
@@ -379,7 +379,7 @@ class Snapshot:
         # An index may be damaged: read the table before reporting that a clip does not exist.
         for source in ("", "NOT INDEXED "):
             where = f"{source}WHERE hash >= ? AND hash < ?"
-            rows = self.database.checked("contents", where, bounds)
+            rows = self.database.verified_rows("contents", where, bounds)
             if rows:
                 break
         return [row[1] for row in rows]
@@ -390,9 +390,9 @@ class Snapshot:
         """Files that can be found: those of some contents, or all."""
         with self._current(), self.database.reading():
             if content_ids is None:
-                rows = [row[1:] for row in self.database.checked("files")]
+                rows = [row[1:] for row in self.database.verified_rows("files")]
                 ids = {row[3] for row in rows if row[4] == "done"}
-                hashes = dict(self.database.checked("contents"))
+                hashes = dict(self.database.verified_rows("contents"))
                 hashes = {number: hashes[number] for number in ids if number in hashes}
             else:
                 ids = set(map(int, content_ids))

@@ -75,7 +75,7 @@ class LocalStore:
             return True
         for part in (folder, *folder.parents):
             if part.exists() and not part.is_dir():
-                raise StoreError(f"{part} is a file; give a folder for --store")
+                raise StoreError(f"{part} is a file; use a folder for --store")
         if not folder.exists():
             return False
         refuse_old_format(folder)
@@ -93,7 +93,7 @@ class LocalStore:
         folder = path_of(location)
         if not cls.exists(folder):
             raise StoreError(
-                f"no store at {folder}; make one with: eaglenet index PATH{store_option(folder)}"
+                f"no store at {folder}; create one with: eaglenet index PATH{store_option(folder)}"
             )
         try:
             return cls(folder, Database(folder, str(folder)))
@@ -108,7 +108,7 @@ class LocalStore:
         """Bring the schema up to date; another process may be doing the same."""
         for attempt in range(UPGRADE_ATTEMPTS):
             try:
-                with writer_lock(folder), LocalWriter.opened(folder):
+                with writer_lock(folder), LocalWriter.open(folder):
                     return
             except StoreLockedError:
                 if attempt + 1 == UPGRADE_ATTEMPTS:
@@ -133,7 +133,7 @@ class LocalStore:
         with writer_lock(folder):
             if not (folder / DATABASE).exists() and manifest is not None:
                 create(folder, manifest, bank)
-            with LocalWriter.opened(folder) as writer:
+            with LocalWriter.open(folder) as writer:
                 if manifest is not None:
                     writer.manifest.require_same(manifest, str(folder))
                     writer.add_roots(manifest.roots)
@@ -230,7 +230,7 @@ def refuse_lost_database(folder: Path) -> None:
     """Refuse to make a new store over the segments of one that lost its ``store.db``."""
     if any((folder / FOLDER).glob("*.*")):
         raise StoreError(
-            f"{folder} lost its {DATABASE}, which names all files and clips. Restore it from a "
+            f"{folder} has lost its {DATABASE}, which lists all files and clips. Restore it from a "
             f"backup, or index again with: mv {shell_quote(folder)} {shell_quote(folder)}.old && "
             f"eaglenet index FOLDER --store {shell_quote(folder)}"
         )

@@ -144,18 +144,18 @@ def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None)
 
 def _phrase(phrase: Phrase) -> str:
     if phrase.gap is None:
-        return f'"{_escaped(" ".join(phrase.terms))}"'
-    terms = " ".join(f'"{_escaped(term)}"' for term in phrase.terms)
+        return f'"{_escape_quotes(" ".join(phrase.terms))}"'
+    terms = " ".join(f'"{_escape_quotes(term)}"' for term in phrase.terms)
     return f"NEAR({terms}, {phrase.gap})"
 
 
 def _term(term: str) -> str:
     if term.endswith("*") and len(term) > 1:
-        return f'"{_escaped(term[:-1])}" *'
-    return f'"{_escaped(term)}"'
+        return f'"{_escape_quotes(term[:-1])}" *'
+    return f'"{_escape_quotes(term)}"'
 
 
-def _escaped(text: str) -> str:
+def _escape_quotes(text: str) -> str:
     return text.replace('"', '""').replace("\0", " ")
 
 
@@ -252,7 +252,7 @@ def _one_edit_away(database: Database, term: str) -> list[str]:
 
 def _with_common_trigrams(database: Database, term: str) -> list[str]:
     trigrams = {term[start : start + 3] for start in range(len(term) - 2)}
-    expression = " OR ".join(f'"{_escaped(trigram)}"' for trigram in sorted(trigrams))
+    expression = " OR ".join(f'"{_escape_quotes(trigram)}"' for trigram in sorted(trigrams))
     rows = database.rows(
         "SELECT terms.term FROM term_trigrams JOIN terms ON terms.id = term_trigrams.rowid "
         "WHERE term_trigrams MATCH ? ORDER BY term_trigrams.rank LIMIT ?",
@@ -302,7 +302,7 @@ def stored_sources(
         values.append(content_id)
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     with database.reading():
-        rows = database.checked("sources", where, tuple(values))
+        rows = database.verified_rows("sources", where, tuple(values))
         contents = content_hashes(database, {row[1] for row in rows})
     return [(row[0], source_of(row[1:], contents[row[1]])) for row in rows]
 
@@ -327,7 +327,7 @@ def source_id_of(database: Database, key: SourceKey) -> int | None:
 
 
 def lines_of_source(database: Database, source_id: int) -> list[Line]:
-    rows = database.checked("lines", "WHERE source_id = ? ORDER BY start, id", (source_id,))
+    rows = database.verified_rows("lines", "WHERE source_id = ? ORDER BY start, id", (source_id,))
     return [Line(*row[2:-1]) for row in rows]
 
 
@@ -354,7 +354,7 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
                 continue
             span = int(window["num_lines"]), int(window["first_line"])
             where = "WHERE source_id = ? ORDER BY start, id LIMIT ? OFFSET ?"
-            rows = database.checked("lines", where, (source_id, *span))
+            rows = database.verified_rows("lines", where, (source_id, *span))
             if len(rows) != span[0]:
                 raise damage("table windows in store.db", database.location)
             lines = tuple(Line(*values[2:-1]) for values in rows)

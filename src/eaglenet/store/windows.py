@@ -216,7 +216,7 @@ class WindowIndex:
 
 def read_window_segments(database: Database) -> list[WindowSegmentInfo]:
     """Segments of windows."""
-    return [WindowSegmentInfo.from_row(row) for row in database.checked("window_segments")]
+    return [WindowSegmentInfo.from_row(row) for row in database.verified_rows("window_segments")]
 
 
 def sparse_segments(database: Database) -> list[WindowSegmentInfo]:
@@ -252,7 +252,7 @@ class WindowWriter:
             if not group:
                 continue
             windows = np.concatenate([_stored_windows(*batch) for batch in group])
-            vectors, scales = _quantised(np.concatenate([each.vectors for _, _, each in group]))
+            vectors, scales = _quantise(np.concatenate([each.vectors for _, _, each in group]))
             windows["scale"], windows["vector_checksum"] = scales, checksums_of(vectors)
             info = self._open_segment(encoder, dim)
             first = info.num_rows
@@ -287,7 +287,7 @@ class WindowWriter:
 
     def _spans(self, info: WindowSegmentInfo) -> list[tuple[int, int, int]]:
         """Source, first row and number of rows of everything in a segment that has a source."""
-        rows = self.database.checked("windows", "WHERE segment_id = ?", (info.id,))
+        rows = self.database.verified_rows("windows", "WHERE segment_id = ?", (info.id,))
         return sorted(((row[0], row[2], row[3]) for row in rows), key=lambda span: span[1])
 
     def _open_segment(self, encoder: str, dim: int) -> WindowSegmentInfo:
@@ -325,7 +325,7 @@ def _stored_windows(source_id: int, content_id: int, each: SourceWindows) -> NDA
     return windows
 
 
-def _quantised(vectors: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def _quantise(vectors: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Vectors in whole numbers up to 127, and what to multiply them by."""
     scales = np.maximum(np.abs(vectors).max(axis=1), np.float32(1e-12)) / np.float32(LARGEST)
     return np.round(vectors / scales[:, None]).astype(np.int8), scales.astype(np.float32)

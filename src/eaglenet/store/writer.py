@@ -90,7 +90,7 @@ class Transaction:
     def content_id(self, content: str) -> int:
         """Return the id of a content; a new content gets a new id."""
         if content not in self.content_ids:
-            rows = self.database.checked("contents", "WHERE hash = ?", (content,))
+            rows = self.database.verified_rows("contents", "WHERE hash = ?", (content,))
             self.content_ids[content] = rows[0][0] if rows else self._add(content)
         return self.content_ids[content]
 
@@ -135,7 +135,7 @@ class LocalWriter:
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path) -> Iterator[LocalWriter]:
+    def open(cls, folder: Path) -> Iterator[LocalWriter]:
         """A writer that is closed at the end of the block."""
         writer = cls(folder)
         try:
@@ -208,7 +208,9 @@ class LocalWriter:
         with self.database.reading():
             sources = transcripts.stored_sources(self.database)
             if without_windows_of is not None:
-                rows = self.database.checked("windows", "WHERE encoder = ?", (without_windows_of,))
+                rows = self.database.verified_rows(
+                    "windows", "WHERE encoder = ?", (without_windows_of,)
+                )
                 encoded_ids = {row[0] for row in rows}
                 sources = [
                     (number, source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -143,22 +144,32 @@ def phrase_spans(
     """
     if gap is not None:
         return _near_spans(terms, set(phrase), gap)
-    size = len(phrase)
+    size, words, texts = len(phrase), list(phrase), [term.text for term in terms]
     return [
         (terms[first].start, terms[first + size - 1].end)
         for first in range(len(terms) - size + 1 if size else 0)
-        if all(terms[first + step].text == phrase[step] for step in range(size))
+        if texts[first] == words[0] and texts[first : first + size] == words
     ]
 
 
 def _near_spans(terms: Sequence[Term], wanted: set[str], gap: int) -> list[tuple[int, int]]:
+    """Move a window of ``gap + 2`` terms along a line, in linear time."""
     positions = [number for number, term in enumerate(terms) if term.text in wanted]
-    near: set[int] = set()
-    for first in positions:
-        group = [number for number in positions if 0 <= number - first <= gap + 1]
-        if {terms[number].text for number in group} == wanted:
-            near.update(group)
-    return [(terms[number].start, terms[number].end) for number in sorted(near)]
+    counts: Counter[str] = Counter()
+    near: list[int] = []
+    end = near_end = 0
+    for index, first in enumerate(positions):
+        while end < len(positions) and positions[end] - first <= gap + 1:
+            counts[terms[positions[end]].text] += 1
+            end += 1
+        if len(counts) == len(wanted):
+            near += positions[max(index, near_end) : end]
+            near_end = end
+        text = terms[first].text
+        counts[text] -= 1
+        if not counts[text]:
+            del counts[text]
+    return [(terms[number].start, terms[number].end) for number in near]
 
 
 def _runs(text: str) -> Iterator[list[Term]]:

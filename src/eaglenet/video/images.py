@@ -17,7 +17,7 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.containers import has_image_brand, is_raw
 from eaglenet.video.input_file import EMPTY_FILE, file_status, open_input_file
-from eaglenet.video.pixels import Pixels, scaled_size
+from eaglenet.video.pixels import Pixels, padded, padded_size, scaled_size
 from eaglenet.video.sampling import Window
 from eaglenet.video.windows import DecodedVideo
 
@@ -130,7 +130,7 @@ def decode_image(path: str | Path, size: int, resize: str = "crop") -> Pixels:
         raise UsageError(f"{path}: no such image file") from error
     except UnreadableImageError as error:
         raise UsageError(
-            f"{path}: not an image that can be read ({error}); give a JPEG, PNG, WebP, AVIF or "
+            f"{path}: not an image that can be read ({error}); use a JPEG, PNG, WebP, AVIF or "
             "HEIC file"
         ) from error
 
@@ -276,6 +276,10 @@ def square_array(image: Image, size: int, resize: str = "crop") -> Pixels:
         image = _upright(image)
     except UnreadableImageError as error:
         raise UsageError(str(error)) from error
+    if resize == "pad":
+        shape = padded_size(image.width, image.height, Fraction(1), size)
+        image = image.resize(shape, Image.Resampling.BICUBIC)
+        return padded(np.asarray(image).transpose(2, 0, 1), size)
     if resize == "stretch":
         image = image.resize((size, size), Image.Resampling.BICUBIC)
     else:

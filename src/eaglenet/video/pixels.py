@@ -91,10 +91,24 @@ def scaled_size(width: int, height: int, aspect: Fraction, short_side: int) -> t
     return min(limit, max(short_side, int(short_side * shown_width / height))), short_side
 
 
+def padded_size(width: int, height: int, aspect: Fraction, long_side: int) -> tuple[int, int]:
+    """Return the width and height with ``long_side`` as the longer side on display.
+
+    The shorter side is rounded down in floating point, as in ClipBERT.
+    """
+    shown_width = float(width * aspect)
+    if height >= shown_width:
+        return max(1, int(long_side * (shown_width / height))), long_side
+    return long_side, max(1, int(long_side * (height / shown_width)))
+
+
 def to_square(
     frame: Any, size: int, resize: Resize, reformatter: Any, aspect: Fraction = Fraction(1)
 ) -> Pixels:
     """Return upright RGB pixels [3, size, size] of a frame: bicubic, antialiased."""
+    if resize == "pad":
+        width, height = padded_size(frame.width, frame.height, aspect, size)
+        return padded(_scale(frame, width, height, reformatter), size)
     if resize == "stretch":
         width, height = size, size
     else:
@@ -103,6 +117,12 @@ def to_square(
     top = round((pixels.shape[1] - size) / 2)
     left = round((pixels.shape[2] - size) / 2)
     return pixels[:, top : top + size, left : left + size]
+
+
+def padded(pixels: Pixels, size: int) -> Pixels:
+    """Add black on the right and below: [3, size, size]."""
+    room = ((0, 0), (0, size - pixels.shape[1]), (0, size - pixels.shape[2]))
+    return np.pad(pixels, room)
 
 
 def to_short_side(

@@ -78,6 +78,11 @@ def middle_positions(count: int, num_frames: int) -> list[int]:
     return [(first + end - 1) // 2 for first, end in pairwise(borders)]
 
 
+def before_middle_positions(count: int, num_frames: int) -> list[int]:
+    """Return the positions before :func:`middle_positions`, as in BridgeFormer and MILES."""
+    return [max(position - 1, 0) for position in middle_positions(count, num_frames)]
+
+
 def counted_positions(count: int, spec: FrameSpec) -> list[int]:
     """Return the positions to take out of ``count`` frames whose times are unknown.
 
@@ -85,6 +90,8 @@ def counted_positions(count: int, spec: FrameSpec) -> list[int]:
     """
     if spec.sampling == "first_to_last":
         return evenly_spaced(count, spec.num_frames)
+    if spec.sampling == "before_middle":
+        return before_middle_positions(count, spec.num_frames)
     if spec.sampling == "middle_frames" or count < spec.num_frames:
         return middle_positions(count, spec.num_frames)
     return [(2 * i + 1) * count // (2 * spec.num_frames) for i in range(spec.num_frames)]
@@ -121,6 +128,25 @@ def whole_rate_targets(
     if len(candidates) <= num_frames:
         return candidates
     return [candidates[position] for position in evenly_spaced(len(candidates), num_frames)]
+
+
+def second_pairs(times: Sequence[int], rate: float, num_frames: int, length: float) -> list[int]:
+    """Return the times of the first and the last frame of each clip of one second.
+
+    As in ClipBERT: n clips start at i / n of the room before the last second, and a single clip at
+    a third of it. ``length`` is that of the video in ticks. A frame shortly after a clip may end
+    it, because positions in the video are rounded to ticks, and those in the clip to frames.
+    """
+    num_clips, ticks = num_frames // 2, length / len(times)
+    room = max(len(times) - rate, 0.0)
+    pairs = []
+    for clip in range(num_clips):
+        start = room * clip / num_clips if num_clips > 1 else room / 3
+        first = bisect_left(times, times[0] + int(start * ticks))
+        after = bisect_right(times, times[0] + int((start + rate - 1) * ticks))
+        last = min(first + max(int(rate - 1), 0), max(after, first), len(times) - 1)
+        pairs += [times[first], times[last]]
+    return pairs
 
 
 def fill_frames(
@@ -209,6 +235,13 @@ def plan_targets(
             targets = per_second_targets(times_inside, source.zero, num_frames, source.tick)
         elif spec.sampling == "middle_frames":
             targets = [times_inside[index] for index in middle_positions(count, num_frames)]
+        elif spec.sampling == "before_middle":
+            targets = [times_inside[i] for i in before_middle_positions(count, num_frames)]
+        elif spec.sampling == "second_pairs":
+            chosen = second_pairs(times_inside, float(source.rate), num_frames, float(end - start))
+            targets = sorted(set(chosen))
+            order: list[int | None] = [bisect_left(targets, time) for time in chosen]
+            return WindowPlan(window, start, end, targets, order, [True] * num_frames, step)
         elif spec.sampling == "first_to_last":
             targets = [times_inside[index] for index in evenly_spaced(count, num_frames)]
         elif count < num_frames and spec.short != "repeat":

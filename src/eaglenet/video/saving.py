@@ -110,7 +110,7 @@ def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
 
 def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> None:
     """Copy packets from a keyframe on; times count from there."""
-    with contextlib.closing(source.reopened()) as reader:
+    with contextlib.closing(source.reopen()) as reader:
         streams = [reader.stream, *reader.container.streams.audio[:1]]
         outputs = {stream.index: container.add_stream_from_template(stream) for stream in streams}
         zero, end = begin * source.tick, last * source.tick
@@ -169,7 +169,7 @@ FORMATS: dict[str, tuple[str, Callable[[MomentRequest, io.BytesIO], None]]] = {
 def moment_name(source: Path, start: float, end: float, format: str = "video") -> str:
     """Return a file name from the source and the time; an image keeps its name."""
     if format not in FORMATS:
-        raise UsageError(f"cannot save clips as {format!r}; give {', '.join(FORMATS)}")
+        raise UsageError(f"cannot save clips as {format!r}; use {', '.join(FORMATS)}")
     if is_image(source):
         return source.name
     return f"{source.stem[:100]} {_time_label(start)}-{_time_label(end)}{FORMATS[format][0]}"

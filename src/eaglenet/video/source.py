@@ -124,7 +124,7 @@ class VideoSource(VideoReader):
         self.aspect = pixels.pixel_aspect(self.stream)
         self.reformatter = pyav().video.reformatter.VideoReformatter()
 
-    def reopened(self, threads: int = 1) -> VideoSource:
+    def reopen(self, threads: int = 1) -> VideoSource:
         """Open the same file again; with one thread, errors belong to the packet just sent."""
         return VideoSource(self.path, threads=threads, keep_open=self.is_kept_open)
 
@@ -291,7 +291,7 @@ class VideoSource(VideoReader):
         if self._table is None:
             key = identity_of(self.path)
             if key not in _TABLES:
-                with contextlib.closing(self.reopened()) as scanner:
+                with contextlib.closing(self.reopen()) as scanner:
                     _TABLES[key] = read_table(scanner)
                 while len(_TABLES) > MAX_TABLES:
                     _TABLES.pop(next(iter(_TABLES)), None)

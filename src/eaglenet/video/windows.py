@@ -402,7 +402,7 @@ def decode_windows(
     for plan in _pick_plans(source, spec, plans, thumbnail_size):
         own_plan = plan
         if len(plans) > 1 and _may_differ_alone(source, plan):
-            with contextlib.closing(source.reopened(source.threads)) as own_source:
+            with contextlib.closing(source.reopen(source.threads)) as own_source:
                 own_plan = plan_window(own_source, spec, plan.window, plan.step)
                 (own_plan,) = _pick_plans(own_source, spec, [own_plan], thumbnail_size)
         # A damaged window is repaired with its own reader, so that this pass can continue.
@@ -504,7 +504,7 @@ def _repair(
     source: VideoSource, spec: FrameSpec, plan: WindowPlan, thumbnail_size: int
 ) -> DecodedVideo:
     """Decode all frames of a window and sample from the undamaged ones."""
-    with contextlib.closing(source.reopened()) as reader:
+    with contextlib.closing(source.reopen()) as reader:
         table = reader.table()
         whole_span = (Fraction(table.times[0]), Fraction(table.end))
         span = whole_span if plan.window is None else (plan.start, min(plan.end, whole_span[1]))

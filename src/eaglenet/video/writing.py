@@ -48,7 +48,7 @@ def write_video(
     av = pyav()
     if codec not in av.codecs_available:
         raise UsageError(
-            f"unknown video codec {codec!r}; give for example libx264, libx265 or libvpx-vp9"
+            f"unknown video codec {codec!r}; use for example libx264, libx265 or libvpx-vp9"
         )
     with av.open(str(path), "w") as container:
         images = _channels_last(frames)

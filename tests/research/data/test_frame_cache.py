@@ -128,7 +128,7 @@ def test_missing_and_broken_videos_are_skipped_with_reasons(
     broken.write_bytes(b"not a video")
     split = split_of([videos[0], None, broken, videos[3]])
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
-    assert cache.available.tolist() == [True, False, False, True]
+    assert cache.cached_mask.tolist() == [True, False, False, True]
     assert cache.skipped["v1"] == "no file found"
     assert cache.skipped["v2"]
     assert "2 of 4 videos cached, 2 skipped" in caplog.text
@@ -151,7 +151,7 @@ def test_a_changed_file_or_window_is_decoded_again(
     FrameCache.build(other, SPEC, tmp_path)
     assert len(decodings) == 1 + other_file
     part = split_of([videos[1]], window=(0.0, 1.0))
-    assert FrameCache.open(tmp_path, part).available.tolist() == [False]
+    assert FrameCache.open(tmp_path, part).cached_mask.tolist() == [False]
     cache = FrameCache.build(part, SPEC, tmp_path)
     assert len(decodings) == 2 + other_file
     assert cache.clips([0]).seconds.max() < 1.0
@@ -203,7 +203,7 @@ def test_rows_whose_bytes_were_lost_do_not_count(
     FrameCache.build(split, SPEC, tmp_path)
     data = (tmp_path / "frames.bin").read_bytes()
     (tmp_path / "frames.bin").write_bytes(data[: 3 * ROW_BYTES + 7])
-    assert FrameCache.open(tmp_path, split).available.tolist() == [True] * 3 + [False] * 2
+    assert FrameCache.open(tmp_path, split).cached_mask.tolist() == [True] * 3 + [False] * 2
     del decodings[:]
     FrameCache.build(split, SPEC, tmp_path)
     assert decodings == ["v3", "v4"]
@@ -230,7 +230,7 @@ def test_a_killed_build_keeps_its_durable_rows(
     assert wait(child) == -signal.SIGKILL
     cache = FrameCache.build(split, SPEC, tmp_path)
     assert decodings == ["v3", "v4"]
-    assert cache.available.all()
+    assert cache.cached_mask.all()
 
 
 def test_rows_before_an_interrupt_are_kept(
@@ -261,7 +261,7 @@ def test_a_disk_that_is_too_small_is_told_before_decoding(
 
 def test_a_cache_without_a_single_row_says_so(tmp_path: Path) -> None:
     cache = FrameCache.build(split_of([None, None]), SPEC, tmp_path)
-    assert cache.available.tolist() == [False, False]
+    assert cache.cached_mask.tolist() == [False, False]
     with pytest.raises(DatasetError, match="no file found"):
         cache.clips([0])
 

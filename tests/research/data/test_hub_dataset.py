@@ -180,3 +180,22 @@ def test_a_small_table_does_not_fill_the_disk(
     with pytest.raises(DatasetError, match="64 times the size"):
         unpack_hub_dataset(str(folder))
     assert not list((tmp_path / "cache").rglob("*.mp4"))
+
+
+@pytest.mark.parametrize("kind", ["pairs", "three"])
+def test_a_caption_that_is_repeated_does_not_fill_memory(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet stores a repeated text once: 1 kB became gigabytes."""
+    monkeypatch.setattr("eaglenet.research.data.hub_dataset.MIN_BYTES", 2**24)
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
+    video, text, folder = tmp_path / "a.mp4", "a" * 2**16, tmp_path / "data"
+    video.write_bytes(b"x")
+    if kind == "pairs":
+        write_pairs(folder, [video] * 1000, [text] * 1000)
+    else:
+        write_three(folder, [video], [text])
+        relevance = {"query-id": ["q0"] * 1000, "corpus-id": ["d0"] * 1000, "score": [1] * 1000}
+        write_table(folder / "qrels" / "test-00000-of-00001.parquet", relevance)
+    with pytest.raises(DatasetError, match="64 times the size"):
+        unpack_hub_dataset(str(folder))

@@ -47,7 +47,7 @@ def test_the_protocol_name_tells_the_sizes() -> None:
 def test_a_gallery_with_missing_videos_says_so_in_its_protocol(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    present = small_split().present()
+    present = small_split().select_present()
     assert present.protocol.name == "toy (5 texts x 2 of 3 videos)"
     assert present.left_out == (VideoProblem("b", "no file found"),)
     assert "2 of 3 videos present" in caplog.text
@@ -55,13 +55,13 @@ def test_a_gallery_with_missing_videos_says_so_in_its_protocol(
 
 def test_a_complete_split_is_its_own_present_part() -> None:
     split = small_split().only(["a", "c"])
-    assert split.present() is split
+    assert split.select_present() is split
 
 
 def test_a_split_without_any_file_is_an_error() -> None:
     split = Split("toy", "test", PROTOCOL, (VideoRecord("a", ("one",)),))
     with pytest.raises(DatasetError, match="none of the 1 video files"):
-        split.present()
+        split.select_present()
 
 
 def test_left_out_videos_are_logged_with_counts_and_reasons(

@@ -81,6 +81,32 @@ def test_a_dry_run_prints_the_card(run: Path) -> None:
     assert result.stdout.strip() == model_card(run, "somebody/tiny-head").strip()
 
 
+@pytest.mark.parametrize(
+    ("source", "base"),
+    [
+        ("openai/clip-vit-base-patch32", "openai/clip-vit-base-patch32"),
+        ("ViT-B/32", "openai/clip-vit-base-patch32"),
+        ("best-gpu", "Qwen/Qwen3-VL-Embedding-2B"),
+        ("st:owner/model@0123456789abcdef:512", "owner/model"),
+        ("small", None),
+        ("st:models/mine", None),
+    ],
+)
+def test_the_card_names_the_model_that_was_trained(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, base: str | None
+) -> None:
+    """``models/mine`` is a folder here, and has the form of a hub id."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    folder = shutil.copytree(run, tmp_path / "run")
+    experiment = json.loads((folder / "experiment.json").read_text())
+    experiment["encoder"]["source"] = source
+    (folder / "experiment.json").write_text(json.dumps(experiment))
+    lines = model_card(folder, "somebody/tiny-head").splitlines()
+    expected = [f"base_model: {base}"] if base else []
+    assert [line for line in lines if line.startswith("base_model")] == expected
+
+
 def test_the_card_of_an_approximate_method_says_so(run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     assert "approximate" not in model_card(folder, "somebody/tiny-head")

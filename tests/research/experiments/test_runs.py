@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -96,7 +97,15 @@ def test_the_selected_model_scores_as_it_did_in_training(finished: Run) -> None:
     again = evaluate_run(finished.folder, split="val", device="cpu")
     assert again.metrics.to_dict()["t2v"] == finished.result["metrics"]["t2v"]
     assert "validation" in " ".join(again.notes)
+    assert "not finished" not in " ".join(again.notes)
     assert load(str(finished.folder)).name == "eaglenet"
+
+
+def test_a_score_of_an_unfinished_run_says_so(finished: Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    (folder / "result.json").unlink()
+    notes = " ".join(evaluate_run(folder, split="val", device="cpu").notes)
+    assert "training is not finished" in notes
 
 
 def test_a_run_is_evaluated_on_any_features_folder_of_its_form(

@@ -73,7 +73,7 @@ def test_a_board_that_is_missing_or_unknown_stops_a_run_at_once(
     with pytest.raises(UsageError, match=r"pip install wandb, or leave wandb out"):
         train(tiny_experiment(features), tmp_path / "run", device="cpu", boards=("wandb",))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UsageError, match="--log mlflow: unknown board; choose from tensorboard"):
+    with pytest.raises(UsageError, match="--log mlflow: unknown service; choose from tensorboard"):
         parse_boards("wandb,mlflow")
 
 

@@ -127,7 +127,7 @@ def test_towers_on_two_processes_have_the_losses_of_one(
     code = f"from test_tower_runs import *; {call}"
     folders = [str(Path(__file__).parent), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=240)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=900)
     one, two = logged_losses(tmp_path / "1"), logged_losses(tmp_path / "2")
     assert len(one) == len(two) == 4
     for first, second in zip(one, two, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.encoders.resnet_bert import ResnetBertEncoder
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.transformer import PostNormStack
 from eaglenet.methods.base import Method, register
@@ -27,11 +29,14 @@ class ClipBERTConfig(MethodConfig):
     """Settings of ClipBERT.
 
     frames_per_clip: consecutive frames that are averaged into one clip.
+    pooling: how the logits of the clips become those of the video: ``lse`` (logarithm of the sum of
+        exponentials), ``mean`` or ``max``.
     pairs_at_once: pairs per call of the transformer; limits memory, does not change scores.
     """
 
     num_frames: int = 16
     frames_per_clip: int = 2
+    pooling: Literal["lse", "mean", "max"] = "lse"
     dim: int = 512
     num_layers: int = 12
     num_heads: int = 8
@@ -45,26 +50,19 @@ class ClipBERTConfig(MethodConfig):
         self.require_positive("frames_per_clip", "pairs_at_once")
 
 
-def clip_loss(
-    logits: Float[Tensor, "pairs clips 2"],
-    mask: Bool[Tensor, "pairs clips"],
-    labels: Int[Tensor, "pairs"],
-) -> Float[Tensor, ""]:
-    """Return LSE over clips and classes minus LSE over clips of the right class.
+def pool_clips(
+    logits: Float[Tensor, "pairs clips 2"], mask: Bool[Tensor, "pairs clips"], pooling: str
+) -> Float[Tensor, "pairs 2"]:
+    """Return the logits of videos from those of their real clips.
 
-    With one clip, this is the cross-entropy. Masked clips do not count.
+    With ``lse``, the cross-entropy of the result is LSE over clips and classes minus LSE over clips
+    of the right class.
     """
+    if pooling == "mean":
+        weights = mask.to(logits.dtype)[..., None]
+        return (logits * weights).sum(dim=1) / weights.sum(dim=1)
     logits = logits.masked_fill(~mask[..., None], float("-inf"))
-    right = logits.gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1)).squeeze(-1)
-    return (logits.flatten(1).logsumexp(dim=1) - right.logsumexp(dim=1)).mean()
-
-
-def log_odds(
-    logits: Float[Tensor, "pairs clips 2"], mask: Bool[Tensor, "pairs clips"]
-) -> Float[Tensor, "pairs"]:
-    """Return LSE over clips of the class "match" minus that of "no match"."""
-    classes = logits.masked_fill(~mask[..., None], float("-inf")).logsumexp(dim=1)
-    return classes[:, 1] - classes[:, 0]
+    return logits.amax(dim=1) if pooling == "max" else logits.logsumexp(dim=1)
 
 
 @register(ClipBERTConfig, paper="ClipBERT (Lei et al., CVPR 2021)", checked="golden")
@@ -74,11 +72,15 @@ class ClipBERT(Method):
     ``encode_text`` and ``encode_video`` return tokens; everything else is computed per pair. Search
     makes shortlists with ``coarse_vectors`` of the encoder and ranks them with ``score``.
 
-    Reduced: the grid consists of the patches of the tower (or the frames, for stored features)
-    through one linear map, instead of ResNet-50 features through a convolution. The transformer
-    starts from random weights, without image-text pre-training, and reads the words of the encoder.
-    Training and evaluation use all clips of a video; the number of clips of the published result is
-    uncertain (16 at its best).
+    With the towers of the authors (:mod:`eaglenet.encoders.resnet_bert`, in converted checkpoints)
+    words and grid enter the transformer as they are. Such towers share no space, so there is no
+    shortlist.
+
+    Reduced: with other towers, the grid consists of their patches (or the frames, for stored
+    features) through one linear map, and words are theirs, too, after a learnt first one. The
+    transformer starts from random weights, without image-text pre-training. Training and evaluation
+    use all clips of a video; the number of clips of the published result is uncertain (16 at its
+    best).
     """
 
     name = "clipbert"
@@ -92,9 +94,13 @@ class ClipBERT(Method):
         # Stored features have no patches in rows and columns.
         self.has_grid = encoder.abilities.patches and encoder.image_size is not None
         dim = config.dim
-        self.word_map = nn.Linear(encoder.dim, dim)
-        self.patch_map = nn.Linear(encoder.dim, dim)
-        self.first = nn.Parameter(0.02 * torch.randn(dim))
+        self.has_own_towers = isinstance(encoder, ResnetBertEncoder)
+        if self.has_own_towers and encoder.dim != dim:
+            raise ConfigError(f"dim is {dim}, but the towers are {encoder.dim} wide; set dim to it")
+        self.word_map = nn.Identity() if self.has_own_towers else nn.Linear(encoder.dim, dim)
+        self.patch_map = nn.Identity() if self.has_own_towers else nn.Linear(encoder.dim, dim)
+        # The tokens of BERT begin with one already.
+        self.first = None if self.has_own_towers else nn.Parameter(0.02 * torch.randn(dim))
         self.positions = nn.Parameter(0.02 * torch.randn(config.num_positions, dim))
         self.kinds = nn.Parameter(0.02 * torch.randn(2, dim))
         self.grid = nn.Parameter(0.02 * torch.randn(2, GRID, dim)) if self.has_grid else None
@@ -139,9 +145,10 @@ class ClipBERT(Method):
         columns: Int[Tensor, "pairs"],
     ) -> tuple[Float[Tensor, "pairs clips 2"], Bool[Tensor, "pairs clips"]]:
         """Return the logits of "no match" and "match" of text ``rows[i]``, video ``columns[i]``."""
-        words, words_mask = words_or_sentence(text)
+        words, text_mask = words_or_sentence(text)
         text_tokens = self._text_tokens(words)
-        text_mask = torch.cat([words_mask.new_ones(len(words), 1), words_mask], dim=1)
+        if self.first is not None:
+            text_mask = torch.cat([text_mask.new_ones(len(words), 1), text_mask], dim=1)
         grid, clips_mask = self.clips_of(video)
         visual_tokens = self._visual_tokens(grid)
         num_clips, num_patches = visual_tokens.shape[1:3]
@@ -158,11 +165,12 @@ class ClipBERT(Method):
     def _text_tokens(
         self, words: Float[Tensor, "texts words width"]
     ) -> Float[Tensor, "texts length dim"]:
-        word_vectors = self.word_map(words)
-        tokens = torch.cat([self.first.expand(len(words), 1, -1), word_vectors], dim=1)
+        tokens: Tensor = self.word_map(words)
+        if self.first is not None:
+            tokens = torch.cat([self.first.expand(len(words), 1, -1), tokens], dim=1)
         if tokens.shape[1] > len(self.positions):
             raise ConfigError(
-                f"texts have {words.shape[1]} words, but there are only {len(self.positions) - 1} "
+                f"texts have {tokens.shape[1]} tokens, but there are only {len(self.positions)} "
                 "positions; increase num_positions, or shorten the texts"
             )
         tokens = tokens + self.positions[: tokens.shape[1]] + self.kinds[0]
@@ -190,7 +198,9 @@ class ClipBERT(Method):
         for batch in pairs.split(self.config.pairs_at_once):
             logits, mask = self.pair_logits(text, video, batch[:, 0], batch[:, 1])
             clip_mask = torch.where(mask.any(dim=1, keepdim=True), mask, torch.ones_like(mask))
-            scores.append(log_odds(logits, clip_mask).masked_fill(~mask.any(dim=1), 0.0))
+            pooled = pool_clips(logits, clip_mask, self.config.pooling)
+            odds = pooled[:, 1] - pooled[:, 0]
+            scores.append(odds.masked_fill(~mask.any(dim=1), 0.0))
         return torch.cat(scores).view(len(text), len(video))
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
@@ -204,5 +214,13 @@ class ClipBERT(Method):
         logits, mask = self.pair_logits(text, video, rows, columns)
         # A batch with one video has no wrong videos.
         is_usable = torch.cat([texts >= 0, (~positives).any(dim=1)]) & mask.any(dim=1)
-        loss = clip_loss(logits[is_usable], mask[is_usable], labels[is_usable])
-        return Losses({"matching": loss})
+        pooled = pool_clips(logits[is_usable], mask[is_usable], self.config.pooling)
+        return Losses({"matching": F.cross_entropy(pooled, labels[is_usable])})
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        if self.has_own_towers:
+            raise UsageError(
+                "search needs a shortlist, which this model cannot make: its towers share no "
+                "space. `eaglenet evaluate` scores all pairs, and so does `similarity` in Python"
+            )
+        return super().coarse_vectors(features)

@@ -16,11 +16,17 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.core.errors import CheckpointError, EagleNetError, UsageError
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
+from eaglenet.encoders.resnet_bert import (
+    ResnetBertConfig,
+    ResnetBertEncoder,
+    ResnetConfig,
+    WordsConfig,
+)
 from eaglenet.encoders.vit_bert import VitBertConfig, VitBertEncoder, distilbert, vit
 from eaglenet.encoders.weight_names import (
     WRAPPED_ATTENTION,
@@ -56,6 +62,10 @@ UNUSED: dict[str, dict[str, str]] = {
     "clip4clip": {
         r"clip\.visual\.conv1\.weight": "replaced by the map over three frames",
         r"frame_position_embeddings\.weight": "never called with the LSTM",
+    },
+    "clipbert": {
+        r"cnn\.feature\.(proposal_generator|roi_heads)\..*": "detection of objects, never called",
+        r".*visual_embeddings\.position_embeddings\.weight": "never read",
     },
     "eaglenet": {
         r"transformerClip\..*": "a temporal transformer that the forward pass never calls",
@@ -151,6 +161,7 @@ UNDETERMINED: dict[str, Settings] = {
     "bridgeformer": {"num_frames": 4},
     "ce": {"experts": "audio,face,i3d,ocr,r2p1d,resnext,scene,senet,speech"},
     "clip4clip": {"num_frames": 12},
+    "clipbert": {"num_frames": 32, "pooling": "lse", "image_size": 448, "max_words": 20},
     # Frame positions are stretched: for ActivityNet 12 positions serve 32 frames.
     "clipvip": {"num_frames": 12},
     "drl": {"num_frames": 12},
@@ -171,6 +182,7 @@ UNDETERMINED: dict[str, Settings] = {
 authors for MSR-VTT and ViT-B/32."""
 
 ONE_VALUE: dict[str, Settings] = {
+    "clipbert": {"num_frm": 2, "fps": 2},
     "ce": {"use_mish": 1, "include_self": 1, "l2renorm": 0, "keep_missing_modalities": 0},
     "hgr": {"attn_fusion": "embed"},
     "mmt": {"vid_inp": "both", "pos_enc": "tint", "out_tok": "mxp"},
@@ -179,7 +191,6 @@ ONE_VALUE: dict[str, Settings] = {
 that of all published configurations."""
 
 NO_CONVERSION: dict[str, str] = {
-    "clipbert": "its image tower is a ResNet-50 of detectron2, which is not supported",
     "teachtext": "its students are models of CE; convert them with --from ce",
 }
 """Methods with official code whose checkpoints cannot be converted, with the reason."""
@@ -189,9 +200,9 @@ MAX_WORDS, MAX_LONG_WORDS = 32, 64
 """Tokens per text in the released scripts; the second for DiDeMo, with 64 frames per video."""
 
 FP16_TOWERS = {
-    "clip4clip", "clipvip", "drl", "glscl", "prost", "ts2net", "tvproxynet", "ucofia",
+    "clip4clip", "clipbert", "clipvip", "drl", "glscl", "prost", "ts2net", "tvproxynet", "ucofia",
 }  # fmt: skip
-"""Methods whose official code runs CLIP in half precision."""
+"""Methods whose official code runs the towers in half precision."""
 
 
 WHOLE_TEXTS = {"bridgeformer", "frozen"}
@@ -251,7 +262,9 @@ def convert_official(
     precision = "fp16" if name in FP16_TOWERS or is_clip_bridge else "fp32"
     if name in WHOLE_TEXTS:
         max_words = method.encoder.context_length
-    method.habits = EvaluationHabits(max_words, precision)
+    max_words = settings.get("max_words", max_words)
+    habits = {"max_words": max_words, "precision": precision}
+    method.habits = from_plain(EvaluationHabits, habits)
     return OfficialConversion(method.eval(), unused)
 
 
@@ -285,6 +298,21 @@ def _convert(
     name: str, weights: Weights, settings: Settings, **options: Any
 ) -> tuple[Method, dict[str, str]]:
     """Build a method by the names and shapes of its weights, and load them."""
+    try:
+        return _build(name, weights, settings, **options)
+    except EagleNetError:
+        raise
+    except Exception as error:  # weights and settings of others can be wrong in any way
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise CheckpointError(
+            f"not a checkpoint of {name}, or not with these settings ({lines[0]:.200}); check "
+            "--from and --set, and that the file has the weights of the whole model"
+        ) from error
+
+
+def _build(
+    name: str, weights: Weights, settings: Settings, **options: Any
+) -> tuple[Method, dict[str, str]]:
     weights = _plain_names(weights)
     if "visual.class_embedding" in weights:  # BridgeFormer on CLIP.
         weights = {f"clip.{key}": value for key, value in weights.items()}
@@ -295,12 +323,13 @@ def _convert(
         encoder = ExpertEncoder(widths)
     else:
         inferred_settings = INFERENCE[name](weights)
-        encoder = _encoder(weights)
+        encoder = _resnet_bert(weights, settings) if name == "clipbert" else _encoder(weights)
     values = {"padding": "official", **inferred_settings, **settings}
     if "groups" in values:
         values["groups"] = _clip_groups(values["groups"])
     field_names = {item.name for item in dataclasses.fields(config_class)}
-    unknown = sorted(set(settings) - field_names - {"experts", "frames"})
+    accepted = field_names | {"experts", "frames"} | set(UNDETERMINED.get(name, ()))
+    unknown = sorted(set(settings) - accepted)
     if unknown:
         raise UsageError(f"--set {unknown[0]}: {name} has no such setting")
     config = from_plain(config_class, {k: v for k, v in values.items() if k in field_names})
@@ -378,6 +407,25 @@ def _vit_bert(weights: Weights) -> VitBertEncoder:
     )
 
 
+def _resnet_bert(weights: Weights, settings: Settings) -> ResnetBertEncoder:
+    """Create the towers of ClipBERT."""
+    backbone, words = "cnn.feature.backbone", "transformer.bert.embeddings.{}_embeddings.weight"
+    sizes = {
+        "image_size": settings["image_size"],
+        "stem_width": _size(weights, f"{backbone}.stem.conv1.weight"),
+        "width": _size(weights, f"{backbone}.res2.0.conv3.weight"),
+        "bottleneck_width": _size(weights, f"{backbone}.res2.0.conv1.weight"),
+        "depths": [depth_of(weights, f"{backbone}.res{stage}.") for stage in range(2, 6)],
+    }
+    vocabulary_size, dim = weights[words.format("word")].shape
+    context_length = _size(weights, words.format("position"))
+    return ResnetBertEncoder(
+        ResnetBertConfig(
+            dim, from_plain(ResnetConfig, sizes), WordsConfig(vocabulary_size, context_length)
+        )
+    )
+
+
 def _size(weights: Weights, name: str, axis: int = 0) -> int:
     if name not in weights:
         raise CheckpointError(f"the checkpoint has no weight {name!r}; is it of another method?")
@@ -441,6 +489,25 @@ def _clip4clip(weights: Weights) -> Settings:
     if depth_of(weights, "transformerClip.resblocks."):
         return {"head": "transformer", "stem": stem, **_temporal(weights)}
     return {"head": "lstm" if "lstm_visual.weight_ih_l0" in weights else "mean", "stem": stem}
+
+
+def _clipbert(weights: Weights) -> Settings:
+    words = "transformer.bert.embeddings.{}_embeddings.weight"
+    dim = _size(weights, words.format("word"), 1)
+    labels = _size(weights, "transformer.classifier.2.weight")
+    if labels != 2:
+        raise CheckpointError(
+            f"its head has {labels} outputs, not two: it is not of retrieval, or was trained with "
+            "loss_type=rank, which is not supported"
+        )
+    layer = "transformer.bert.encoder.layer."
+    return {
+        "dim": dim,
+        "num_layers": depth_of(weights, layer),
+        "num_heads": max(dim // 64, 1),
+        "hidden_dim": _size(weights, f"{layer}0.intermediate.dense.weight"),
+        "num_positions": _size(weights, words.format("position")),
+    }
 
 
 def _frozen(weights: Weights) -> Settings:
@@ -543,6 +610,7 @@ def _tvproxynet(weights: Weights) -> Settings:
 INFERENCE: dict[str, Callable[[Weights], Settings]] = {
     "bridgeformer": _bridgeformer,
     "clip4clip": _clip4clip,
+    "clipbert": _clipbert,
     "clipvip": _proxies,
     "drl": _temporal,
     "eaglenet": _eaglenet,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from eaglenet.encoders.weight_names import depth_of, timm_blocks
 from eaglenet.methods.official.parts import (
@@ -450,10 +451,81 @@ def _space_time(read: WeightReader, method: Any) -> State:
     return state
 
 
+BERT_BLOCK_NAMES = {
+    "out_projection": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+BOTTLENECK_NAMES = {"reduce": "conv1", "middle": "conv2", "expand": "conv3"}
+
+
+def _normed_convolution(read: WeightReader, ours: str, theirs: str) -> State:
+    """Return a convolution, and its frozen statistics as one factor and one term per channel."""
+    deviation = (read(f"{theirs}.norm.running_var") + 1e-5).sqrt()
+    scale = read(f"{theirs}.norm.weight") / deviation
+    shift = read(f"{theirs}.norm.bias") - read(f"{theirs}.norm.running_mean") * scale
+    convolution = {f"{ours}.0.weight": read(f"{theirs}.weight")}
+    return {**convolution, f"{ours}.1.scale": scale, f"{ours}.1.shift": shift}
+
+
+def _resnet(read: WeightReader, tower: Any) -> State:
+    """Return the ResNet of detectron2 in ClipBERT, which reads blue, green, red."""
+    ours, theirs = "encoder.vision", "cnn.feature.backbone"
+    state = _normed_convolution(read, f"{ours}.stem", f"{theirs}.stem.conv1")
+    state[f"{ours}.stem.0.weight"] = state[f"{ours}.stem.0.weight"].flip(1)
+    index = 0
+    for stage, depth in enumerate(tower.config.depths, start=2):
+        for number in range(depth):
+            our_name, their_name = f"{ours}.blocks.{index}", f"{theirs}.res{stage}.{number}"
+            names = dict(BOTTLENECK_NAMES)
+            if tower.blocks[index].shortcut is not None:
+                names["shortcut"] = "shortcut"
+            for our_part, their_part in names.items():
+                state |= _normed_convolution(
+                    read, f"{our_name}.{our_part}", f"{their_name}.{their_part}"
+                )
+            index += 1
+    return {**state, f"{ours}.grid.weight": read("cnn.grid_encoder.0.weight")}
+
+
+def _clipbert(read: WeightReader, method: Any) -> State:
+    bert = "transformer.bert"
+    words, cells = f"{bert}.embeddings", f"{bert}.visual_embeddings"
+    kinds = [
+        read(f"{name}.token_type_embeddings.weight")[0]  # The text is one sentence.
+        for name in (words, cells)
+    ]
+    grid = []
+    for axis in ("row", "col"):
+        positions = read(f"{cells}.{axis}_position_embeddings.weight")
+        grid.append(F.pad(positions, (0, 0, 0, method.grid.shape[1] - len(positions))))
+    state = {
+        **_resnet(read, method.encoder.vision),
+        "encoder.text.embedding.weight": read(f"{words}.word_embeddings.weight"),
+        "positions": read(f"{words}.position_embeddings.weight"),
+        "kinds": torch.stack(kinds),
+        "grid": torch.stack(grid),
+        **read.module("text_norm", f"{words}.LayerNorm"),
+        **read.module("patch_norm", f"{cells}.LayerNorm"),
+        **read.module("pooler", f"{bert}.pooler.dense"),
+        **read.modules("head", "transformer.classifier", {"0": "0", "2": "2"}),
+    }
+    for index in range(len(method.stack.blocks)):
+        our_name, their_name = f"stack.blocks.{index}", f"{bert}.encoder.layer.{index}"
+        state |= read.modules(our_name, their_name, BERT_BLOCK_NAMES)
+        for kind in KINDS:
+            names = [f"{their_name}.attention.self.{p}.{kind}" for p in ("query", "key", "value")]
+            state[f"{our_name}.in_projection.{kind}"] = torch.cat([read(name) for name in names])
+    return state
+
+
 TABLES: dict[str, Callable[..., State]] = {
     "bridgeformer": _space_time,
     "ce": _ce,
     "clip4clip": _clip4clip,
+    "clipbert": _clipbert,
     "clipvip": _clipvip,
     "drl": _drl,
     "eaglenet": _eaglenet,

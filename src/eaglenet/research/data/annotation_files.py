@@ -343,7 +343,7 @@ def read_qvhighlights(content: str) -> list[MomentText]:
     ``highlight_test_release.jsonl`` has no windows; ``highlight_test_with_gt.jsonl`` has them.
     """
     texts = []
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(content.split("\n"), 1):
         if line.strip():
             with _name_entry(f"line {number}"):
                 row = untrusted.parse_json(line)
@@ -360,7 +360,7 @@ def read_qvhighlights(content: str) -> list[MomentText]:
 def read_charades_sta(content: str) -> list[MomentText]:
     """Read lines ``VIDEO START END##text``, in seconds."""
     texts = []
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
         match = re.fullmatch(r"\s*(\S+)\s+(\S+)\s+(\S+?)\s*##(.*)", line)

@@ -210,7 +210,7 @@ class FeatureSplit:
             video_of_text=video_of_text[texts].to(self.device),
             video_ids=ids,
             captions=tuple(self.captions[index] for index in texts.tolist()),
-            protocol=self.protocol.sized(len(texts), len(ids)),
+            protocol=self.protocol.with_counts(len(texts), len(ids)),
         )
 
     def hold_out(self, num_videos: int, seed: int = 0) -> tuple[FeatureSplit, FeatureSplit]:
@@ -309,7 +309,7 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
         video_of_text=torch.repeat_interleave(torch.arange(len(video_ids)), text_count),
         video_ids=video_ids,
         captions=captions,
-        protocol=protocol.sized(len(sentences), len(video_ids)),
+        protocol=protocol.with_counts(len(sentences), len(video_ids)),
         metadata=metadata,
     )
 

@@ -356,7 +356,7 @@ class FrameCache:
                     title = f"decoding {split.name} frames"
                     decode_into(journal, new_videos, spec, workers, progress, title)
         cache = cls.open(folder, split, spec)
-        num_skipped = int((~cache.available).sum())
+        num_skipped = int((~cache.cached_mask).sum())
         if num_skipped:
             logger.warning(
                 "%s %s: %d of %d videos cached, %d skipped (see .skipped)",
@@ -369,7 +369,7 @@ class FrameCache:
         return cache
 
     @property
-    def available(self) -> Tensor:
+    def cached_mask(self) -> Tensor:
         """Mask [videos] of the videos of the split that are in the cache."""
         return torch.tensor([self._row(video) is not None for video in self.split.videos])
 

@@ -34,13 +34,13 @@ CAPTION_COLUMNS = (
 )  # fmt: skip
 """Names that the datasets of MTEB give to captions; the first one of a table is used."""
 QUERY, DOCUMENT = "query-id", "corpus-id"
-ROWS = 8
+ROWS = 2
 """Rows read at a time; a row contains a whole video."""
 MIN_BYTES, MAX_EXPANSION = 2**30, 64
-"""Unpacked videos may take ``MAX_EXPANSION`` times the size of their tables, and ``MIN_BYTES`` in
-any case. A table stores a video once that it repeats in many rows, with other captions."""
-MIN_VIDEO = 4096
-"""Bytes that a video takes at least, on the disk."""
+"""What is unpacked may take ``MAX_EXPANSION`` times the size of the tables, and ``MIN_BYTES`` in
+any case. A table stores a video or a caption once that it repeats in many rows."""
+MIN_VIDEO, MIN_CAPTION = 4096, 256
+"""Bytes that a video takes at least on the disk, and a caption in memory."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,8 @@ def write_folder(
     if pairs is not None:
         for number, (value, text) in enumerate(pairs.rows("video", pairs.caption)):
             where = f"{name}: row {number}"
-            captions_of[_write_video(folder, number, value, where, room)] = _captions(text, where)
+            captions = _captions(text, where, room)
+            captions_of[_write_video(folder, number, value, where, room)] = captions
             report_progress(progress, "videos", number + 1, 0)
     else:
         captions_of = _write_corpus(name, tables, folder, room, progress)
@@ -202,9 +203,20 @@ def write_folder(
 
 @dataclass
 class _Room:
-    """Bytes that may still be written, so that a small table cannot fill the disk."""
+    """Bytes that may still be unpacked, so that a small table cannot fill the disk or memory."""
 
     num_bytes: int
+
+    def take(self, num_bytes: int, where: str) -> None:
+        self.num_bytes -= num_bytes
+        if self.num_bytes < 0:
+            raise DatasetError(
+                f"{where}: videos and captions take {MAX_EXPANSION} times the size of the tables"
+            )
+
+    def take_texts(self, value: Any, where: str) -> None:
+        texts = value if isinstance(value, list) else [value]
+        self.take(sum(max(len(str(text)), MIN_CAPTION) for text in texts), where)
 
 
 def _write_corpus(
@@ -224,13 +236,16 @@ def _write_corpus(
             f"{name}: expected a table with the columns video and caption, or the tables corpus "
             f"(id, video), queries (id, text) and qrels ({QUERY}, {DOCUMENT}); it has {contents}"
         )
-    texts = {str(key): text for key, text in queries.rows(queries.key, queries.caption)}
+    texts: dict[str, Any] = {}
+    for number, (key, text) in enumerate(queries.rows(queries.key, queries.caption)):
+        room.take_texts(text, f"{name}: row {number} of {queries.name}")
+        texts[str(key)] = text
     captions: dict[str, list[str]] = {}
     for number, (query, document) in enumerate(relevance.rows(QUERY, DOCUMENT)):
         where = f"{name}: row {number} of {relevance.name}"
         if str(query) not in texts:
             raise DatasetError(f"{where} names the query {query!r:.60}, which does not exist")
-        captions.setdefault(str(document), []).extend(_captions(texts[str(query)], where))
+        captions.setdefault(str(document), []).extend(_captions(texts[str(query)], where, room))
     captions_of: dict[str, list[str]] = {}
     for number, (key, value) in enumerate(corpus.rows(corpus.key, "video")):
         if str(key) in captions:
@@ -246,7 +261,8 @@ def _write_corpus(
     return captions_of
 
 
-def _captions(value: Any, where: str) -> list[str]:
+def _captions(value: Any, where: str, room: _Room) -> list[str]:
+    room.take_texts(value, where)
     texts, _ = clean_captions(value if isinstance(value, list) else [value], where)
     if not texts:
         raise DatasetError(f"{where} has no caption")
@@ -260,9 +276,7 @@ def _write_video(folder: Path, number: int, value: Any, where: str, room: _Room)
             f"{where}: the video is not in the table; only datasets that contain their videos can "
             "be read"
         )
-    room.num_bytes -= max(len(content), MIN_VIDEO)
-    if room.num_bytes < 0:
-        raise DatasetError(f"{where}: the videos take {MAX_EXPANSION} times the size of the tables")
+    room.take(max(len(content), MIN_VIDEO), where)
     suffix = Path(str(value.get("path") or "")).suffix.lower()
     name = f"videos/{number:06d}{suffix if suffix in VIDEO_SUFFIXES else '.mp4'}"
     (folder / name).write_bytes(content)

@@ -53,7 +53,7 @@ class RetrievalProtocol:
     name: str
     family: str = ""
 
-    def sized(
+    def with_counts(
         self, num_texts: int, num_videos: int, num_listed: int | None = None
     ) -> RetrievalProtocol:
         """Return the protocol with the numbers of texts and videos in its name.
@@ -135,11 +135,11 @@ class Split:
             if video.video_id not in ids
         )
         num_texts = sum(len(video.captions) for video in videos)
-        protocol = self.protocol.sized(num_texts, len(videos), self.num_listed)
+        protocol = self.protocol.with_counts(num_texts, len(videos), self.num_listed)
         left_out = self.left_out + left_out
         return replace(self, videos=videos, protocol=protocol, left_out=left_out)
 
-    def present(self) -> Split:
+    def select_present(self) -> Split:
         """Select the videos that have a file; log a warning about the others."""
         if not self.missing:
             return self
@@ -225,7 +225,7 @@ def make_split(
             logger.warning(
                 "%s %s: left out %d videos (%s), first %r", dataset, name, count, reason, first
             )
-    protocol = protocol.sized(num_texts, len(videos), num_listed)
+    protocol = protocol.with_counts(num_texts, len(videos), num_listed)
     return Split(dataset, name, protocol, tuple(videos), tuple(left_out))
 
 

@@ -236,7 +236,7 @@ def add_dataset(spec: DatasetSpec) -> DatasetSpec:
 
 def open_videos(data: DataChoice, split: str, context: OpenContext) -> Source:
     """Open the videos that have a file; decode frames that are not in the cache."""
-    records = load_records(data, split).present()
+    records = load_records(data, split).select_present()
     base = Path(data.cache).expanduser() if data.cache else context.cache
     folder = cache_folder(base, records.dataset, data.frames)
     size = estimate(records, data.frames)
@@ -249,7 +249,7 @@ def open_videos(data: DataChoice, split: str, context: OpenContext) -> Source:
 
 def inspect_videos(data: DataChoice, split: str) -> SplitSummary:
     records = load_records(data, split)
-    return summarise_split(records, records.present().video_of_text, len(records.missing))
+    return summarise_split(records, records.select_present().video_of_text, len(records.missing))
 
 
 def summarise_split(records: Split, video_of_text: Tensor, num_missing: int) -> SplitSummary:
@@ -275,7 +275,7 @@ def cached_source(
     split: Split, cache: FrameCache, tokenize: Callable[..., Tokens], max_words: int = 32
 ) -> Source:
     """Make a source from cached frames, without the videos that are not in the cache."""
-    is_cached = replace(cache, split=split).available
+    is_cached = replace(cache, split=split).cached_mask
     if not is_cached.any():
         raise DatasetError(
             f"{cache.folder}: none of the {len(split)} videos of {split.dataset} {split.name} "

@@ -22,6 +22,7 @@ from eaglenet.core.errors import (
     shell_quote,
 )
 from eaglenet.core.progress import Progress, activity
+from eaglenet.core.text import format_hours
 from eaglenet.core.types import (
     Clips,
     Encoder,
@@ -73,8 +74,7 @@ class Estimate:
     preparation: str = ""
 
     def __str__(self) -> str:
-        hours, minutes = divmod(round(self.seconds / 60), 60)
-        length = f"{hours} h {minutes} min" if hours else f"{max(minutes, 1)} min"
+        length = format_hours(self.seconds / 3600)
         memory = f", {self.memory_bytes / 2**30:.1f} GiB" if self.memory_bytes else ""
         cost = f"{self.num_steps:,} steps in about {length}{memory}, without evaluation"
         return f"estimate: {cost}{self.preparation}"

@@ -23,6 +23,7 @@ from eaglenet.research.data.experts import save_teacher
 from eaglenet.research.data.sources import DataChoice, Source, selection_note
 from eaglenet.research.evaluation.evaluate import EvaluationResult
 from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.evaluation.run_records import RESULT
 from eaglenet.research.experiments.build import check_data, default_split, load_source
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.runs import frames_folder, load_run
@@ -56,6 +57,8 @@ def evaluate_run(
     experiment, method = load_run(folder)
     is_choice = experiment.training.chooses_epoch
     notes = [selection_note(experiment.training.select, is_choice=is_choice)]
+    if not (Path(folder).expanduser() / RESULT).exists():
+        notes.append("training is not finished; run the command of the run again to continue it")
     spec, frame_notes = other_frames(experiment.data.frames, frames)
     data = dataclasses.replace(experiment.data, frames=spec)
     notes += frame_notes

@@ -12,7 +12,8 @@ from typing import Any
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.text import escape_line
-from eaglenet.encoders.hub import is_hub_id
+from eaglenet.encoders.catalogue import HUB_IDS
+from eaglenet.encoders.hub import is_hub_id, split_revision, split_st_name
 from eaglenet.methods import METHODS
 from eaglenet.models.files import CONFIG, EXPERIMENT, MODEL, WEIGHTS
 from eaglenet.research.evaluation.run_records import RESULT
@@ -60,7 +61,7 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         "- text-video-retrieval",
         "- video-search",
         *([f"license: {licence}"] if licence else []),
-        *([f"base_model: {tower}"] if is_hub_id(tower) and "/" in tower else []),
+        *([f"base_model: {base}"] if (base := _base_model(tower)) else []),
         "---",
         f"# {name}",
         "",
@@ -88,6 +89,13 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         *_result_lines(folder, result),
     ]
     return "\n".join(map(escape_line, lines)) + "\n"
+
+
+def _base_model(source: str) -> str:
+    """Return the hub id of the model that a run started from; "" for a folder."""
+    identifier, _ = split_revision(split_st_name(HUB_IDS.get(source, source))[0])
+    is_folder = Path(identifier).expanduser().exists()
+    return identifier if is_hub_id(identifier) and not is_folder else ""
 
 
 def _training_lines(experiment: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:

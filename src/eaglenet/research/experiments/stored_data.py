@@ -373,7 +373,7 @@ def open_video_features(data: DataChoice, split: str, context: OpenContext) -> S
             f"data.dataset={data.dataset} has texts and videos, but the encoder reads stored "
             "features: --set encoder.kind=pretrained, or another family with towers"
         )
-    records = load_records(data, split).present()
+    records = load_records(data, split).select_present()
     videos = [(asdict(video), _version(video.path)) for video in records.videos]
     key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
     return _cached_features(data, split, context, data.dataset, key, open_videos, is_shared=True)

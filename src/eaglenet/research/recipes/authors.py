@@ -190,20 +190,21 @@ ORIGINALS: Mapping[str, Original] = {
             FROZEN,
             datasets,
             ("clip-b16",),
-            frames=MIDDLE_FRAMES,
+            frames={**MIDDLE_FRAMES, "sampling": sampling},
             num_frames=4,
             changes={"didemo": Change(max_words=64)},
         )
-        for method, datasets in (
-            ("frozen", ("msrvtt", "didemo", "msvd")),
-            ("bridgeformer", ("msrvtt", "didemo")),
-            ("tvmm", ("msrvtt", "didemo")),
+        for method, datasets, sampling in (
+            ("frozen", ("msrvtt", "didemo", "msvd"), "middle_frames"),
+            ("bridgeformer", ("msrvtt", "didemo"), "before_middle"),
+            ("tvmm", ("msrvtt", "didemo"), "middle_frames"),
         )
     },
     "clipbert": Original(
         CLIPBERT,
         ("msrvtt", "didemo"),
         ("clip-b32",),
+        frames={"sampling": "second_pairs", "square_pixels": True},
         num_frames=16,
         max_words=20,
         changes={

@@ -211,7 +211,7 @@ BEST = "best.pt"
 
 @dataclass
 class PairTrainer:
-    """Trainer of ``encoder``, in place; ``averaged`` has the moving average of its weights.
+    """Trainer of ``encoder``, in place; ``averaged_encoder`` has the moving average of its weights.
 
     unlabelled_frames: images without texts, for ``config.unlabelled_items``.
     """
@@ -223,14 +223,14 @@ class PairTrainer:
     output: Path
     report: Callable[[str], None] = logger.info
     unlabelled_frames: UInt8[Tensor, "images 3 height width"] | None = None
-    averaged: CompactEncoder = field(init=False)
+    averaged_encoder: CompactEncoder = field(init=False)
     step: int = 0
 
     def __post_init__(self) -> None:
         torch.manual_seed(self.config.seed)
         self.device = self.train.device
         self.encoder.to(self.device).train()
-        self.averaged = copy.deepcopy(self.encoder).eval().requires_grad_(False)
+        self.averaged_encoder = copy.deepcopy(self.encoder).eval().requires_grad_(False)
         self.encoder.vision.patch_dropout = self.config.patch_dropout
         for block in self.encoder.vision.blocks:
             block.drop_path = self.config.drop_path  # type: ignore[assignment]
@@ -246,7 +246,7 @@ class PairTrainer:
         self.unlabelled: Unlabelled | None = None
         frames = self.unlabelled_frames
         if frames is not None and self.config.unlabelled_items:
-            self.unlabelled = Unlabelled.encode(self.averaged, frames, self.train.ids)
+            self.unlabelled = Unlabelled.encode(self.averaged_encoder, frames, self.train.ids)
         self._optimizer = self._make_optimizer()
         self.output.mkdir(parents=True, exist_ok=True)
 
@@ -378,13 +378,13 @@ class PairTrainer:
         # A smaller decay at first, so that the average forgets the initial weights.
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
         weights: list[Tensor] = list(self.encoder.parameters())
-        averages: list[Tensor] = list(self.averaged.parameters())
+        averages: list[Tensor] = list(self.averaged_encoder.parameters())
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     @torch.no_grad()
     def _encode_meanings(self) -> Float[Tensor, "texts meaning"]:
         """Encode all texts to unit vectors with the text tower before training."""
-        tower = self.averaged.text
+        tower = self.averaged_encoder.text
         batches = []
         for ids in self.train.ids.split(TEXT_BATCH):
             mask = ids != 0
@@ -394,7 +394,7 @@ class PairTrainer:
 
     def _evaluate(self, loss: float, seconds: float, best: float) -> float:
         """Evaluate and log the averaged weights, and save them if they are the best so far."""
-        results = evaluate_all(self.averaged, self.validation)
+        results = evaluate_all(self.averaged_encoder, self.validation)
         total = recall_sum(results)
         line = {
             "step": self.step,
@@ -414,7 +414,7 @@ class PairTrainer:
         if total >= best:
             torch.save(
                 {
-                    "weights": self.averaged.state_dict(),
+                    "weights": self.averaged_encoder.state_dict(),
                     "step": self.step,
                     "config": asdict(self.config),
                 },

@@ -91,7 +91,7 @@ def parse_boards(names: str) -> tuple[str, ...]:
     boards = tuple(name.strip() for name in names.split(",") if name.strip())
     for name in boards:
         if name not in BOARDS:
-            raise UsageError(f"--log {name}: unknown board; choose from {', '.join(BOARDS)}")
+            raise UsageError(f"--log {name}: unknown service; choose from {', '.join(BOARDS)}")
     return tuple(dict.fromkeys(boards))
 
 

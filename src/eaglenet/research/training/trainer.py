@@ -207,7 +207,7 @@ class Trainer:
         if self.config.lora_rank:
             encoder = cast(nn.Module, self.method.encoder)
             count = adapt_towers(encoder, self.config.lora_rank, self.config.lora_targets)
-            logger.info("%d matrices have changes of rank %d", count, self.config.lora_rank)
+            logger.info("%d matrices have updates of rank %d", count, self.config.lora_rank)
         if self.config.checkpointing:
             self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":

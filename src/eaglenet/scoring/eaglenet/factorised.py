@@ -31,7 +31,7 @@ def prepare(plan: Plan, video: VideoFeatures) -> PreparedVideos:
     frames = video.frames
     if frames.shape[1] > plan.radius.shape[0]:
         raise too_many_frames(frames.shape[1], plan.radius.shape[0])
-    mask = video.mask if plan.masked else torch.ones_like(video.mask)
+    mask = video.mask if plan.mask_frames else torch.ones_like(video.mask)
     prepared_videos = {"mask": mask, "unit": F.normalize(frames, dim=-1, eps=MIN_NORM)}
     prepared_videos |= _prepare_pooling(plan, frames, mask)
     position = plan.graph.frame_position

@@ -564,7 +564,7 @@ class KernelLauncher:
             FRAMES=frame_terms.shape[2],
             HEADS=self.heads,
             TERMS=padded,
-            MASKED=self.plan.masked,
+            MASKED=self.plan.mask_frames,
             LANES=LANES,
         )
         return output

@@ -131,7 +131,7 @@ class Plan:
     """``[1 + candidates, dim]``; row 0 is zero and stands for the text itself."""
     graph: GraphPlan
     pooling: PoolingPlan
-    masked: bool
+    mask_frames: bool
     """True if padded frames are masked (the released code counts them)."""
 
 
@@ -147,16 +147,16 @@ def plan_of(method: EagleNet, device: torch.device | None = None) -> Plan | None
     log_radius = method.stochastic.log_radius
     noise = method.noise.detach().float()
     return Plan(
-        radius=_transposed(log_radius.weight),
+        radius=_transpose(log_radius.weight),
         radius_bias=None if log_radius.bias is None else log_radius.bias.detach().float(),
         noise=torch.cat([torch.zeros_like(noise[:1]), noise]),
         graph=_graph_plan(method.graph),
         pooling=_pooling_plan(method.pooling),
-        masked=method.config.mask_frames,
+        mask_frames=method.config.mask_frames,
     )
 
 
-def _transposed(weight: Tensor) -> Tensor:
+def _transpose(weight: Tensor) -> Tensor:
     """Return the transposed weight of a linear layer, for products from the right."""
     return weight.detach().float().T.contiguous()
 
@@ -200,7 +200,7 @@ def _relational_plan(layer: RelationalAttention) -> LayerPlan:
         text_text=_relation_plan(layer.text_text),
         text_frame=_relation_plan(layer.text_frame),
         frame_frame=None if layer.frame_frame is None else _relation_plan(layer.frame_frame),
-        residual=_transposed(layer.residual.weight),
+        residual=_transpose(layer.residual.weight),
         frames_needed=layer.update_frames,
     )
 
@@ -219,7 +219,7 @@ def _plain_plan(layer: PlainAttention) -> LayerPlan:
 
 def _relation_plan(relation: Relation) -> RelationPlan:
     return RelationPlan(
-        _transposed(relation.projection.weight),
+        _transpose(relation.projection.weight),
         target=_fold(relation, relation.query),
         source=_fold(relation, relation.key),
     )
@@ -246,7 +246,7 @@ def _pooling_plan(pooling: FramePooling) -> PoolingPlan:
         output_bias=vector(pooling.output.bias),
         middle_weight=vector(pooling.attention_norm.weight),
         middle_bias=vector(pooling.attention_norm.bias),
-        linear=_transposed(pooling.feed_forward.weight),
+        linear=_transpose(pooling.feed_forward.weight),
         linear_bias=vector(pooling.feed_forward.bias),
         final_weight=vector(pooling.output_norm.weight),
         final_bias=vector(pooling.output_norm.bias),

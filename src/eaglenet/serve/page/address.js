@@ -56,6 +56,8 @@ export const linkToAll = (hits) => {
   return new URL(`/?moments=${parts.join(",")}`, location.href).href;
 };
 
+export const numLinked = (text) => Math.min(text.split(",").length, MAX_LINKED);
+
 // Moments of such a link, without clips that are no longer indexed.
 export const linkedMoments = async (text, signal) => {
   const parts = text.split(",").slice(0, MAX_LINKED).map((part) =>

@@ -203,7 +203,9 @@ const search = async ({ isNew = true } = {}) => {
   try {
     if (linkedMoments) {
       show(await address.linkedMoments(linkedMoments, ownController.signal));
-      say(hits.length ? "" : "None of these moments is indexed here any more.", !hits.length);
+      const numGone = address.numLinked(linkedMoments) - hits.length;
+      const gone = `${numGone} of these moments ${numGone === 1 ? "is" : "are"} no longer indexed here.`;
+      say(!hits.length ? "None of these moments is indexed here any more." : numGone ? gone : "", !hits.length);
       more.hidden = true;
       return;
     }
@@ -212,7 +214,10 @@ const search = async ({ isNew = true } = {}) => {
       location.reload(); // The login page has the same address.
       return;
     }
-    if (!answer.ok) throw new Error(await errorText(answer));
+    if (!answer.ok) {
+      const name = queryImage?.file.name || "image";
+      throw new Error((await errorText(answer)).replace(/^upload(?=: )/, () => name));
+    }
     const body = await answer.json();
     show(body.hits);
     const count = `${body.hits.length} ${body.hits.length === 1 ? "moment" : "moments"}`;
@@ -266,6 +271,7 @@ const findByImage = (file) => {
   queryImage = { file, source: URL.createObjectURL(file) };
   limit = PAGE;
   search();
+  scrollTo({ top: 0 });
 };
 
 const addTag = (tag) => {
@@ -296,7 +302,14 @@ const restore = async () => {
   const moment = address.linkedMoment();
   await search({ isNew: false });
   const linkedHit = await moment.catch(() => null);
-  if (!linkedHit) return;
+  if (!linkedHit) {
+    if (parameters.has("clip")) {
+      address.leave();
+      const gone = "The moment of this link is no longer indexed here.";
+      status.textContent = [gone, status.textContent].filter(Boolean).join(" ");
+    }
+    return;
+  }
   const hit = hits.find((each) => each.clip_id === linkedHit.clip_id);
   player.open(hit ?? linkedHit, hits, linkedHit.moment.start);
 };
@@ -392,7 +405,7 @@ compose.setUp();
 help.setUp();
 selection.setUp((hit, all) => player.open(hit, all));
 player.setUp(findSimilar, (hit) => focusCard(hits.indexOf(hit)));
-image.setUp(findByImage, () => say(image.REFUSAL, true));
+image.setUp(findByImage, (message) => say(message, true));
 browse.setUp((file, all) => player.open(file, all), (target) => {
   folder = target;
   search();

@@ -28,7 +28,7 @@ const fileCard = (file, all = null) => {
   const text = element("span", "text");
   const facts = element("span", "facts");
   const when = day(file) || day({ recorded: file.modified });
-  facts.append(element("span", "folder", file.folder || "-"), element("span", "", when));
+  facts.append(element("span", "folder", file.folder.split("/").pop() || "-"), element("span", "", when));
   if (file.damage) facts.firstChild.after(damageLabel(file));
   text.append(element("span", "name", file.name), facts);
   button.append(frame, text);

@@ -4,7 +4,8 @@ const button = document.querySelector("#choose-image");
 const chooser = document.querySelector("#image-file");
 const overlay = document.querySelector("#drop");
 
-const imageIn = (transfer) => [...(transfer?.files ?? [])].find((file) => file.type.startsWith("image/"));
+// Some browsers know no type for photographs of phones.
+const isImageFile = (file) => file.type.startsWith("image/") || /\.(avif|heic|heif)$/i.test(file.name);
 
 let isAllowed = false;
 
@@ -13,17 +14,21 @@ export const setAllowed = (value) => {
   button.hidden = !value;
 };
 
-export const REFUSAL = "Search with images is switched off: start the service with --allow-uploads.";
+const REFUSAL = "Search with images is switched off: start the service with --allow-uploads.";
+
+const NO_IMAGE = "This is not an image: search with a JPEG, PNG, WebP, AVIF or HEIC file.";
 
 export const setUp = (onImage, onRefusal) => {
-  const handle = (file) => {
-    if (!file) return;
-    if (isAllowed) onImage(file);
-    else onRefusal();
+  const handle = (files) => {
+    if (!files?.length) return;
+    const file = [...files].find(isImageFile);
+    if (!isAllowed) onRefusal(REFUSAL);
+    else if (file) onImage(file);
+    else onRefusal(NO_IMAGE);
   };
   button.addEventListener("click", () => chooser.click());
   chooser.addEventListener("change", () => {
-    handle(chooser.files[0]);
+    handle([...chooser.files]);
     chooser.value = "";
   });
   const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
@@ -39,7 +44,7 @@ export const setUp = (onImage, onRefusal) => {
     overlay.hidden = true;
     if (!hasFiles(event)) return;
     event.preventDefault();
-    handle(imageIn(event.dataTransfer));
+    handle(event.dataTransfer.files);
   });
-  addEventListener("paste", (event) => handle(imageIn(event.clipboardData)));
+  addEventListener("paste", (event) => handle(event.clipboardData?.files));
 };

@@ -1,7 +1,7 @@
 // Selected moments, which can be exported, and favourites, which are stored in this browser.
 
 import { asHit, copy, linkToAll, MAX_LINKED } from "./address.js";
-import { clock, element, span, thumbnailImage } from "./view.js";
+import { clock, element, isImage, span, thumbnailImage } from "./view.js";
 
 const STORAGE_KEY = "eaglenet-favourites";
 const MAX_FAVOURITES = 500;
@@ -26,7 +26,7 @@ export const checkbox = (hit) => {
   const box = element("input");
   box.type = "checkbox";
   box.checked = selected.has(keyOf(hit));
-  box.setAttribute("aria-label", `Select ${hit.name}, ${span(hit.moment)}`);
+  box.setAttribute("aria-label", isImage(hit) ? `Select ${hit.name}` : `Select ${hit.name}, ${span(hit.moment)}`);
   box.addEventListener("change", () => {
     if (box.checked) selected.set(keyOf(hit), hit);
     else selected.delete(keyOf(hit));

@@ -137,6 +137,15 @@ def test_the_test_split_of_qvhighlights_may_be_the_file_with_its_windows(
     assert read_moments(whole)[0].spans == ((70, 110), (2, 4))
 
 
+def test_line_separators_inside_a_text_end_no_line(tmp_path: Path) -> None:
+    text = "a cook\u2028stirs\x0bsoup"
+    row = {"vid": "a", "query": text, "relevant_windows": [[0, 2]]}
+    lines = {"highlights.jsonl": json.dumps(row, ensure_ascii=False), "sta.txt": f"a 0 2##{text}"}
+    for name, line in lines.items():
+        (tmp_path / name).write_text(line + "\r\n", encoding="utf-8", newline="")
+        assert [moment.text for moment in read_moments(tmp_path / name)] == [text]
+
+
 def test_two_gifs_of_one_file_name_are_not_taken_for_each_other(tmp_path: Path, files: Any) -> None:
     root = files.tgif(tmp_path)
     urls = [line.split("\t")[0] for line in (root / "data/tgif-v1.0.tsv").read_text().splitlines()]

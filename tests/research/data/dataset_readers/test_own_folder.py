@@ -188,7 +188,7 @@ def test_a_text_whose_video_is_gone_counts_as_a_missing_video(tmp_path: Path, fi
     (tmp_path / "README.txt").write_text("about these videos")
     split = load(tmp_path, "all")
     assert [video.video_id for video in split.missing] == ["sub/gone"]
-    assert split.present().protocol.name.endswith("(1 texts x 1 of 2 videos)")
+    assert split.select_present().protocol.name.endswith("(1 texts x 1 of 2 videos)")
 
 
 def test_images_and_videos_stand_in_one_batch(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ def test_videos_keep_the_order_of_the_list_whatever_is_on_disk(tmp_path: Path, f
     files.touch(root / "videos", "v1.mp4")
     split = load(root, "test")
     assert split.video_ids == ["v2", "v1"]
-    assert split.present().video_ids == ["v1"]
-    assert split.present().protocol.name == "VATEX (4 texts x 1 of 2 videos)"
+    assert split.select_present().video_ids == ["v1"]
+    assert split.select_present().protocol.name == "VATEX (4 texts x 1 of 2 videos)"
 
 
 @pytest.mark.parametrize(("content", "message"), [([], "an object"), ({"v1": "x"}, "'v1' needs")])

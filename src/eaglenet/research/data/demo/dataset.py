@@ -170,7 +170,7 @@ def _draw_events(
     radii = np.array([event.radii for event in events])
     centre = path[:, None, 0] + progress[..., None] * (path[:, None, 1] - path[:, None, 0])
     radius = radii[:, :1] + progress * (radii[:, 1:] - radii[:, :1])
-    visible_events, visible_frames = np.nonzero(_visible(events, spans, times))
+    visible_events, visible_frames = np.nonzero(_visibility_mask(events, spans, times))
     colours = np.array([RGB[event.colour] for event in events], dtype=np.float32)
     for start in range(0, len(visible_events), CHUNK):
         event = visible_events[start : start + CHUNK]
@@ -185,7 +185,7 @@ def _draw_events(
         )
 
 
-def _visible(
+def _visibility_mask(
     events: list[Event], spans: NDArray[np.float64], times: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
     """Return when shapes are visible: during their events, before leaving, after entering."""
