@@ -15,7 +15,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import option, read_assignments
-from eaglenet.core.text import escape_lines
+from eaglenet.core.text import escape_lines, pluralize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -192,8 +192,9 @@ def _evaluate_moments(
     if output is not None:
         write_json(output, record)
     if result.missing_videos:
-        count, example = len(result.missing_videos), result.missing_videos[0]
-        print_line(f"{count} videos are not in {store} (first: {example})", is_error=True)
+        missing = pluralize(len(result.missing_videos), "annotated video")
+        example = result.missing_videos[0]
+        print_line(f"not in {store}: {missing} (first: {example})", is_error=True)
     print(json.dumps(record, indent=2) if as_json else escape_lines(str(result)))
 
 
