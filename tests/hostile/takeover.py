@@ -25,7 +25,9 @@ from eaglenet.core import confinement
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, inspect
+from eaglenet.indexing.recognition import AudioChunk, ChunkRequest
 from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.ocr import DistinctFrame
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
 from eaglenet.video.messages import HEADER, MAGIC
 from eaglenet.video.recording import Recording
@@ -417,3 +419,12 @@ def inspect_with_lies(
         changes["content"] = content
         changes["subtitles"] = EmbeddedSubtitles((TranscriptLine(0.0, 1.0, "forged"),))
     return replace(result, **changes)  # type: ignore[arg-type]
+
+
+def hear_elsewhere(request: ChunkRequest) -> AudioChunk | None:
+    """Audio of a time before the beginning of the world; chunks from there on have no end."""
+    return AudioChunk(np.ones(16_000, np.float32), -1e300, -1e300)
+
+
+def see_elsewhere(request: ChunkRequest) -> list[DistinctFrame]:
+    return [DistinctFrame(-1e300, request.end, np.full((3, 64, 64), 200, np.uint8))]
