@@ -101,6 +101,24 @@ def test_memory_is_limited(is_proc_hidden: bool, code: int) -> None:
     child.process.join(60)
 
 
+def limit_under_limits(connection: Connection) -> None:
+    """As after ``ulimit -v`` and ``ulimit -d``: a lower limit cannot be raised."""
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        resource.setrlimit(kind, (2**32, 2**32))
+    os.setresuid(65534, 65534, 65534) if os.getuid() == 0 else None
+    platform.limit_memory(2**33)
+    connection.send(
+        [resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_lower_limits_stay() -> None:
+    child = start_child(limit_under_limits)
+    assert child.connection.recv() == [2**32, 2**32]
+    child.process.join(60)
+
+
 def burn(connection: Connection) -> None:
     platform._import_resource = lambda: None  # type: ignore[assignment]
     platform.limit_cpu_time(int(time.process_time()) + 2)

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from eaglenet.cluster.log import Chunk, append, decode, encode, read_spans
+from eaglenet.cluster.log import (
+    HEAD,
+    LEASE,
+    Chunk,
+    Head,
+    _holder,
+    append,
+    decode,
+    encode,
+    read_spans,
+)
 from eaglenet.cluster.mirror import Position, merge_operations
 from eaglenet.core.object_storage import ObjectFolder
+from eaglenet.store.disk import DamageError
 from eaglenet.store.records import Changes, Source, SourceLines, SourceWindows
 from object_storage import Gate
 
@@ -63,3 +75,13 @@ def test_spans_are_read_without_the_bytes_between_them(location: str, storage: G
     before = storage.bytes_out
     assert read_spans(folder, chunks, spans) == [content[start:end] for start, end in spans]
     assert storage.bytes_out - before < 2 * 1000 * len(spans)
+
+
+def test_a_deep_head_is_damaged(location: str, storage: Gate) -> None:
+    """JSON that is nested too deeply for Python is no traceback."""
+    folder = ObjectFolder(location)
+    folder.write(HEAD, b"[" * 100_000)
+    with pytest.raises(DamageError, match="is damaged"):
+        Head.read(folder)
+    folder.write(LEASE, b"[" * 100_000)
+    assert _holder(folder.read(LEASE)[0]) == "another eaglenet"

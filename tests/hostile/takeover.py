@@ -25,7 +25,9 @@ from eaglenet.core import confinement
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, inspect
+from eaglenet.indexing.recognition import AudioChunk, ChunkRequest
 from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.ocr import DistinctFrame
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
 from eaglenet.video.messages import HEADER, MAGIC
 from eaglenet.video.recording import Recording
@@ -130,6 +132,17 @@ def take_shared_memory(target: Target) -> None:
 
 def take_memory_of_a_stack(target: Target) -> None:
     take_memory(mmap.MAP_PRIVATE | 0x100)  # MAP_GROWSDOWN
+
+
+def take_addresses(target: Target) -> None:
+    """Reading them takes tables of pages, which do not count as memory."""
+    libc.mmap.restype = ctypes.c_void_p
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | 0x4000  # MAP_NORESERVE
+    size = ctypes.c_size_t(2**41)
+    address = libc.mmap(None, size, mmap.PROT_READ, flags, -1, ctypes.c_long(0))
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "no addresses")
+    libc.munmap(ctypes.c_void_p(address), size)
 
 
 def write_file(target: Target) -> None:
@@ -242,8 +255,8 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
         read_other_file, read_by_descriptor_path, read_parent_environment, read_parent_memory,
         attach_to_parent, signal_parent, signal_by_owner, list_folder, look_at_file,
         look_at_file_like_a_descriptor, take_private_memory, take_shared_memory,
-        take_memory_of_a_stack, write_file, write_own_file, remove_file, make_folder, make_link,
-        change_mode, run_program, fork, fork_by_number, clone3, start_thread, connect, listen,
+        take_memory_of_a_stack, take_addresses, write_file, write_own_file, remove_file,
+        make_folder, make_link, change_mode, run_program, fork, fork_by_number, clone3, start_thread, connect, listen,
         unix_socket, socket_pair,
         send_datagram, send_descriptor, run_own_code, make_memory_file, new_namespace,
         submit_to_ring, raise_limits, regain_privileges, type_into_terminal,
@@ -417,3 +430,12 @@ def inspect_with_lies(
         changes["content"] = content
         changes["subtitles"] = EmbeddedSubtitles((TranscriptLine(0.0, 1.0, "forged"),))
     return replace(result, **changes)  # type: ignore[arg-type]
+
+
+def hear_elsewhere(request: ChunkRequest) -> AudioChunk | None:
+    """Audio of a time before the beginning of the world; chunks from there on have no end."""
+    return AudioChunk(np.ones(16_000, np.float32), -1e300, -1e300)
+
+
+def see_elsewhere(request: ChunkRequest) -> list[DistinctFrame]:
+    return [DistinctFrame(-1e300, request.end, np.full((3, 64, 64), 200, np.uint8))]

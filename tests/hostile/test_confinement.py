@@ -120,7 +120,8 @@ def test_the_attacks_work_where_nothing_confines(target: Target) -> None:
     names = [
         "read_other_file", "read_parent_environment", "signal_parent", "list_folder",
         "look_at_file", "look_at_file_like_a_descriptor", "take_private_memory",
-        "take_shared_memory", "take_memory_of_a_stack", "write_file", "write_own_file",
+        "take_shared_memory", "take_memory_of_a_stack", "take_addresses", "write_file",
+        "write_own_file",
         "make_folder", "make_link", "change_mode",
         "fork", "fork_by_number", "start_thread", "connect", "listen", "unix_socket",
         "socket_pair", "run_own_code", "make_memory_file", "remove_file",

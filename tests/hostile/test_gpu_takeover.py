@@ -35,6 +35,7 @@ FOR_DRIVER = {
     "socket_pair": "ends in the same process; no descriptor is sent over it",
     "look_at_file": "libraries look at files before they open them; older threads can read them",
     "look_at_file_like_a_descriptor": "as before: a filter does not see which path is meant",
+    "take_addresses": "drivers reserve terabytes of them",
     "take_shared_memory": "memory that the driver shares with the GPU, not limited",
 }
 """Attacks that are system calls of the driver, and why they may be; SECURITY.md says the same."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from takeover import LIES, inspect_with_lies
+from takeover import LIES, hear_elsewhere, inspect_with_lies, see_elsewhere
 from test_videos import small_video
 
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.indexing import inspection
+from eaglenet.indexing import index, inspection, recognition
 from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.search.engine import Engine
@@ -53,3 +54,44 @@ def test_lies_fail_their_own_file_only(tmp_path: Path, monkeypatch: pytest.Monke
         assert names - {f"copy of {content}"} == {"a good one", "long line", "odd lines"}
         assert [hit.path for hit in engine.search('"honest words"')] == [str(good)]
         assert not engine.search('"forged"')
+
+
+class NoReader:
+    """Stands for the models that read on-screen text and speech."""
+
+    def __init__(self, *_: object) -> None:
+        """Nothing is loaded."""
+
+    @staticmethod
+    def require() -> None:
+        """Nothing has to be installed."""
+
+    @staticmethod
+    def version() -> str:
+        return "none"
+
+    def read(self, frames: Sequence[object], deadline: float) -> list[list[object]]:
+        return [[] for _ in frames]
+
+    def transcribe(self, samples: object, start: float) -> list[object]:
+        return []
+
+
+def test_lies_about_times_do_not_make_runs_endless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next chunk, and the next run, begin where the last chunk ended."""
+    (tmp_path / "videos").mkdir()
+    small_video(tmp_path / "videos" / "a.mp4")
+    for module in (index, recognition):
+        monkeypatch.setattr(module, "OcrModel", NoReader)
+        monkeypatch.setattr(module, "SpeechModel", NoReader)
+    monkeypatch.setattr(recognition, "decode_audio_chunk", hear_elsewhere)
+    monkeypatch.setattr(recognition, "decode_frame_chunk", see_elsewhere)
+    for changes in ({"read_text": True}, {"read_text": True, "retry": True}, {"listen": "none"}):
+        options = IndexOptions(workers=1, precision="fp32", **changes)  # type: ignore[arg-type]
+        report = index_videos(
+            [tmp_path / "videos"], tmp_path / "store", "bag", options=options, method=BagMethod()
+        )
+        (problem,) = report.problems
+        assert problem.reason.endswith(": the decoder sent an invalid reply")

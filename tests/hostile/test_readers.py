@@ -24,7 +24,9 @@ from eaglenet.core.errors import DatasetError, EagleNetError
 from eaglenet.encoders.clip_files import config_from_hub, load_clip, read_openai_weights
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.models.folder import load
+from eaglenet.research.data.frame_folder import FrameItem
 from eaglenet.search.places import _look_up, find_place
+from eaglenet.store.manifest import Manifest
 from eaglenet.video.recording import read_recording
 from raw_file import write_dng
 
@@ -299,3 +301,10 @@ def test_recordings_of_photographs(tmp_path: Path, suffix: str) -> None:
         image.save(path, exif=exif.tobytes())
     assert read_recording(path).camera
     run(Reader(f"recording{suffix}", path, mutate_bytes, lambda: read_recording(path)), 60)
+
+
+def test_deep_manifests_and_frame_lists_are_refused() -> None:
+    with pytest.raises(ValueError, match="nested"):
+        Manifest.from_json("[" * 100_000)
+    with pytest.raises(DatasetError, match="nested"):
+        FrameItem.from_line("[" * 100_000, "index.jsonl")

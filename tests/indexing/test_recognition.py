@@ -5,12 +5,14 @@ The models are stand-ins here; `tests/transcripts` has the real ones.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -241,3 +243,58 @@ def test_copies_transcripts_from_another_store(folder: Path, bag: BagMethod) -> 
     index_videos([folder / "v"], folder / "store", "bag", method=bag, options=again)
     assert len(ColourReader.read_at) == 5
     assert lines_of(folder, bag, '"is green"') == expected
+
+
+REQUEST = recognition.ChunkRequest("c", "/a.mp4", 300.0, 600.0, False, 1000.0)
+LAST = replace(REQUEST, start=900.0, end=1000.0, is_last=True)
+
+
+@pytest.mark.parametrize(
+    ("request_", "start", "end", "seconds"),
+    [
+        (REQUEST, -1e300, 600.0, 300),
+        (REQUEST, math.nan, 600.0, 300),
+        (REQUEST, 300.0, -1e300, 300),
+        (REQUEST, 300.0, math.nan, 300),
+        (REQUEST, 300.0, 300.0, 300),
+        (REQUEST, 300.0, math.inf, 300),
+        (REQUEST, 300.0, 600.0, 3000),
+        (LAST, 900.0, 1000.0, 100),
+        (LAST, 900.0, math.inf, 1000),
+    ],
+)
+def test_audio_of_other_times_is_refused(
+    request_: recognition.ChunkRequest, start: float, end: float, seconds: int
+) -> None:
+    """A decoder that a file has taken over sends anything; chunks are read from its end on."""
+    chunk = recognition.AudioChunk(np.zeros(seconds * RATE, np.float32), start, end)
+    with pytest.raises(ValueError, match="audio"):
+        recognition.check_audio_chunk(request_, chunk)
+    honest = replace(chunk, samples=chunk.samples[: 90 * RATE], start=request_.start)
+    end = math.inf if request_.is_last else 602.9
+    recognition.check_audio_chunk(request_, replace(honest, end=end))
+    recognition.check_audio_chunk(request_, None)
+
+
+@pytest.mark.parametrize(
+    ("times", "shape"),
+    [
+        ([(-1e300, 310.0)], (3, 8, 8)),
+        ([(math.nan, 310.0)], (3, 8, 8)),
+        ([(301.0, math.inf)], (3, 8, 8)),
+        ([(301.0, 601.0)], (3, 8, 8)),
+        ([(302.0, 303.0), (301.0, 302.0)], (3, 8, 8)),
+        ([(301.0, 302.0)], (4, 8, 8)),
+        ([(301.0, 302.0)], (3, 64)),
+        ([(301.0, 302.0)], (3, 0, 8)),
+    ],
+)
+def test_frames_of_other_times_and_shapes_are_refused(
+    times: list[tuple[float, float]], shape: tuple[int, ...]
+) -> None:
+    frames = [DistinctFrame(*span, np.zeros(shape, np.uint8)) for span in times]
+    with pytest.raises(ValueError, match=r"times|frames"):
+        recognition.check_frame_chunk(REQUEST, frames)
+    image = np.zeros((3, 8, 8), np.uint8)
+    recognition.check_frame_chunk(REQUEST, [DistinctFrame(300.0, 600.0, image)])
+    recognition.check_frame_chunk(replace(LAST, start=0.0), [DistinctFrame(0.0, 0.0, image)])

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -22,6 +23,7 @@ from eaglenet.search import judge as judge_module
 from eaglenet.search.engine import Engine
 from eaglenet.search.judge import CACHE_FILE, Judge, JudgeCache
 from eaglenet.search.query import Query
+from eaglenet.video.frame_images import check_sheet
 from small_videos import colour_video
 from stand_in_chat import StandInChat, completion, image_of, send, serve_chat
 from synthetic_store import BagMethod, make_store
@@ -380,3 +382,14 @@ def test_judges_plain_texts_only(engine: Engine, chat: StandInChat) -> None:
 def test_impossible_judges_are_refused(make: Callable[[], Judge]) -> None:
     with pytest.raises(UsageError):
         make()
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 8, 8), (3, 0, 8), (3, 2**14, 2**14)])
+def test_sheets_of_impossible_frames_are_refused(shape: tuple[int, ...]) -> None:
+    """They come from a worker that a file may have taken over; drawing them ended the search."""
+    image = np.zeros((3, 8, 8), np.uint8)
+    check_sheet(None, [image])
+    with pytest.raises(ValueError, match="shape"):
+        check_sheet(None, [image, np.lib.stride_tricks.as_strided(image, shape, (0,) * len(shape))])
+    with pytest.raises(ValueError, match="for a sheet"):
+        check_sheet(None, [image] * 100)

@@ -45,6 +45,7 @@ from eaglenet.core.object_storage import (
     ObjectError,
     ObjectFolder,
 )
+from eaglenet.core.untrusted import parse_json
 from eaglenet.store.disk import DamageError
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Layout, Manifest
@@ -174,7 +175,7 @@ class Head:
     def read(cls, folder: ObjectFolder) -> Head:
         content, tag = folder.read(HEAD)
         try:
-            values = json.loads(content)
+            values = parse_json(content)
             checksum = values.pop("checksum")
             if checksum != _checksum(values) or values["format"] != FORMAT:
                 raise ValueError("checksum")
@@ -301,7 +302,7 @@ def decode(content: bytes) -> Iterator[tuple[int, Operation]]:
 
 def _operation(body: bytes) -> Operation:
     with np.load(io.BytesIO(body), allow_pickle=False) as arrays:
-        header = json.loads(zlib.decompress(arrays["header"].tobytes()))
+        header = parse_json(zlib.decompress(arrays["header"].tobytes()))
         if header["kind"] == "Finish":
             return Finish()
         if header["kind"] == "SetHubness":
@@ -421,7 +422,7 @@ class Lease:
 
 def _holder(content: bytes) -> str:
     try:
-        return f"another eaglenet ({json.loads(content)['holder']})"
+        return f"another eaglenet ({parse_json(content)['holder']})"
     except (ValueError, KeyError, TypeError):
         return "another eaglenet"
 

@@ -180,7 +180,7 @@ def _open_and_lock(path: Path, wait: bool) -> int:
 def _describe_holder(descriptor: int) -> str:
     try:
         os.lseek(descriptor, _HOLDER_OFFSET, os.SEEK_SET)
-        holder = json.loads(os.read(descriptor, 4096))
+        holder = untrusted.parse_json(os.read(descriptor, 4096))
         return f"another eaglenet (process {holder['pid']} on {holder['host']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "another eaglenet"

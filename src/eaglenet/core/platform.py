@@ -144,23 +144,39 @@ def enable_mps_fallback(system: str = sys.platform) -> None:
 # Limits of this process
 
 
-def limit_memory(extra: int) -> bool:
+ADDRESSES = 64 * 2**30
+"""Bytes of addresses besides memory: reserves of allocators and threads. Tables of pages take up
+to a 512th of it, also where nothing is written, and do not count as memory of the process."""
+
+
+def limit_memory(extra: int, *, limits_addresses: bool = True) -> bool:
     """Limit this process to ``extra`` bytes more than it uses now; False where it is not limited.
 
     Linux: allocations beyond the limit fail. macOS and other Unix systems: a watchdog ends the
     process. Windows: no limit.
+
+    limits_addresses: limit addresses, too; a driver of a GPU reserves terabytes.
     """
     resource = _import_resource()
     if resource is None:
         return False
     statm = read_proc("self/statm")
     if statm is not None:
-        limit = int(statm.split()[5]) * resource.getpagesize() + extra
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        addresses, *_, data, _ = (int(pages) * resource.getpagesize() for pages in statm.split())
+        _lower_limit(resource, resource.RLIMIT_DATA, data + extra)
+        if limits_addresses:
+            _lower_limit(resource, resource.RLIMIT_AS, addresses + extra + ADDRESSES)
         return True
     limit = _peak_resident_bytes(resource) + extra
     _exit_when(lambda: _peak_resident_bytes(resource) > limit)
     return True
+
+
+def _lower_limit(resource: ModuleType, kind: int, value: int) -> None:
+    """Set a limit for good; one that is lower already stays."""
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
 
 
 def _peak_resident_bytes(resource: ModuleType) -> int:
@@ -204,9 +220,7 @@ def limit_process(
         kind = getattr(resource, f"RLIMIT_{name}", None)
         if kind is None:
             continue
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        _lower_limit(resource, kind, value)
 
 
 def raise_descriptor_limit() -> int:

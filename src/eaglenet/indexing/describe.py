@@ -25,7 +25,7 @@ from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, TranscriptKind
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.transcripts.lines import TranscriptLine, clean_lines, clean_text
-from eaglenet.video.frame_images import Span, decode_sheet, draw_sheet
+from eaglenet.video.frame_images import Span, check_sheet, decode_sheet, draw_sheet
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
 
@@ -112,6 +112,7 @@ class ClipDescriber:
     def __init__(self, address: str, limits: Limits) -> None:
         self.server = ChatServer(address)
         self.decode: Callable[[Any], list[Pixels]] = decode_clip
+        self.check = check_sheet
         self.limits = limits
         self.problems: dict[str, str] = {}
         self._num_refusals = 0

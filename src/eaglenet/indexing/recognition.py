@@ -12,12 +12,14 @@ import numpy as np
 
 from eaglenet.core.errors import EagleNetError, VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.indexing.inspection import MAX_DURATION
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, Source, TranscriptKind
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
 from eaglenet.transcripts.speech import RATE, SpeechModel
 from eaglenet.video.audio import AudioFormat, Samples, decode_audio
+from eaglenet.video.frame_images import check_frame_pixels
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 from eaglenet.video.worker import MAX_REASON
@@ -35,6 +37,8 @@ TITLES: dict[TranscriptKind, str] = {
 }
 CUT_SECONDS = 3.0
 """A chunk of audio is cut at the quietest moment within this distance of its end."""
+TOLERANCE = 1e-3
+"""Seconds by which rounded times may differ."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,11 @@ class Recognizer(Protocol):
         """Function that decodes a chunk, ahead in processes with limits."""
         ...
 
+    @property
+    def check(self) -> Callable[[ChunkRequest, Any], None]:
+        """Function that raises ``ValueError`` for a decoded chunk that cannot be of its request."""
+        ...
+
     def load(self) -> None:
         """Load the model, which takes seconds, unless it is loaded."""
         ...
@@ -103,7 +112,7 @@ class OnScreenTextRecognizer:
 
     def __init__(self, limits: Limits) -> None:
         self.name = OcrModel.version()
-        self.decode = decode_frame_chunk
+        self.decode, self.check = decode_frame_chunk, check_frame_chunk
         self.limits = limits
         self._model: OcrModel | None = None
         self.begin()
@@ -150,7 +159,7 @@ class SpeechRecognizer:
 
     def __init__(self, model: str, device: str) -> None:
         self.name = f"whisper {model}"
-        self.decode = decode_audio_chunk
+        self.decode, self.check = decode_audio_chunk, check_audio_chunk
         self._source = model, device
         self._model: SpeechModel | None = None
 
@@ -183,6 +192,17 @@ def decode_frame_chunk(request: ChunkRequest) -> list[DistinctFrame]:
     )
 
 
+def check_frame_chunk(request: ChunkRequest, frames: Sequence[DistinctFrame]) -> None:
+    """Raise ``ValueError`` for frames that cannot be of the chunk: a worker may be hostile."""
+    check_frame_pixels([frame.pixels for frame in frames])
+    earliest = request.start - TOLERANCE
+    latest = 2 * MAX_DURATION if request.is_last else request.end
+    for frame in frames:
+        if not earliest <= frame.start <= frame.end <= latest:
+            raise ValueError("times outside the chunk, or in another order")
+        earliest = frame.start
+
+
 def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     """Decode the audio of a chunk between two quiet moments; None if there is none.
 
@@ -205,6 +225,21 @@ def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
         end = search_start + quietest(samples[search_start:], 2 * CUT_SECONDS)
     until = INFINITY if request.is_last else first + end / RATE
     return AudioChunk(samples[begin:end], first + begin / RATE, until)
+
+
+def check_audio_chunk(request: ChunkRequest, chunk: AudioChunk | None) -> None:
+    """Raise ``ValueError`` for audio that cannot be of the chunk: a worker may be hostile."""
+    if chunk is None:
+        return
+    first = max(request.start - CUT_SECONDS, 0.0)
+    if not first <= chunk.start <= first + 2 * CUT_SECONDS + TOLERANCE:
+        raise ValueError("audio that starts elsewhere")
+    is_near_end = abs(chunk.end - request.end) <= CUT_SECONDS + TOLERANCE  # False for NaN.
+    if not (chunk.end == INFINITY if request.is_last else is_near_end):
+        raise ValueError("audio that ends elsewhere")
+    longest = request.end + CUT_SECONDS + 1.0 - first
+    if chunk.samples.ndim != 1 or len(chunk.samples) > longest * RATE:
+        raise ValueError("more audio than the chunk has")
 
 
 def quietest(samples: Samples, seconds: float) -> int:
@@ -253,7 +288,8 @@ class RecognitionRun:
             prefetch=PREFETCH,
             budget=budget,
             access=Access(
-                share=lambda request: self.transcripts.share(pending_files[request.content][0])
+                share=lambda request: self.transcripts.share(pending_files[request.content][0]),
+                check=self.recognizer.check,
             ),
         )
         failed_contents: set[str] = set()
@@ -299,7 +335,7 @@ class RecognitionRun:
             elif source.status == "failed" and not self.transcripts.retry:
                 self.transcripts.known_problems[file.path] = source.reason
             elif source.until != INFINITY or source.status == "failed":
-                pending_files.setdefault(file.content, (file, source.until))
+                pending_files.setdefault(file.content, (file, max(0.0, source.until)))
         return pending_files
 
     def _requests(

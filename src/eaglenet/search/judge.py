@@ -29,7 +29,7 @@ from eaglenet.core.hits import Hit
 from eaglenet.search.grammar import AnyQuery
 from eaglenet.search.hits import ClipSource
 from eaglenet.search.query import Query
-from eaglenet.video.frame_images import Span, decode_sheet, draw_sheet
+from eaglenet.video.frame_images import Span, check_sheet, decode_sheet, draw_sheet
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Success, map_ahead
 
@@ -207,7 +207,8 @@ class _Session:
         clip_ids = {span: hits[position].clip_id for position, span in spans.items()}
         # The file that the span names may be another copy.
         access: Access[Span, Any] = Access(
-            share=lambda span: replace(store.open_file(clip_ids[span]), path=span.path)
+            share=lambda span: replace(store.open_file(clip_ids[span]), path=span.path),
+            check=check_sheet,
         )
         workers = 1 if spans else 0
         outcomes = map_ahead(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import ConfigError, StoreError
 from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.core.settings import from_plain
+from eaglenet.core.untrusted import parse_json
 from eaglenet.store.records import Features
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str) -> Manifest:
         """Read a manifest; raises ``ValueError``, ``KeyError`` or ``TypeError`` if it is none."""
-        values = json.loads(text)
+        values = parse_json(text)
         texts = [values[name] for name in ("model", "identity", "method")]
         roots, dim = values["roots"], values["dim"]
         if not all(isinstance(text, str) for text in (*texts, *roots)):

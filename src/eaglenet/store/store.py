@@ -12,7 +12,6 @@ becomes visible at once.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import defaultdict
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote, store_option
+from eaglenet.core.untrusted import parse_json
 from eaglenet.store.database import (
     Database,
     create,
@@ -254,7 +254,7 @@ def command_to_index_again(folder: Path) -> str:
     """Return the command that indexes the videos of a store of the old format again."""
     command = ["eaglenet", "index", "FOLDER"]
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        values = json.loads((folder / "manifest.json").read_bytes())
+        values = parse_json((folder / "manifest.json").read_bytes())
         roots, model = [str(root) for root in values["roots"]], str(values["model"])
         command = ["eaglenet", "index", *(roots or ["FOLDER"]), "--model", model]
     line = " ".join(shell_quote(argument) for argument in [*command, "--store", folder])

@@ -33,7 +33,7 @@ from eaglenet.video.images import (
 )
 from eaglenet.video.input_file import SharedFile, share_file
 from eaglenet.video.inputs import FrameBatch
-from eaglenet.video.limits import Limits
+from eaglenet.video.limits import MAX_PIXELS, Limits
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.sampling import Window
 from eaglenet.video.source import open_video
@@ -130,6 +130,20 @@ def decode_sheet(span: Span) -> list[Pixels]:
         span.path, _SPEC, windows, threads=1, skip_damaged=True, thumbnail_size=side
     )
     return [video.thumbnail for video in videos if video.thumbnail is not None]
+
+
+def check_sheet(_request: object, frames: Sequence[Pixels]) -> None:
+    """Raise ``ValueError`` if a worker's frames cannot be those of a sheet."""
+    if len(frames) > COLUMNS * ROWS:
+        raise ValueError(f"{len(frames)} frames for a sheet")
+    check_frame_pixels(frames)
+
+
+def check_frame_pixels(frames: Sequence[Pixels]) -> None:
+    """Raise ``ValueError`` for frames of a worker that are no images of a possible size."""
+    for pixels in frames:
+        if pixels.ndim != 3 or len(pixels) != 3 or not 0 < pixels[0].size <= MAX_PIXELS:
+            raise ValueError(f"frames of shape {pixels.shape}")
 
 
 def draw_sheet(frames: Sequence[Pixels]) -> bytes:

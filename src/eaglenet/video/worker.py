@@ -365,7 +365,7 @@ def _host(
     if uses_gpu:
         gpu.prepare()
     if memory is not None:
-        limit_memory(memory)
+        limit_memory(memory, limits_addresses=not uses_gpu)
     with contextlib.suppress(EOFError, OSError):
         if not IS_FORKING:
             missing = [f"no confinement on {sys.platform}"]

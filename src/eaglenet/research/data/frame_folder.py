@@ -85,7 +85,7 @@ class FrameItem:
     def from_line(cls, line: str, where: str) -> FrameItem:
         """Parse and check a line of an index; ``where`` is its name in errors."""
         try:
-            plain = json.loads(line)
+            plain = untrusted.parse_json(line)
         except ValueError as error:
             raise DatasetError(f"{where}: not JSON ({error}); prepare the folder again") from error
         if not isinstance(plain, dict):
