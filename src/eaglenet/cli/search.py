@@ -497,8 +497,9 @@ def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOption
     count = int(is_match.sum())
     if 0 < count < len(is_match):
         files = pluralize(count, "path contains", "paths contain")
-        path = shell_quote(text)
-        print_line(f"{files} this text; search only there: --path {path}", is_error=True)
+        print_line(
+            f"{files} this text; search only there: --path {shell_quote(text)}", is_error=True
+        )
 
 
 def _print_notice(query: AnyQuery, hits: HitList) -> None:
