@@ -92,7 +92,7 @@ class OutputOptions:
     )
     padding: float = option(
         1.0,
-        "Also save this much before and after each moment.",
+        "Also save this many seconds before and after each moment.",
         group="Output",
         metavar="SECONDS",
         min=0,
@@ -519,7 +519,7 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
 
 def highlights(
     store: StoreName,
-    folder: Path | None = argument("Folder or file to look at; default: all.", None),
+    folder: Path | None = argument("Folder or file to search; default: all.", None),
     k: int = option(10, "Show this many moments.", name="-k/--results"),
     as_json: AsJson = False,
     *,
