@@ -8,7 +8,7 @@ One step is forward, backward, clipping and the optimizer, from uint8 frames on 
 weights, EagleNet's released configuration. `released loop` is our own straightforward re-creation
 of the authors' step (see released_loop.py). The loss of each side's first step is compared with a
 plain step in bf16 and in fp32. Operations are those of a plain step of ours, for every side: what
-is computed again or in vain does not count. Needs torch alone (PYTHONPATH=src).
+is computed twice or discarded does not count. Needs torch alone (PYTHONPATH=src).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The audit of the dependencies: pins, known holes where they can be looked up, a list of parts."""
+"""The audit of the dependencies: pins, known vulnerabilities (if there is a network), an SBOM."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def stand_in(folder: Path, words: str, code: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
 
 
-def test_a_known_hole_fails_the_audit(
+def test_a_known_vulnerability_fails_the_audit(
     audit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(tmp_path, "pillow 1.0 PYSEC-1", 1, monkeypatch)
-    assert audit.known_holes() == 1
+    assert audit.known_vulnerabilities() == 1
 
 
 def test_without_a_network_that_is_said_and_no_failure(
@@ -47,7 +47,7 @@ def test_without_a_network_that_is_said_and_no_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stand_in(tmp_path, "ConnectionError: Max retries exceeded", 1, monkeypatch)
-    assert audit.known_holes() == 0
+    assert audit.known_vulnerabilities() == 0
     assert "no network" in capsys.readouterr().out
 
 

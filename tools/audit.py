@@ -1,9 +1,9 @@
-"""Check the dependencies: pins, known holes (with a network), the FFmpeg inside PyAV, an SBOM.
+"""Check the dependencies: pins, known vulnerabilities, the FFmpeg inside PyAV, an SBOM.
 
     python tools/audit.py --sbom dist/sbom.json
 
-Exit code 1 if an installed package is not the pinned version or has a known hole, or if FFmpeg is
-older than the oldest one without known holes.
+Exit code 1 if an installed package is not the pinned version or has a known vulnerability, or if
+FFmpeg is older than the oldest version without one. Vulnerabilities need a network.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def old_ffmpeg() -> list[str]:
     if version >= FFMPEG_FLOOR:
         return []
     shown, floor = (".".join(map(str, numbers)) for numbers in (version, FFMPEG_FLOOR))
-    return [f"FFmpeg {shown or '(unknown version)'} has known holes; {floor} or newer is needed"]
+    name = shown or "(unknown version)"
+    return [f"FFmpeg {name} has known vulnerabilities; {floor} or newer is needed"]
 
 
 def sbom() -> dict[str, object]:
@@ -95,13 +96,15 @@ def sbom() -> dict[str, object]:
     return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": parts}
 
 
-def known_holes() -> int:
+def known_vulnerabilities() -> int:
     """Exit code of pip-audit; 0 where it or the network is not there, which is said."""
     # Beside this interpreter first: a virtual environment need not be on the path.
     places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     program = shutil.which("pip-audit", path=places)
     if program is None:
-        print("pip-audit is not installed (pip install pip-audit): known holes were not looked up")
+        print(
+            "pip-audit is not installed (pip install pip-audit); vulnerabilities were not checked"
+        )
         return 0
     run = subprocess.run(
         [program, "--progress-spinner", "off", "-r", str(CONSTRAINTS), "--no-deps"],
@@ -111,7 +114,7 @@ def known_holes() -> int:
     )
     offline = ("ConnectionError", "Max retries", "Name or service", "resolve")
     if run.returncode and any(word in run.stderr for word in offline):
-        print("no network: known holes were not looked up")
+        print("no network; vulnerabilities were not checked")
         return 0
     print(run.stdout or run.stderr)
     return run.returncode
@@ -132,7 +135,7 @@ def main() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(sbom(), indent=2) + "\n")
         print(f"wrote {target}")
-    sys.exit(1 if known_holes() or wrong else 0)
+    sys.exit(1 if known_vulnerabilities() or wrong else 0)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder, FeatureConfig, FeatureEncoder
 from eaglenet.encoders.vit_bert import VitTower
-from eaglenet.layers.masking import visible
+from eaglenet.layers.masking import effective_mask
 from eaglenet.layers.token_selection import hard_top_k
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.base import evaluating
@@ -193,7 +193,7 @@ def build_ucofia(golden: Golden, case: str, padding: str) -> Method:
 
 def run_ucofia(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results:
     tokens, mask = inputs["tokens"], inputs["video_mask"].bool()
-    seen = visible(mask, method.config.padding)
+    seen = effective_mask(mask, method.config.padding)
     scores = method.selection.scores(tokens.flatten(0, 1), seen)
     selected = method.selection(tokens.flatten(0, 1), inputs["noise"], seen)
     selected = selected.unflatten(0, mask.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import eaglenet
 from eaglenet.core.errors import EagleNetError, ModelNotFoundError, StoreError, UsageError
 from eaglenet.core.types import VideoFeatures
 from eaglenet.search.engine import Engine
-from eaglenet.search.options import Filters
+from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.reranking import NEGATIVE_WEIGHT
 from eaglenet.search.shortlist import make_shortlists
@@ -235,6 +236,20 @@ def test_scores_that_are_not_numbers_are_an_error(bag: BagMethod, tmp_path: Path
         writer.commit(Changes([batch], [file]))
     with pytest.raises(StoreError, match="scores are not finite"):
         Engine.open(tmp_path, bag).search("red car")
+
+
+def test_replaced_clips_are_not_counted_as_searched(bag: BagMethod, tmp_path: Path) -> None:
+    with LocalStore.write(tmp_path, make_manifest(bag)) as writer:
+        frames = torch.nn.functional.normalize(torch.randn(2, 5, 24), dim=-1)
+        exact = clip_batch(bag, writer.manifest.layout, content_of(0), frames)
+        quick = dataclasses.replace(exact, keyframe_keys=frozenset(exact.keys))
+        file = IndexedFile("/videos/0.mp4", 1, 1, content_of(0), "done", num_clips=2)
+        writer.commit(Changes([quick], [file]))
+        writer.commit(Changes([exact], [file]))
+    engine = Engine.open(tmp_path, bag)
+    assert engine.snapshot.num_rows == 4
+    for filters in (Filters(), Filters(path="*.mp4")):
+        assert engine.num_searched(Query("red car"), SearchOptions(filters=filters)) == 2
 
 
 def test_searching_a_store_imports_nothing_heavy() -> None:

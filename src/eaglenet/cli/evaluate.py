@@ -48,7 +48,9 @@ def evaluate(
         group="Scoring",
     ),
     device: Device = "auto",
-    backend: str = option("auto", "Score with this back end.", group="Scoring"),
+    backend: str = option(
+        "auto", "Score with auto, reference, factorised or kernel.", group="Scoring"
+    ),
     precision: str = option(
         "auto", "Compute in auto (the model's), fp32, bf16, or fp16 (towers only).", group="Scoring"
     ),

@@ -92,7 +92,7 @@ class OutputOptions:
     )
     padding: float = option(
         1.0,
-        "Also save this much before and after each moment.",
+        "Also save this many seconds before and after each moment.",
         group="Output",
         metavar="SECONDS",
         min=0,
@@ -497,8 +497,9 @@ def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOption
     count = int(is_match.sum())
     if 0 < count < len(is_match):
         files = pluralize(count, "path contains", "paths contain")
-        path = shell_quote(text)
-        print_line(f"{files} this text; search only there: --path {path}", is_error=True)
+        print_line(
+            f"{files} this text; search only there: --path {shell_quote(text)}", is_error=True
+        )
 
 
 def _print_notice(query: AnyQuery, hits: HitList) -> None:
@@ -518,7 +519,7 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
 
 def highlights(
     store: StoreName,
-    folder: Path | None = argument("Folder or file to look at; default: all.", None),
+    folder: Path | None = argument("Folder or file to search; default: all.", None),
     k: int = option(10, "Show this many moments.", name="-k/--results"),
     as_json: AsJson = False,
     *,

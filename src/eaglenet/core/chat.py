@@ -110,10 +110,10 @@ class ChatServer:
 
         The values are those that the server sent: the caller checks them.
         """
-        picture = f"data:image/jpeg;base64,{base64.b64encode(image).decode()}"
+        data_url = f"data:image/jpeg;base64,{base64.b64encode(image).decode()}"
         content = [
             {"type": "text", "text": text},
-            {"type": "image_url", "image_url": {"url": picture}},
+            {"type": "image_url", "image_url": {"url": data_url}},
         ]
         question = {
             "model": self.model,

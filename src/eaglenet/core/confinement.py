@@ -1,4 +1,4 @@
-"""Confine the current process so that a hole in a decoder reaches nothing (Linux).
+"""Confine the current process so that a vulnerability in a decoder has no effect (Linux).
 
     missing = [
         drop_capabilities(),

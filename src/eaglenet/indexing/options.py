@@ -44,8 +44,8 @@ class ClusterOptions:
 class IndexOptions:
     """Options of an index run.
 
-    prepare: for a new store, also keep what the exact scorer computes per clip. Takes six times the
-        disk for an EagleNet; re-ranking takes half the time on a CPU.
+    prepare: for a new store, also store what the exact scorer computes per clip. Takes six times
+        the disk space for an EagleNet; re-ranking takes half the time on a CPU.
     workers: None chooses by the amount of work.
     device: ``auto`` uses a GPU if there is one; a model passed as an object stays where it is.
     executor: name in ``eaglenet.indexing.executor.EXECUTORS``.
@@ -66,9 +66,9 @@ class IndexOptions:
         metavar="PATTERN",
     )
     drop_missing: bool = option(
-        False, "Drop files that were deleted or are excluded now from the store.", group="Files"
+        False, "Remove deleted and newly excluded files from the store.", group="Files"
     )
-    retry: bool = option(False, "Try files again that failed before.", group="Files")
+    retry: bool = option(False, "Try failed files again.", group="Files")
     read_text: bool = option(False, "Index on-screen text; needs eaglenet[ocr].")
     listen: str | None = option(
         None,
@@ -91,12 +91,14 @@ class IndexOptions:
         True, "Index subtitles inside and beside the files (.srt, .vtt, .ass).", group="Transcripts"
     )
     prepare: bool = option(
-        False, "Make exact ranking of a new store faster, for six times the disk.", group="Ranking"
+        False,
+        "Make exact ranking of a new store faster, with six times the disk space.",
+        group="Ranking",
     )
     hubness: HubnessChoice = option(
         None,
         "Rank clips lower that match every text of this file (one per line); own: the "
-        "model's texts; off. Default: as the store is.",
+        "model's texts; off. Default: the store's setting.",
         group="Ranking",
         metavar="FILE",
         type=str,
@@ -118,7 +120,7 @@ class IndexOptions:
     limits: Limits = field(default_factory=Limits)
     executor: str = option(
         "local",
-        "Run the work on local, ray, or an executor of a plug-in.",
+        "Run the work with local, ray, or an executor of a plug-in.",
         group="Cluster",
         metavar="NAME",
     )

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.types import Expert
-from eaglenet.layers.masking import MaskedBatchNorm, Padding, visible
+from eaglenet.layers.masking import MaskedBatchNorm, Padding, effective_mask
 
 UNKNOWN_TIME = 1
 """Position index of tokens whose time is unknown."""
@@ -123,7 +123,7 @@ class ExpertTokens(nn.Module):
         largest = expert.values.masked_fill(~expert.mask[..., None], lowest).amax(dim=1)
         largest = largest.masked_fill(~expert.present[:, None], 0.0)
         summary = self.project(name, largest)
-        return summary * visible(expert.present, self.padding)[:, None].to(summary.dtype)
+        return summary * effective_mask(expert.present, self.padding)[:, None].to(summary.dtype)
 
 
 class Vlad(nn.Module):
@@ -262,7 +262,7 @@ class CollaborativeGate(nn.Module):
         gated_vectors: list[Tensor] = []
         for index in range(len(states)):
             messages = self._messages(index, states, present)
-            mask = visible(present[:, index], self.padding)
+            mask = effective_mask(present[:, index], self.padding)
             gate = self.pair_norms[index](messages, mask) + self.own_norms[index](
                 self.maps[index](states[index]), mask
             )
@@ -277,7 +277,7 @@ class CollaborativeGate(nn.Module):
     ) -> Float[Tensor, "videos dim"]:
         """Return m_e, the mean influence of all experts of a video on expert ``index``."""
         pairs = present & present[:, index : index + 1]
-        mask = visible(pairs, self.padding)
+        mask = effective_mask(pairs, self.padding)
         if self.sequential:
             messages_of_pairs = [
                 self.pair(states[index], other, mask[:, number])

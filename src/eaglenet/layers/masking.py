@@ -27,7 +27,7 @@ def check_heads(dim: int, num_heads: int) -> None:
         )
 
 
-def visible(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"]:
+def effective_mask(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"]:
     """Return the mask, or all True to reproduce code without masks."""
     return torch.ones_like(mask) if padding == "official" else mask
 

@@ -15,7 +15,7 @@ from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.encoders.blocks import run_blocks
 from eaglenet.encoders.clip import TextTower, take_positions
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.layers.masking import Padding, first_right_video, masked_softmax, visible
+from eaglenet.layers.masking import Padding, effective_mask, first_right_video, masked_softmax
 from eaglenet.layers.transformer import TemporalTransformer, default_heads, stack_on
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
@@ -125,7 +125,7 @@ class GLSCL(Method):
         self, memory: Float[Tensor, "sets tokens dim"], mask: Bool[Tensor, "sets tokens"]
     ) -> Float[Tensor, "sets concepts dim"]:
         """Return the unit concepts of words or frames."""
-        mask = visible(mask, self.config.padding)
+        mask = effective_mask(mask, self.config.padding)
         # A set without a valid token reads all tokens; attention over nothing would be NaN.
         is_ignored = ~mask & mask.any(dim=1, keepdim=True)
         queries = self.queries.expand(len(memory), -1, -1)

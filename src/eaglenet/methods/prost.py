@@ -15,7 +15,13 @@ from eaglenet.core.errors import ConfigError, too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
 from eaglenet.layers.late_interaction import masked_max, token_similarities
-from eaglenet.layers.masking import Padding, check_heads, frame_weights, masked_softmax, visible
+from eaglenet.layers.masking import (
+    Padding,
+    check_heads,
+    effective_mask,
+    frame_weights,
+    masked_softmax,
+)
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -243,7 +249,7 @@ class ProST(TowerMethod):
         num_videos, num_frames = features.mask.shape
         if num_frames > self.config.num_frames:
             raise too_many_frames(num_frames, self.config.num_frames)
-        mask = visible(features.mask, self.config.padding)
+        mask = effective_mask(features.mask, self.config.padding)
         sums = self.objects(features.patches.flatten(0, 1)).unflatten(0, (num_videos, num_frames))
         objects = torch.cat([features.frames[:, :, None], sums], dim=2).flatten(1, 2)
         events = self.events(features.frames, objects, mask)
@@ -309,7 +315,7 @@ class ProST(TowerMethod):
             raise ConfigError("prost needs texts with words; encode them with its encode_text")
         mask = text.words_mask
         if mask is not None:
-            mask = visible(mask, self.config.padding)
+            mask = effective_mask(mask, self.config.padding)
         phrases: Tensor = self.phrases(text.words, mask)
         return phrases
 

@@ -126,7 +126,7 @@ class TFVL(CosineMethod):
 
     def __init__(self, encoder: ClipEncoder, config: TFVLConfig) -> None:
         super().__init__(encoder, config)
-        self.picture = FramesAsImage(
+        self.frames_as_image = FramesAsImage(
             encoder.vision, num_joint=config.num_joint, num_prompts=config.num_prompts
         )
         self.sentence = FramesAsWords(
@@ -151,7 +151,7 @@ class TFVL(CosineMethod):
         ordered_mask = mask.take_along_dim(order, dim=1)
         frames = clips.frames.to(self.device, non_blocking=True)
         frames = frames.take_along_dim(order[..., None, None, None], dim=1)
-        features = self.picture(self.encoder.vision, frames, ordered_mask)
+        features = self.frames_as_image(self.encoder.vision, frames, ordered_mask)
         sentence_vector = self.sentence(self.encoder.text, features, ordered_mask)
         return VideoFeatures(
             features.take_along_dim(back[..., None], dim=1),

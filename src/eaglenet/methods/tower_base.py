@@ -17,7 +17,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.compact import CompactEncoder
 from eaglenet.encoders.video_tower import SpaceTime
 from eaglenet.encoders.vision import TowerParts, VisionTower
-from eaglenet.layers.masking import visible
+from eaglenet.layers.masking import effective_mask
 from eaglenet.losses import SoftmaxLoss, fixed_softmax_loss
 from eaglenet.methods.base import Method
 
@@ -50,7 +50,7 @@ class TowerMethod(Method):
         """Features of the towers; with ``padding="official"`` tokens shift to padded frames too."""
         if getattr(self.config, "padding", "masked") != "official":
             return super()._encode_video(videos)
-        all_real = dataclasses.replace(videos, mask=visible(videos.mask, "official"))
+        all_real = dataclasses.replace(videos, mask=effective_mask(videos.mask, "official"))
         features = super()._encode_video(all_real)
         return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
 
@@ -100,7 +100,9 @@ class SpaceTimeMethod(Method):
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
         """Encode videos; with ``padding="official"`` padded frames are read like real ones."""
-        all_visible = dataclasses.replace(videos, mask=visible(videos.mask, self.config.padding))
+        all_visible = dataclasses.replace(
+            videos, mask=effective_mask(videos.mask, self.config.padding)
+        )
         features = self.space_time.encode(self.tower, all_visible)
         return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
 

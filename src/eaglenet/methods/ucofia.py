@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
-from eaglenet.layers.masking import Padding, masked_softmax, mean_pooling, visible
+from eaglenet.layers.masking import Padding, effective_mask, masked_softmax, mean_pooling
 from eaglenet.layers.token_selection import SelectionContext, SelectionGradient, TokenSelection
 from eaglenet.layers.transformer import TemporalTransformer, stack_on
 from eaglenet.losses import SoftmaxLoss
@@ -139,7 +139,7 @@ class UCoFiA(TowerMethod):
         features = super()._encode_video(videos)
         if features.patches is None:
             raise ConfigError("ucofia needs patches; encode the videos with its encode_video")
-        mask = visible(features.mask, self.config.padding)
+        mask = effective_mask(features.mask, self.config.padding)
         selected = self.selection(features.patches.flatten(0, 1), mask=mask)
         return self.with_selected(features, selected.unflatten(0, features.mask.shape))
 
@@ -187,7 +187,7 @@ class UCoFiA(TowerMethod):
         vectors = F.normalize(video.video, dim=-1)
         by_video = self.sentence_map(sentence) @ self.video_map(vectors).T
         cosines = torch.einsum("td,vfd->tvf", sentence, F.normalize(video.frames, dim=-1))
-        by_frames = self.over_frames(cosines, visible(video.mask, self.config.padding))
+        by_frames = self.over_frames(cosines, effective_mask(video.mask, self.config.padding))
         return by_video, by_frames, self._patch_words(text, video)
 
     def _patch_words(
@@ -196,8 +196,8 @@ class UCoFiA(TowerMethod):
         limit = self.config.num_words
         words = self.word_map(F.normalize(text.words[:, :limit], dim=-1))  # type: ignore[index]
         matrix = torch.einsum("twd,vpd->tvwp", words, self.patch_map(video.tokens))
-        words_mask = visible(text.words_mask[:, :limit], self.config.padding)  # type: ignore[index]
-        patch_mask = visible(video.tokens_mask, self.config.padding)  # type: ignore[arg-type]
+        words_mask = effective_mask(text.words_mask[:, :limit], self.config.padding)  # type: ignore[index]
+        patch_mask = effective_mask(video.tokens_mask, self.config.padding)  # type: ignore[arg-type]
         words_mask, patch_mask = words_mask[:, None, None, :], patch_mask[None, :, None, :]
         of_patches = self.over_words(matrix.transpose(2, 3), words_mask)  # [texts, videos, patches]
         of_words = self.over_patches(matrix, patch_mask)

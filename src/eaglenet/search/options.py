@@ -109,8 +109,8 @@ class Filters(NamedFields):
     )
     after: float | None = option(
         None,
-        "Only recordings since a date, like 2026-05-31. Files that do not say when "
-        "they were recorded count by their modification time.",
+        "Only recordings since a date, like 2026-05-31. For files without a recording "
+        "date, the modification time counts.",
         group="Filters",
         metavar="DATE",
         parse=parse_date,

@@ -68,7 +68,7 @@ class Query:
     video: str | Path | None = option(None, "Search with a video file.", metavar="FILE", type=Path)
     clip_id: str | None = option(
         None,
-        "Find other files like a clip, by the id of a result.",
+        "Find moments in other files like this clip (the id of a result).",
         name="--similar",
         metavar="CLIP",
     )

@@ -464,14 +464,15 @@ class Retriever:
         snapshot, files = self.view.snapshot, self.view.files
         if not options.filters:
             return len(snapshot)
-        content_ids = files.ids[options.filters.matches(files)]
-        return int(snapshot.rows_of_contents(content_ids).sum())
+        mask = snapshot.rows_of_contents(files.ids[options.filters.matches(files)])
+        return int((mask if snapshot.visible is None else mask & snapshot.visible).sum())
 
     def _num_files(self, options: SearchOptions) -> int:
         """Return the number of files that are searched."""
         if options.filters:
             return int(options.filters.matches(self.view.files).sum())
-        return int(np.count_nonzero(np.bincount(self.view.snapshot.content_ids)))
+        snapshot = self.view.snapshot
+        return len(np.unique(snapshot.content_ids[snapshot.visible_rows()]))
 
     def load(self, rows: NDArray[np.int64]) -> ClipFeatures:
         """Read the features of clips."""

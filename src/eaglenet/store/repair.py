@@ -5,8 +5,8 @@ Verification reads every byte that a search or a writer trusts. A repair reads t
 from all that are intact. Files that lost a clip are no longer marked as done: the next index run
 encodes what is missing.
 
-Every leaf page of a damaged ``store.db`` is read by itself, without indexes, roots or header, and a
-row is kept only if its own checksum is right: damage to one page loses the rows on that page and
+Every leaf page of a damaged ``store.db`` is read on its own, without indexes, roots or header, and
+a row is kept only if its checksum is right: damage to one page loses the rows on that page and
 no others. The format is that of https://www.sqlite.org/fileformat2.html (table leaf pages, record
 format).
 """

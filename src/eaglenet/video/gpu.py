@@ -85,9 +85,9 @@ def _make_sample() -> io.BytesIO:
     with av.open(content, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=25)
         stream.width, stream.height, stream.pix_fmt = SIDE, SIDE, "yuv420p"
-        picture = np.zeros((SIDE, SIDE, 3), np.uint8)
+        frame = np.zeros((SIDE, SIDE, 3), np.uint8)
         for _ in range(FRAMES):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
     content.seek(0)
     return content

@@ -14,7 +14,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import CollaborativeGate, GatedEmbedding, Vlad
-from eaglenet.layers.masking import Padding, frame_weights, visible
+from eaglenet.layers.masking import Padding, effective_mask, frame_weights
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
@@ -90,7 +90,7 @@ class CE(ExpertMethod):
         _, words, mask = self.read_text(texts)
         if self.config.padding == "official":
             words = words * mask[..., None].to(words.dtype)
-        sentence = self.text_vlad(words, visible(mask, self.config.padding))
+        sentence = self.text_vlad(words, effective_mask(mask, self.config.padding))
         vectors = torch.stack([head(sentence) for head in self.text_heads], dim=1)
         return TextFeatures(
             sentence=vectors[:, self.frames_index],
@@ -112,7 +112,7 @@ class CE(ExpertMethod):
         """Return x_e, the tokens of an expert reduced to one unit vector."""
         if name in self.vlads:
             values = expert.values * expert.mask[..., None].to(expert.values.dtype)
-            vector = self.vlads[name](values, visible(expert.mask, self.config.padding))
+            vector = self.vlads[name](values, effective_mask(expert.mask, self.config.padding))
         else:
             weights = frame_weights(expert.mask, expert.values.dtype)
             vector = torch.einsum("vt,vtd->vd", weights, expert.values)

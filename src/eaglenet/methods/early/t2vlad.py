@@ -14,7 +14,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import GatedEmbedding, Vlad
-from eaglenet.layers.masking import Padding, check_heads, visible
+from eaglenet.layers.masking import Padding, check_heads, effective_mask
 from eaglenet.layers.transformer import MASKED_LOGIT
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -109,7 +109,7 @@ class T2VLAD(ExpertMethod):
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
         _, words, mask = self.read_text(texts)
-        mask = visible(mask, self.config.padding)
+        mask = effective_mask(mask, self.config.padding)
         if self.word_map is not None:
             words = self.word_map(words)
         aggregate = self.vlad(words, mask, side=0)
@@ -122,7 +122,7 @@ class T2VLAD(ExpertMethod):
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
         experts = {
-            name: dataclasses.replace(expert, mask=visible(expert.mask, self.config.padding))
+            name: dataclasses.replace(expert, mask=effective_mask(expert.mask, self.config.padding))
             for name, expert in experts.items()
         }
         tokens = torch.cat(
