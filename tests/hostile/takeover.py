@@ -257,8 +257,9 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
         look_at_file_like_a_descriptor, take_private_memory, take_shared_memory,
         take_memory_of_a_stack, take_addresses, write_file, write_own_file, remove_file,
         make_folder, make_link, change_mode, run_program, fork, fork_by_number, clone3,
-        start_thread, connect, listen, unix_socket, socket_pair, send_datagram, send_descriptor, run_own_code, make_memory_file, new_namespace,
-        submit_to_ring, raise_limits, regain_privileges, type_into_terminal,
+        start_thread, connect, listen, unix_socket, socket_pair, send_datagram, send_descriptor,
+        run_own_code, make_memory_file, new_namespace, submit_to_ring, raise_limits,
+        regain_privileges, type_into_terminal,
     )
 }  # fmt: skip
 
