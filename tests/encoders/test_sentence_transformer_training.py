@@ -64,7 +64,7 @@ def test_low_rank_changes_are_trained_and_merged_into_a_folder(
     clips = clips_for(method)
     with torch.no_grad():
         start = method.similarity(TEXTS, clips)
-    with pytest.raises(UsageError, match=r"by low-rank changes only: --set training\.lora_rank=16"):
+    with pytest.raises(UsageError, match=r"with low-rank updates: --set training\.lora_rank=16"):
         method.train()
     plain = set(method.state_dict())
     count = adapt_towers(method.encoder, 2, targets)

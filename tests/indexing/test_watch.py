@@ -83,7 +83,7 @@ def test_waits_while_another_process_writes(
 
     monkeypatch.setattr(watch, "index_videos", index)
     assert watched(tmp_path, None, None, None, None) == 1
-    assert caplog.text.count("the store is being written to; trying again") == 1
+    assert caplog.text.count("the store is being written to; waiting") == 1
 
 
 def test_drops_nothing_when_a_mount_disappears(tmp_path: Path, runs: list[IndexOptions]) -> None:

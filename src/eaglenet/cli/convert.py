@@ -58,10 +58,10 @@ def convert(
     settings = read_assignments(changes, EXAMPLE)
     for folder in (checkpoint, *checkpoint.parents[:2]):
         if (folder / EXPERIMENT).is_file():
-            run = shell_quote(folder)
             raise UsageError(
                 f"{checkpoint} belongs to the run {folder}, which needs no conversion: eaglenet "
-                f"evaluate {run}, or eaglenet index FOLDER --store NEW --model {run}"
+                f"evaluate {shell_quote(folder)}, or eaglenet index FOLDER --store NEW "
+                f"--model {shell_quote(folder)}"
             )
     conversion: Any
     if source == "eaglenet":
