@@ -171,7 +171,7 @@ def test_checkpointed_blocks_give_the_same_gradients() -> None:
 def test_features_made_elsewhere_are_refused() -> None:
     method = make()
     foreign = VideoFeatures(random(2, 3, 8, seed=1), torch.ones(2, 3, dtype=torch.bool))
-    with pytest.raises(ConfigError, match="without a video vector"):
+    with pytest.raises(ConfigError, match="have no video vector"):
         method.score(TextFeatures(random(1, 8, seed=2)), foreign)
     with pytest.raises(UsageError, match="reads Clips"):
         method.encode_video(foreign)

@@ -124,7 +124,7 @@ def test_a_clip_folder_gives_the_zero_shot_model(tmp_path: Path) -> None:
 def test_a_newer_form_says_to_upgrade(tmp_path: Path) -> None:
     eaglenet.save(build(), tmp_path)
     edit(tmp_path, eaglenet=2)
-    with pytest.raises(CheckpointError, match=r"form 2.*upgrade"):
+    with pytest.raises(CheckpointError, match=r"format 2.*upgrade"):
         eaglenet.load(tmp_path)
 
 

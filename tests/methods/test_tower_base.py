@@ -82,7 +82,7 @@ def test_scores_are_cosines_of_the_video_vector_or_of_the_mean_frame() -> None:
         real = F.normalize(frames[row, mask[row]], dim=-1).mean(dim=0)
         expected = F.cosine_similarity(text.sentence, real[None], dim=-1)
         torch.testing.assert_close(mean.score(text, video)[:, row], expected)
-    with pytest.raises(ConfigError, match="without a video vector"):
+    with pytest.raises(ConfigError, match="have no video vector"):
         plain.score(text, VideoFeatures(frames, mask))
     terms = plain.losses(text, video, torch.eye(TEXTS, VIDEOS, dtype=torch.bool)).terms
     assert list(terms) == ["contrastive"]

@@ -142,7 +142,7 @@ def test_sampled_selection_in_evaluation_draws_what_its_seed_says() -> None:
 
 
 def test_features_without_tokens_and_patches_are_refused() -> None:
-    with pytest.raises(ConfigError, match="neither tokens nor patches"):
+    with pytest.raises(ConfigError, match="needs tokens or patches"):
         make().score(texts(), videos())
 
 

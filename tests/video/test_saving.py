@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from fractions import Fraction
 from pathlib import Path
 
@@ -53,6 +54,12 @@ def tone(path: Path, start: float, end: float) -> float:
         return float(np.abs(np.fft.rfft(wave)).argmax() * stream.rate / len(wave))
 
 
+def packets(file: Path | io.BytesIO) -> list[tuple[str, int | None]]:
+    """Stream and time of each packet."""
+    with av.open(file) as container:
+        return [(each.stream.type, each.pts) for each in container.demux() if each.size]
+
+
 @pytest.mark.parametrize(("keyframes", "is_copied"), [(60, False), (5, True)])
 def test_saved_clip_has_video_and_audio(
     tmp_path: Path, keyframes: int, is_copied: bool, monkeypatch: pytest.MonkeyPatch
@@ -70,7 +77,9 @@ def test_saved_clip_has_video_and_audio(
     assert bool(encoded) != is_copied
     with MomentSaver() as saver:
         saver.save(share_file(source), target, 2.2, 4.1)
-    assert target.read_bytes() == content
+    # With AVX-512, x264 chooses slightly other quantisers from run to run.
+    assert packets(target) == packets(io.BytesIO(content))
+    assert (target.read_bytes() == content) or not is_copied
     early = 0.2 if is_copied else 0.0  # Back to the keyframe at 2.0 s.
     assert probe(target).duration == pytest.approx(1.9 + early, abs=0.15)
     assert tone(target, 0.1, 0.7) == pytest.approx(TONES[2], abs=20)

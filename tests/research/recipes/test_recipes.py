@@ -132,7 +132,9 @@ def shrunken(experiment: Experiment) -> Experiment:
         encoder=encoder,
         data=dataclasses.replace(
             experiment.data,
-            frames=dataclasses.replace(experiment.data.frames, num_frames=FRAMES),
+            frames=dataclasses.replace(
+                experiment.data.frames, num_frames=FRAMES, sampling="uniform"
+            ),
         ),
     )
 
