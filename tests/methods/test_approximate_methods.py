@@ -79,7 +79,8 @@ def test_tfvl_equals_the_loops() -> None:
     expected = []
     for video in embedded(method):
         rows = projected(
-            reference.joint_tower(video, vision, weights["frames_as_image.prompts"], heads=2), vision
+            reference.joint_tower(video, vision, weights["frames_as_image.prompts"], heads=2),
+            vision,
         )
         told = reference.sentence_of_frames(rows, text, part(weights, "sentence"), heads=2)
         mean = unit(np.mean([unit(row) for row in rows], axis=0))
