@@ -232,8 +232,10 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
         cwd=root,
         env={**os.environ, "MYPYPATH": str(root / "src")},
     )
-    lines = [line.split(": ")[0] for line in ended.stdout.splitlines() if ": error: " in line]
-    assert lines == [f"{code}:{number}" for number in (3, 7, 8)], ended.stdout
+    # What mypy cached in an earlier run names the folder of that run.
+    places = [line.split(": ")[0] for line in ended.stdout.splitlines() if ": error: " in line]
+    lines = [Path(place).name for place in places]
+    assert lines == [f"code.py:{number}" for number in (3, 7, 8)], ended.stdout
 
 
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
