@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Abilities, TextFeatures, TextStack
 from eaglenet.encoders import ENCODERS, EncoderSpec
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import run_blocks
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE, LARGEST
 from eaglenet.encoders.compact import IMAGENET_MEAN, mean_of_words
-from eaglenet.encoders.vision import Mask, Pixels
+from eaglenet.encoders.vision import Mask, Pixels, check_size
 
 MIN_SIZE = 64
 """Pixels along one side of a cell of the grid: 32 after the last stage, halved once more."""
@@ -148,12 +148,7 @@ class ResnetTower(nn.Module):
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
         """Return the mean of the cells, and with ``patches`` all cells after it."""
-        size = self.config.image_size
-        if pixels.shape[-2:] != (size, size):
-            raise UsageError(
-                f"frames are {pixels.shape[-2]} x {pixels.shape[-1]}, this tower takes "
-                f"{size} x {size}; decode with FrameSpec(size={size})"
-            )
+        check_size(pixels, self.config.image_size)
         weight = self.grid.weight
         if not pixels.is_floating_point():
             mean = 255 * torch.tensor(IMAGENET_MEAN, device=pixels.device)

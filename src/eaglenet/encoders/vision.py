@@ -36,6 +36,15 @@ PatchSizes = Float[Tensor, "clips merged"]
 # CLIP4Clip's stem over three frames: each patch is combined with those before and after it.
 
 
+def check_size(pixels: Pixels, size: int) -> None:
+    """Refuse frames that are not ``size`` x ``size``."""
+    if pixels.shape[-2:] != (size, size):
+        raise UsageError(
+            f"frames are {pixels.shape[-2]} x {pixels.shape[-1]}, this tower takes "
+            f"{size} x {size}; decode with FrameSpec(size={size})"
+        )
+
+
 class TemporalStem(nn.Module):
     """Outer slices of a convolution over three frames, whose middle is the tower's own patch map.
 
@@ -239,11 +248,7 @@ class PatchEmbedding(nn.Module):
     def cut(self, pixels: Pixels) -> Float[Tensor, "images patches pixels"]:
         """Normalised pixels of each patch, flattened as a convolution's kernel is."""
         size, side, grid = self.image_size, self.patch_size, self.grid
-        if pixels.shape[-2:] != (size, size):
-            raise UsageError(
-                f"frames are {pixels.shape[-2]} x {pixels.shape[-1]}, this tower takes "
-                f"{size} x {size}; decode with FrameSpec(size={size})"
-            )
+        check_size(pixels, size)
         pixels = pixels[..., : grid * side, : grid * side]
         patches = pixels.reshape(len(pixels), 3, grid, side, grid, side)
         # [images, row, column, channel, y, x]
