@@ -15,8 +15,8 @@ from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens
-from eaglenet.layers.masking import check_heads, masked_mean, masked_softmax
-from eaglenet.layers.transformer import MASKED_LOGIT, PostNormStack, WordTransformer
+from eaglenet.layers.masking import attention_bias, check_heads, masked_mean, masked_softmax
+from eaglenet.layers.transformer import PostNormStack, WordTransformer
 from eaglenet.losses import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -99,8 +99,7 @@ class CaptionDecoder(nn.Module):
                 f"captions have {ids.shape[1]} tokens, but there are only {len(self.positions)} "
                 "positions; reduce data.max_words"
             )
-        bias = torch.zeros(memory_mask.shape, dtype=memory.dtype, device=memory.device)
-        bias = bias.masked_fill(~memory_mask, MASKED_LOGIT)[:, None, None, :]
+        bias = attention_bias(memory_mask, memory.dtype)
         states = self.embedding(ids) + self.positions[: ids.shape[1]]
         for block in self.blocks:
             states = block(states, memory, bias)
