@@ -161,7 +161,7 @@ def _eaglenet_settings(
             f"script with --dataset, or set them (the authors' values: {options})"
         )
     if dataset is not None:
-        weight = EagleNetConfig.released(dataset).energy_support_weight
+        weight = EagleNetConfig.for_script(dataset).energy_support_weight
         settings = {**scripts, "energy_support_weight": weight, **settings}
     return {**settings, "energy_pooling": energy_pooling}
 

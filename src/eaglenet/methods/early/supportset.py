@@ -126,7 +126,7 @@ Support = Literal["cross", "self", "full"]
 class SupportSetConfig(MethodConfig):
     """Settings of Support-Set. All numbers are our choice; no code was released.
 
-    support: videos from which a caption is generated: all but its own (``cross``), only its own
+    support: videos from which a caption is generated: all except its own (``cross``), only its own
         (``self``), or all (``full``).
     vocabulary_size: number of token ids of captions; 0: that of the text tower.
     text_layers: blocks over the words; 0: use the text vector of the encoder.
@@ -163,7 +163,7 @@ def support_memory(
 @register(
     SupportSetConfig,
     paper="Support-Set (Patrick et al., ICLR 2021)",
-    checked="approximate from the abstract",
+    checked_by="approximate from the abstract",
     reads_experts=True,
 )
 class SupportSet(ExpertMethod):

@@ -70,7 +70,7 @@ class T2VLADConfig(MethodConfig):
 
 
 @register(
-    T2VLADConfig, paper="T2VLAD (Wang et al., CVPR 2021)", checked="golden", reads_experts=True
+    T2VLADConfig, paper="T2VLAD (Wang et al., CVPR 2021)", checked_by="golden", reads_experts=True
 )
 class T2VLAD(ExpertMethod):
     r"""``s = (s_global + s_local) / 2``.

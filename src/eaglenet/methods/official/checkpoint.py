@@ -452,7 +452,7 @@ def _eaglenet(weights: Weights) -> Settings:
         is_perceptron = "ebm.energy_net.0.weight" in weights
         is_bilinear = "ebm.energy_net.weight" in weights
         energy = "mlp" if is_perceptron else "bilinear" if is_bilinear else "cosine"
-    released = EagleNetConfig.released(
+    released = EagleNetConfig.for_script(
         dim=_size(weights, f"gnn.layers.0.{matrix}.weight", 1),
         num_frames=_size(weights, "stochastic.std_branch.linear_proj.weight", 1),
         graph="rgat" if is_relational else "gat",
