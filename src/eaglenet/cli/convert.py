@@ -76,7 +76,7 @@ def convert(
             method.frame_spec = dataclasses.replace(method.frame_spec, **frames)
             if method.habits.max_words is None:
                 method.habits = dataclasses.replace(method.habits, max_words=max_words)
-    method, unused = conversion.method, conversion.unused
+    method, unused = conversion.method, conversion.unused_weights
     if tokenizer is not None:
         method.tokenizer = _read_vocabulary(tokenizer, method)
     save(method, out)
