@@ -204,7 +204,7 @@ def _metadata(
         "clip_end": clip.end,
         "width": files.widths[file],
         "height": files.heights[file],
-        "modified": float(files.modified[file]),
+        "modified": float(files.modification_times[file]),
         "tags": files.tags[file],
         **recording_of(files, file),
     }
@@ -223,7 +223,7 @@ def _metadata(
 
 def recording_of(files: FileTable, number: int) -> dict[str, Any]:
     """Return time, place and camera of a recording, and its damage; None or empty if unknown."""
-    values = (files.recorded[number], files.latitudes[number], files.longitudes[number])
+    values = (files.recording_times[number], files.latitudes[number], files.longitudes[number])
     recorded, latitude, longitude = (
         None if math.isnan(value) else float(value) for value in values
     )
