@@ -36,10 +36,10 @@ from eaglenet.core.hits import round_times
 from eaglenet.core.platform import data_folder
 from eaglenet.core.settings import option
 from eaglenet.core.text import escape_line, format_time, pluralize
-from eaglenet.search.grammar import AnyQuery, parse
+from eaglenet.search.grammar import AnyQuery, file_name_in, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
-from eaglenet.video.containers import VIDEO_SUFFIXES
+from eaglenet.video.containers import VIDEO_SUFFIXES, is_image
 
 if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
@@ -542,6 +542,10 @@ def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOption
 def _print_notice(query: AnyQuery, hits: HitList) -> None:
     if hits.notice:
         hint = "; --literal searches for the text as it is" if query.dates else ""
+        name = file_name_in(query)
+        if name and Path(name).is_file():
+            hint = f"; search with this file: --{'image' if is_image(name) else 'video'} "
+            hint += shell_quote(name)
         print_line(f"{hits.notice}{hint}", is_error=True)
 
 

@@ -19,7 +19,7 @@ from eaglenet.core.platform import default_store
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
 from eaglenet.search.confidence import Calibration
-from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery, parse
+from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery, file_name_in, parse
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -35,7 +35,7 @@ from eaglenet.search.model import (
     require_model_name,
     runs_through_numpy,
 )
-from eaglenet.search.options import SearchChanges, SearchOptions, check_count
+from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
 from eaglenet.search.retrieval import Retriever, StoreView
@@ -313,8 +313,7 @@ class Engine:
         lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
         results = []
         for query, hits in zip(typed_queries, lists, strict=True):
-            notices = [query.dates.notice] if query.dates else []
-            notices.append(self.language_hint(query, options))
+            notices = [self.reading_notice(query, options), self.language_hint(query, options)]
             notices.append(self.few_clips_notice(query, hits, options))
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
@@ -418,6 +417,14 @@ class Engine:
         """Return the number of clips that pass the filters and the dates in the query."""
         options = options.within_dates(query.dates)
         return self.read(lambda view: self._retriever(view).num_clips(options))
+
+    def reading_notice(self, query: AnyQuery, options: SearchOptions) -> str:
+        """Say that a date, or no file, was read from a text; empty if neither is remarkable."""
+        notices = [query.dates.notice] if query.dates else []
+        name = "" if options.literal else file_name_in(query)
+        if name and not self.read(lambda view: Filters(path=name).matches(view.files).any()):
+            notices.append(f"{name!r:.80} was read as a text: no file of this name is indexed")
+        return "; ".join(notices)
 
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a hint if a query is in a language that the model does not know, else ``""``."""

@@ -294,7 +294,7 @@ async def _search(
                 query=text if isinstance(text, str) else query.title,
                 hits=[hit_body(state, hit) for hit in hits],
                 note="; ".join(filter(None, (note, few_clips))),
-                notice=query.dates.notice if query.dates else "",
+                notice=await run_in_threadpool(state.engine.reading_notice, query, options),
                 language_hint=state.engine.language_hint(query, options),
             )
         )

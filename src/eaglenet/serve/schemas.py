@@ -342,7 +342,9 @@ class HitsBody(BaseModel):
         description="Why there are no hits, why the judge did not rate all of them, or why they "
         "have no confidence",
     )
-    notice: str = Field(default="", description="Interpretation of a date in the text")
+    notice: str = Field(
+        default="", description="How a date, or the name of a file, in the text was read"
+    )
     language_hint: str = Field(
         default="", description="Advice if the text is in a language that the model does not know"
     )
