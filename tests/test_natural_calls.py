@@ -239,7 +239,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
 
 
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no option 'works'; did you mean 'workers'\?"):
+    with pytest.raises(UsageError, match=r"no option 'works' \(did you mean 'workers'\?\)"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
 
 
