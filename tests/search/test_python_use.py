@@ -76,7 +76,7 @@ def test_nothing_is_left_open(store_folder: Path) -> None:
 
 
 def test_an_engine_and_hits_print_as_people_read_them(engine: Engine) -> None:
-    assert repr(engine) == f"<Engine of {engine.location}>"
+    assert repr(engine) == f"<Engine of {engine.location}: 18 clips, model 'bag'>"
     hits = engine.search("red", k=2)
     lines = repr(hits).splitlines()
     assert [line.split()[0] for line in lines] == ["1.", "2."]

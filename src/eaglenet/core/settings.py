@@ -51,6 +51,18 @@ class NamedFields:
             raise UsageError(f"{cls.__name__} has no field {fault}")
         return super().__new__(cls)
 
+    def __repr__(self) -> str:
+        """Show the fields that differ from their defaults."""
+        changes = []
+        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, default = getattr(self, spec.name), spec.default
+            if spec.default_factory is not dataclasses.MISSING:
+                default = spec.default_factory()
+            # Arrays and images are compared with no default.
+            if type(value) is not type(default) or value != default:
+                changes.append(f"{spec.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(changes)})"
+
     @classmethod
     def advise(cls, name: str) -> str:
         """Say where an unknown field belongs; empty if nowhere."""

@@ -16,6 +16,7 @@ import numpy as np
 from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
 from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
+from eaglenet.core.text import pluralize
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
 from eaglenet.search.confidence import Calibration
@@ -111,8 +112,10 @@ class Engine:
         return cls(existing_store, model=model, device=device, decoder=decoder)
 
     def __repr__(self) -> str:
-        state = "closed, of" if self._closed_location else "of"
-        return f"<Engine {state} {self.location}>"
+        if self._closed_location:
+            return f"<Engine closed, of {self.location}>"
+        clips = pluralize(len(self._view.snapshot), "clip")  # Without reading the store again.
+        return f"<Engine of {self.location}: {clips}, model {self._view.manifest.model!r}>"
 
     def __enter__(self) -> Self:
         return self

@@ -8,8 +8,8 @@ import html
 import math
 import os
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload
 

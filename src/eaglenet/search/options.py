@@ -74,7 +74,7 @@ class SearchFields(NamedFields):
         return ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Filters(SearchFields):
     """Conditions on files, all of which must hold. Impossible combinations raise ``UsageError``.
 
@@ -350,7 +350,7 @@ def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
     return tuple(modality for modality in MODALITIES if modality in modalities)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchOptions(SearchFields):
     """Options of a search.
 

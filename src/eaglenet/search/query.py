@@ -40,7 +40,7 @@ QUOTED = re.compile(r'"([^"]*)"(?:~([0-9]{1,9})(?!\w))?')
 _QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\uff02]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Query(NamedFields):
     """A text, an image, a video or an indexed clip: exactly one of them.
 
