@@ -152,6 +152,6 @@ def test_a_name_of_no_file_is_told_everywhere(
         answer = http.get("/api/search", params={"q": part})
         assert answer.status_code == 400
         assert "files cannot be named" in answer.text
-        assert http.get("/api/search", params={"q": alone}).json()["notice"] == notice
+        assert http.get("/api/search", params={"q": alone}).json()["note"] == notice
     name = Path(engine.search("a dog", k=1)[0].path).name
     assert engine.search(name).notice == ""

@@ -316,7 +316,9 @@ class Engine:
         lists = self.read(lambda view: self._retriever(view).search(typed_queries, count, options))
         results = []
         for query, hits in zip(typed_queries, lists, strict=True):
-            notices = [self.reading_notice(query, options), self.language_hint(query, options)]
+            notices = [query.dates.notice] if query.dates else []
+            notices.append(self.file_name_notice(query, options))
+            notices.append(self.language_hint(query, options))
             notices.append(self.few_clips_notice(query, hits, options))
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
@@ -421,13 +423,12 @@ class Engine:
         options = options.within_dates(query.dates)
         return self.read(lambda view: self._retriever(view).num_clips(options))
 
-    def reading_notice(self, query: AnyQuery, options: SearchOptions) -> str:
-        """Say that a date, or no file, was read from a text; empty if neither is remarkable."""
-        notices = [query.dates.notice] if query.dates else []
+    def file_name_notice(self, query: AnyQuery, options: SearchOptions) -> str:
+        """Say that a text is only the name of a file, and none that is indexed; else ``""``."""
         name = "" if options.literal else file_name_in(query)
-        if name and not self.read(lambda view: Filters(path=name).matches(view.files).any()):
-            notices.append(f"{name!r:.80} was read as a text: no file of this name is indexed")
-        return "; ".join(notices)
+        if not name or self.read(lambda view: Filters(path=name).matches(view.files).any()):
+            return ""
+        return f"{name!r:.80} was read as a text: no file of this name is indexed"
 
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a hint if a query is in a language that the model does not know, else ``""``."""

@@ -342,13 +342,14 @@ def _parse_reference(name: str, folder: Path | None) -> Query:
         return Query(clip_id=name[len("clip:") :])
     if folder is None:
         raise UsageError(
-            f"{name!r:.80}: files cannot be named here; upload the image or video, or use "
-            "Query(image=...) in Python"
+            f"{name!r:.80}: files cannot be named here; upload the image or video (in Python: "
+            f"Query(image=...)), or search for a text without {Path(name).suffix!r:.20}"
         )
     path = folder / Path(name).expanduser()
     if not path.is_file():
-        advice = f"to search for a text, leave out {path.suffix!r:.20}"
-        raise UsageError(f"{name!r:.80}: no such file; {advice}")
+        raise UsageError(
+            f"{name!r:.80}: no such file; to search for a text, leave out {path.suffix!r:.20}"
+        )
     if path.suffix.lower() in AUDIO_SUFFIXES:
         raise UsageError(f"{name!r:.80} is an audio file; use a text, an image or a video")
     is_image = path.suffix.lower() in IMAGE_SUFFIXES

@@ -339,12 +339,10 @@ class HitsBody(BaseModel):
     hits: list[HitBody]
     note: str = Field(
         default="",
-        description="Why there are no hits, why the judge did not rate all of them, or why they "
-        "have no confidence",
+        description="Why there are no hits, why the judge did not rate all of them, why they have "
+        "no confidence, or that the text is the name of a file that is not indexed",
     )
-    notice: str = Field(
-        default="", description="How a date, or the name of a file, in the text was read"
-    )
+    notice: str = Field(default="", description="Interpretation of a date in the text")
     language_hint: str = Field(
         default="", description="Advice if the text is in a language that the model does not know"
     )
