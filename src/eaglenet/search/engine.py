@@ -257,6 +257,13 @@ class Engine:
         if len(self.snapshot):
             self.search("warm up", k=1)
 
+    def warm_up_images(self) -> None:
+        """Load the image tower, so that the first search with an image is fast."""
+        spec = self.manifest.frame_spec
+        frames = np.zeros((1, spec.num_frames, 3, spec.size, spec.size), np.uint8)
+        mask, seconds = np.ones(frames.shape[:2], np.bool_), np.zeros(frames.shape[:2], np.float32)
+        self.model.encode_frames(frames, mask, seconds)
+
     def search(
         self,
         query: str | AnyQuery,
