@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglenet.cli.options import AsJson, argument
+from eaglenet.cli.options import AsJson, argument, check_output_folder
 from eaglenet.cli.terminal import print_record
 from eaglenet.core.settings import option
 
@@ -20,7 +20,7 @@ EXAMPLE = "num_frames=12"
 
 def convert(
     checkpoint: Path = argument("Checkpoint of the authors (a state_dict)."),
-    out: Path = argument("Folder to write the model to."),
+    out: Path = argument("Folder to write the model to.", check=check_output_folder),
     source: str = option(
         "eaglenet", "Read the checkpoint format of this method.", name="--from", metavar="METHOD"
     ),

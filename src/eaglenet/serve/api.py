@@ -289,11 +289,12 @@ async def _search(
             continue
         hits = next(lists)
         few_clips = await run_in_threadpool(state.engine.few_clips_notice, query, hits, options)
+        file_name = await run_in_threadpool(state.engine.file_name_notice, query, options)
         results.append(
             HitsBody(
                 query=text if isinstance(text, str) else query.title,
                 hits=[hit_body(state, hit) for hit in hits],
-                note="; ".join(filter(None, (note, few_clips))),
+                note="; ".join(filter(None, (note, file_name, few_clips))),
                 notice=query.dates.notice if query.dates else "",
                 language_hint=state.engine.language_hint(query, options),
             )

@@ -340,11 +340,12 @@ class Agents:
             note = "no moment is likely to show this; these are the nearest"
         engine = self.state.engine
         dates = typed_query.dates.notice if typed_query.dates else ""
+        file_name = await anyio.to_thread.run_sync(engine.file_name_notice, typed_query, options)
         hint = engine.language_hint(typed_query, options)
         few_clips = await anyio.to_thread.run_sync(
             engine.few_clips_notice, typed_query, hits, options
         )
-        notes = filter(None, (note, dates, hint, few_clips, *self._gaps(hits)))
+        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits)))
         return MomentsBody(
             moments=[self._moment(hit) for hit in hits], note=visible_text("; ".join(notes))
         )
