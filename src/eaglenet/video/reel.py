@@ -34,7 +34,6 @@ from eaglenet.core.platform import (
     exit_with_parent,
     handle_to_descriptor,
     inheriting,
-    limit_cpu_time,
     limit_memory,
     limit_process,
     lower_priority,
@@ -283,10 +282,9 @@ def main() -> None:
         for number, (handle, suffix, start, end) in enumerate(request["segments"])
     ]
     limit_memory(MEMORY)
-    limit_cpu_time(CPU_SECONDS)
-    limit_process()
+    limit_process(cpu_seconds=CPU_SECONDS)
     # x264 encodes in threads.
-    confinement.confine(threads=True)
+    confinement.confine()
     try:
         content = encode_segments(segments)
     except SegmentError as error:

@@ -28,7 +28,6 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.platform import (
     exit_with_parent,
     handle_to_descriptor,
-    limit_cpu_time,
     limit_memory,
     limit_process,
     lower_priority,
@@ -361,10 +360,9 @@ def main() -> None:
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     input_file = os.fdopen(handle_to_descriptor(handle), "rb")
     limit_memory(MEMORY)
-    limit_cpu_time(CPU_SECONDS)
-    limit_process()
+    limit_process(cpu_seconds=CPU_SECONDS)
     # x264 encodes in threads.
-    confinement.confine(threads=True)
+    confinement.confine()
     try:
         with input_file as file:
             stream(file, start, output)
