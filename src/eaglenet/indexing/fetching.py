@@ -166,7 +166,7 @@ def _candidate(entry: ObjectEntry) -> CandidateFile:
 
 
 def _nanoseconds(entry: ObjectEntry) -> int:
-    return round(entry.modified.timestamp() * 1e9)
+    return round(entry.last_modified.timestamp() * 1e9)
 
 
 @lru_cache(maxsize=64)

@@ -56,7 +56,7 @@ from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
-from eaglenet.video.frame_images import spread
+from eaglenet.video.frame_images import segment_middles
 from eaglenet.video.reel import Segment, copy_reel, end_reel, start_reel
 from eaglenet.video.saving import moment_name
 
@@ -377,7 +377,7 @@ class Agents:
         """Return evenly spaced frames of a moment, or of any span of the file, as images."""
         clip, files = await self._find(clip_id)
         first, last = _span(clip, files, start, end)
-        times = spread(first, last, frames)
+        times = segment_middles(first, last, frames)
         if not files.durations[0]:
             times = (0.0,)
         name = visible_text(shown_path(self.state, files.paths[0][0]))
