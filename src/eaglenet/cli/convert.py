@@ -76,7 +76,7 @@ def convert(
             method.frame_spec = dataclasses.replace(method.frame_spec, **frames)
             if method.habits.max_words is None:
                 method.habits = dataclasses.replace(method.habits, max_words=max_words)
-    method, unused = conversion.method, conversion.unused
+    method, unused = conversion.method, conversion.unused_weights
     if tokenizer is not None:
         method.tokenizer = _read_vocabulary(tokenizer, method)
     save(method, out)
@@ -161,7 +161,7 @@ def _eaglenet_settings(
             f"script with --dataset, or set them (the authors' values: {options})"
         )
     if dataset is not None:
-        weight = EagleNetConfig.released(dataset).energy_support_weight
+        weight = EagleNetConfig.for_script(dataset).energy_support_weight
         settings = {**scripts, "energy_support_weight": weight, **settings}
     return {**settings, "energy_pooling": energy_pooling}
 
