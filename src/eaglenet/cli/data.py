@@ -170,7 +170,7 @@ def cache(
                 progress=announce(""),
             )
         skipped = {
-            video.video_id: frames.skipped.get(video.video_id, "not cached")
+            video.video_id: frames.skip_reasons.get(video.video_id, "not cached")
             for video, is_cached in zip(split.videos, frames.cached_mask.tolist(), strict=True)
             if not is_cached
         }
