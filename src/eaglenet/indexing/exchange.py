@@ -43,7 +43,6 @@ from eaglenet.store.records import (
     IndexedFile,
     Source,
     SourceLines,
-    TranscriptKind,
 )
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.transcripts.lines import TranscriptLine
@@ -206,7 +205,6 @@ def _cells(values: Any) -> list[Any]:
 
 DESCRIPTION = "export.json"
 VERSION = 1
-KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text", "description")
 TABLES = ("clips", "files", "sources", "lines", "hubness")
 HASH = re.compile(r"[0-9a-f]{32}")
 OPTIONAL = ("recorded", "latitude", "longitude", "camera")
@@ -226,7 +224,7 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
     chunks = {
         "clips": _clip_chunks(snapshot),
         "files": _file_chunks(store),
-        "sources": _row_chunks([vars(source) for source, _ in snapshot.transcripts(KINDS)]),
+        "sources": _row_chunks([vars(source) for source, _ in snapshot.transcripts()]),
         "lines": _line_chunks(snapshot),
         "hubness": _bank_chunks(bank),
     }
@@ -310,7 +308,7 @@ def _file_chunks(store: Store) -> Iterator[Columns]:
 
 
 def _line_chunks(snapshot: Snapshot) -> Iterator[Columns]:
-    for source, lines in snapshot.transcripts(KINDS):
+    for source, lines in snapshot.transcripts():
         origin = {"content": source.content, "kind": source.kind, "path": source.path}
         rows = [{**origin, **vars(line)} for line in lines]
         for row in rows:
