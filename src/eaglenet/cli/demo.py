@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eaglenet.cli.options import AsJson, Output
 from eaglenet.core.errors import UsageError, program_command, shell_quote
-from eaglenet.core.progress import Progress, report_progress, show_progress
+from eaglenet.core.progress import Progress, show_progress
 from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
@@ -173,16 +173,18 @@ def _index(
     method: Method | None = None,
 ) -> dict[str, Any]:
     from eaglenet.indexing.index import IndexOptions, index_videos
-
-    def report(state: Any) -> None:
-        title = "completing" if state.is_completing else "indexing"
-        report_progress(progress, title, state.done + state.skipped, state.total)
+    from eaglenet.indexing.report import show_on
 
     # One process: starting workers takes longer than decoding a minute of video.
     options = IndexOptions(workers=0)
     return asdict(
         index_videos(
-            paths, output / "store", model, options=options, on_progress=report, method=method
+            paths,
+            output / "store",
+            model,
+            options=options,
+            on_progress=show_on(progress),
+            method=method,
         )
     )
 

@@ -186,7 +186,7 @@ class Engine:
         return self._view
 
     def read(self, work: Callable[[StoreView], Result]) -> Result:
-        """Call ``work`` with the newest version, and retry if a writer removes clips meanwhile."""
+        """Call ``work`` with the newest version of the store; retry if a writer removes clips."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return work(self._current_view())
@@ -442,11 +442,11 @@ class Engine:
         return language_hint(query, self._view.manifest.model, options)
 
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
-        """Say that hits have no confidence because few clips were searched; empty if they have."""
+        """Return a notice if too few clips were searched for a confidence, else ``""``."""
         return self.read(lambda view: self._retriever(view).few_clips_notice(query, hits, options))
 
     def why_empty(self, options: SearchOptions, query: AnyQuery | None = None) -> str:
-        """Return the reason for no hits: a filter that no file meets, or a text in no line."""
+        """Return why there are no hits, such as a filter that no file meets; may be empty."""
 
         def explain(view: StoreView) -> str:
             filters = options.within_dates(query.dates if query else None).filters
@@ -491,7 +491,7 @@ def open(
 
 
 ENGLISH = "the a an of with and are his her their at from by while into its"
-"""Words that are much more frequent in English than in the other languages."""
+"""Words that are much more frequent in English than in other languages."""
 DISTINCTIVE_WORDS = {
     "German": "der das dem und mit auf ein eine einen einem einer eines ist nicht von zu zum zur "
     "im beim vom aus bei nach vor hinter neben unter zwei spielt spielen l\u00e4uft f\u00e4hrt "
@@ -506,7 +506,7 @@ DISTINCTIVE_WORDS = {
     "c\u00e3o carro praia neve jogando correndo n\u00e3o",
     "Dutch": "het een naar zijn wordt twee vrouw jongen meisje kinderen hond kat speelt loopt",
 }
-"""Words that do not exist in English: one is enough in a text without English words."""
+"""Words that do not exist in English: one is enough if a text has none of ``ENGLISH``."""
 SHARED_WORDS = {
     "German": "die den des am sie",
     "French": "le la un de du des et en au il elle",
@@ -515,10 +515,10 @@ SHARED_WORDS = {
     "Portuguese": "os um de do da dos das em no na que com",
     "Dutch": "de en met op van aan bij uit door",
 }
-"""Words that also occur in names or in English: two of them, or one beside a distinctive word."""
+"""Words that also occur in names or in English: two are needed, or one and a distinctive word."""
 _WORDS = [
-    (name, set(DISTINCTIVE_WORDS[name].split()), set(shared.split()))
-    for name, shared in SHARED_WORDS.items()
+    (name, set(DISTINCTIVE_WORDS[name].split()), set(words.split()))
+    for name, words in SHARED_WORDS.items()
 ]
 _LETTERS = re.compile(r"[^\W\d_]+")
 
@@ -557,10 +557,13 @@ def language_of(text: str) -> str:
     ]
     if len(letters) > 1 and 2 * sum(is_latin) < len(letters):
         return "another language"
-    counts = [(len(words & clear), len(words & shared), name) for name, clear, shared in _WORDS]
-    num_clear, num_shared, name = max(counts, key=lambda count: (sum(count[:2]), count[:2]))
+    counts = [
+        (len(words & distinctive), len(words & common), name)
+        for name, distinctive, common in _WORDS
+    ]
+    num_distinctive, num_common, name = max(counts, key=lambda count: (sum(count[:2]), count[:2]))
     is_english = bool(words.intersection(ENGLISH.split()))
-    is_other = num_clear >= 2 or (not is_english and (num_clear or num_shared >= 2))
+    is_other = num_distinctive >= 2 or (not is_english and (num_distinctive or num_common >= 2))
     return name if is_other else ""
 
 

@@ -35,9 +35,9 @@ from eaglenet.store.snapshot import Snapshot
 NEIGHBOURS = 10
 MAX_REFERENCES = 2048
 MAX_CLIPS = 200_000
-"""Clips that are compared; larger stores are sampled evenly."""
+"""Maximum clips to rate; larger stores are sampled evenly."""
 NUM_BESIDE = 4
-"""Rows before and after a clip of the same file that overlap with it and are not compared."""
+"""Rows before and after a clip of the same file that it is not compared with: they may overlap."""
 MIN_SECONDS_APART = 30.0
 """Minimum time between two highlights of one file."""
 BLOCK = 4096

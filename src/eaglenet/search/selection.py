@@ -37,7 +37,7 @@ MAX_GAP = 1
 MIN_SCORE_RANGE = 1e-6
 """If the scores of all frames differ by less than this, the moment is the whole clip."""
 SAME_MOMENT_SECONDS = 1.0
-"""Best frames of one file that are closer than this show one moment."""
+"""Best frames of one file that are closer than this show the same moment."""
 MAX_TIME_DIFFERENCE = 0.5
 """Seconds by which durations and clip times of near copies may differ."""
 MIN_MEAN_COSINE = 0.65
@@ -51,7 +51,7 @@ camera on different days had 0.74 and more, compressed clips of MSR-VTT 0.33 and
 STILL_VARIANCE = 0.003
 """Variance of unit features below which a clip has no motion."""
 MAX_PIXEL_DIFFERENCE = 24.0
-"""Largest difference between thumbnails of near copies, 0 to 255, at 16 x 16 pixels. Those
+"""Largest difference between thumbnails of near copies, 0 to 255, at 16 x 16 pixels. The
 compressed clips had 4 to 14; an object at another position makes more difference."""
 NUM_THUMBNAILS = 8
 """Thumbnails per file that are compared."""
@@ -59,7 +59,7 @@ MAX_SHAPE_DIFFERENCE = 0.05
 """Largest difference of the logarithms of width / height."""
 THUMBNAIL_SIDE = 16
 MAX_COMPARED = 512
-"""Candidates that are compared with each other: the first of the shortlist."""
+"""Number of candidates to compare with each other: the first of the shortlist."""
 
 
 def trim_moment(moment: Moment, others: Sequence[Moment]) -> Moment | None:
@@ -101,7 +101,7 @@ def has_same_motion(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
 
 
 class ClipDetails:
-    """Times, paths and durations of clips, read from the snapshot in one go."""
+    """Times, paths and durations of clips; their files are read at once."""
 
     def __init__(self, snapshot: Snapshot, clips: Sequence[Clip]) -> None:
         self.snapshot = snapshot
