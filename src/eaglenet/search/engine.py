@@ -39,7 +39,7 @@ from eaglenet.search.model import (
 from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
-from eaglenet.search.retrieval import Retriever, StoreView
+from eaglenet.search.retrieval import Retriever, StoreView, can_have_confidence
 from eaglenet.search.shortlist import Scan
 from eaglenet.search.transcripts import explain_no_match
 from eaglenet.store.base import Store
@@ -452,6 +452,11 @@ class Engine:
             filters = options.within_dates(query.dates if query else None).filters
             reason = filters.why_empty(view.files) if filters else ""
             if not reason and options.min_confidence:
+                if query is not None and not can_have_confidence(query):
+                    return (
+                        "queries with parts, images or texts to avoid have no confidence; search "
+                        "without a least confidence"
+                    )
                 return f"no moment has a confidence of {options.min_confidence:.0%} or more"
             if reason or query is None or query.transcript is None or not len(view.snapshot):
                 return reason
