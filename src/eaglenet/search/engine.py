@@ -43,10 +43,10 @@ from eaglenet.search.retrieval import Retriever, StoreView, can_have_confidence
 from eaglenet.search.shortlist import Scan
 from eaglenet.search.transcripts import explain_no_match
 from eaglenet.store.base import Store
-from eaglenet.store.kinds import open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.store.snapshot import OutdatedError, Snapshot
+from eaglenet.store.store import open_store
 from eaglenet.video.input_file import SharedFile, share_indexed_file
 
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ class Engine:
         The error of the result says if there is none. Close the result.
         """
         _, files = self.clip(clip_id)
-        version = files.sizes[0], float(files.modified[0]), files.contents[0]
+        version = files.sizes[0], float(files.modification_times[0]), files.contents[0]
         for path in files.paths[0]:
             file = share_indexed_file(path, *version, self.manifest.roots)
             if file.error is None:

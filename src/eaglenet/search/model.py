@@ -22,8 +22,8 @@ from eaglenet.core.object_storage import absolute_location
 from eaglenet.models.files import CHECK_TEXTS, check_frames, check_vectors, is_packaged
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
 from eaglenet.store.base import Store
-from eaglenet.store.kinds import kind_of
 from eaglenet.store.manifest import PREPARED, SECONDS, Layout, Manifest, cannot_mix
+from eaglenet.store.store import kind_of
 
 DEFAULT_MODEL = "small"
 """Part of the package, so it needs no network."""

@@ -96,7 +96,7 @@ class StoreView:
             "folders": outermost(manifest.roots),
             "tags": sorted({tag for tags in self.files.tags for tag in tags}),
             "transcript_lines": snapshot.num_lines,
-            "files_with_date": int(np.isfinite(self.files.recorded).sum()),
+            "files_with_date": int(np.isfinite(self.files.recording_times).sum()),
             "files_with_place": int(np.isfinite(self.files.latitudes).sum()),
             "files_with_unread_metadata": self.files.cameras.count(None),
         }
