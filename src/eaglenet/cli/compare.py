@@ -149,7 +149,7 @@ def print_checks(
 
 
 PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
-"""Names of datasets in the columns of the paper's ablation tables, by our name."""
+"""Names of datasets in the columns of the paper's ablation tables, by value of ``--data``."""
 PaperNumbers = dict[str, dict[str, float | None]]
 """Recalls in percent, by dataset and then by name (R@1)."""
 RECALLS = ("R@1", "R@5", "R@10")
@@ -231,7 +231,7 @@ def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
 def beside_paper(
     rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
 ) -> tuple[list[str], list[list[str]]]:
-    """Make a table of our recalls beside the paper's: the header, and the cells of each row."""
+    """Return the header and the rows of a table with our recalls beside the paper's."""
     from eaglenet.research.experiments.campaign import TrialRow
 
     datasets = list(paper[rows[0].label])

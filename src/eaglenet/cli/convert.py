@@ -76,15 +76,15 @@ def convert(
             method.frame_spec = dataclasses.replace(method.frame_spec, **frames)
             if method.habits.max_words is None:
                 method.habits = dataclasses.replace(method.habits, max_words=max_words)
-    method, unused = conversion.method, conversion.unused
+    method, unused_weights = conversion.method, conversion.unused
     if tokenizer is not None:
         method.tokenizer = _read_vocabulary(tokenizer, method)
     save(method, out)
-    record = {"folder": str(out), "unused": unused}
-    print_record(record, as_json, f"Wrote {out}", *summary(method, unused))
+    record = {"folder": str(out), "unused": unused_weights}
+    print_record(record, as_json, f"Wrote {out}", *summary(method, unused_weights))
 
 
-def summary(method: Method, unused: dict[str, str]) -> list[str]:
+def summary(method: Method, unused_weights: dict[str, str]) -> list[str]:
     """Describe the inputs and the evaluation of the model, and the weights that were left out."""
     from eaglenet.encoders.features import ExpertEncoder
 
@@ -104,8 +104,8 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
             f"videos {frames.short}), {habits.max_words} words, towers in {habits.precision}; "
             "`eaglenet evaluate --frames NAME=VALUE` changes the frames."
         )
-    for reason in dict.fromkeys(unused.values()):
-        names = [name for name, why in unused.items() if why == reason]
+    for reason in dict.fromkeys(unused_weights.values()):
+        names = [name for name, why in unused_weights.items() if why == reason]
         examples = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         lines.append(f"Left out {len(names)} weights, {examples}: {reason}")
     if method.tokenizer is None and not reads_features:

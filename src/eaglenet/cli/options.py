@@ -26,7 +26,7 @@ parse    function that converts the text of the option to the value of the field
 
 A ``tuple[X, ...]`` becomes a repeatable option. A field that is itself a dataclass is expanded. A
 parameter ``Annotated[dict[str, Any], SomeDataclass]`` receives a dictionary of field values, for a
-dataclass that options alone cannot fill. Modules with such dataclasses must be quick to import: no
+dataclass that options alone cannot fill. Modules with such dataclasses must import quickly, without
 torch.
 """
 

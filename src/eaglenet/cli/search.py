@@ -361,7 +361,7 @@ def _report(
         moments = save_hits(
             engine, results, output.save_clips, padding=output.padding, form=output.save_as
         )
-    # Before files are written, which may fail.
+    # Printed before files are written, which may fail.
     if output.as_json:
         _print_json(results, moments, is_list=is_list)
     else:
@@ -454,12 +454,12 @@ def _print_notes(
     elif "visual" not in options.modalities and not engine.info()["transcript_lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     elif not as_json:
-        # Of several queries with different dates, the one that searches most.
+        # Several queries may have different dates: report the one that searches most.
         num_searched = max(engine.num_searched(result.query, options) for result in results)
-        share = "" if num_searched == num_clips else f"{num_searched:,} of "
+        part = "" if num_searched == num_clips else f"{num_searched:,} of "
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
-        print_line(f"searched {share}{clips} in {store}{note}", is_error=True)
+        print_line(f"searched {part}{clips} in {store}{note}", is_error=True)
     if not as_json and len(results) == 1:
         _print_name_hint(engine, results[0], options)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}

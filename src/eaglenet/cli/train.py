@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,7 +264,8 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
     lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
     approximate = ", ".join(name for name in axes["methods"] if METHODS[name].is_approximate)
     lines += ["", f"METHOD (approximate, from abstracts: {approximate})"]
-    lines += _wrap_names(axes["methods"])
+    names = textwrap.wrap(", ".join(axes["methods"]), 94, break_on_hyphens=False)
+    lines += [f"  {line}" for line in names]
     data = {
         name: f"{entry['title']}: {_list_towers(entry['towers'])}"
         for name, entry in axes["data"].items()
@@ -294,15 +296,6 @@ def _list_towers(towers: Iterable[str]) -> str:
     special_names = [name for name in names if name not in TOWERS]
     is_special = special_names == names
     return ", ".join(names if is_special else [names[0], "any pretrained", *special_names])
-
-
-def _wrap_names(names: Iterable[str], width: int = 96) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(
-        ", ".join(names), width, initial_indent="  ", subsequent_indent="  ",
-        break_on_hyphens=False,
-    )  # fmt: skip
 
 
 def difference_lines(experiment: Experiment) -> list[str]:
