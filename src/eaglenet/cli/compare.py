@@ -19,6 +19,7 @@ from eaglenet.cli.options import (
     Settings,
     Tower,
     argument,
+    check_output_folder,
     print_table,
     root_setting,
 )
@@ -255,7 +256,9 @@ TOP_VIDEOS = 3
 
 def report(
     runs: list[Path] = argument("Run folders, or folders that contain them."),
-    output: Path = option(..., "Write into this folder.", name="--output/-o"),
+    output: Path = option(
+        ..., "Write into this folder.", name="--output/-o", check=check_output_folder
+    ),
     examples: int = option(0, "Show what each model finds for this many example queries.", min=0),
     split: str = option("val", "Take the example queries from this split."),
     as_json: AsJson = False,

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglenet.cli.options import AsJson, argument
+from eaglenet.cli.options import AsJson, argument, check_output_folder
 from eaglenet.cli.terminal import print_record
 from eaglenet.core.settings import option
 
@@ -20,7 +20,7 @@ EXAMPLE = "num_frames=12"
 
 def convert(
     checkpoint: Path = argument("Checkpoint of the authors (a state_dict)."),
-    out: Path = argument("Folder to write the model to."),
+    out: Path = argument("Folder to write the model to.", check=check_output_folder),
     source: str = option(
         "eaglenet", "Read the checkpoint format of this method.", name="--from", metavar="METHOD"
     ),
@@ -76,7 +76,7 @@ def convert(
             method.frame_spec = dataclasses.replace(method.frame_spec, **frames)
             if method.habits.max_words is None:
                 method.habits = dataclasses.replace(method.habits, max_words=max_words)
-    method, unused_weights = conversion.method, conversion.unused
+    method, unused_weights = conversion.method, conversion.unused_weights
     if tokenizer is not None:
         method.tokenizer = _read_vocabulary(tokenizer, method)
     save(method, out)
@@ -161,7 +161,7 @@ def _eaglenet_settings(
             f"script with --dataset, or set them (the authors' values: {options})"
         )
     if dataset is not None:
-        weight = EagleNetConfig.released(dataset).energy_support_weight
+        weight = EagleNetConfig.for_script(dataset).energy_support_weight
         settings = {**scripts, "energy_support_weight": weight, **settings}
     return {**settings, "energy_pooling": energy_pooling}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from eaglenet.cli.demo import demo_world
-from eaglenet.cli.options import AsJson, Device, argument, print_table
+from eaglenet.cli.options import AsJson, Device, argument, check_output_folder, print_table
 from eaglenet.cli.terminal import print_record
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import show_progress
@@ -93,7 +93,7 @@ def check(
 def cache(
     dataset: Dataset,
     root: Root,
-    output: Path = option(..., "Write caches into this folder."),
+    output: Path = option(..., "Write caches into this folder.", check=check_output_folder),
     splits: list[str] | None = option(
         None, "Cache this split; default: train; repeatable.", name="--split"
     ),
@@ -170,7 +170,7 @@ def cache(
                 progress=announce(""),
             )
         skipped_videos = {
-            video.video_id: frames.skipped.get(video.video_id, "not cached")
+            video.video_id: frames.skip_reasons.get(video.video_id, "not cached")
             for video, is_cached in zip(split.videos, frames.cached_mask.tolist(), strict=True)
             if not is_cached
         }
@@ -237,7 +237,7 @@ def features(
     ),
     *,
     dataset: Dataset,
-    output: Path = option(..., "Write the features into this folder."),
+    output: Path = option(..., "Write the features into this folder.", check=check_output_folder),
     root: str = option("", "Read the dataset in this folder or file."),
     split: str = option("train", "Encode this split: train, val or test."),
     videos: VideoFolders = None,
@@ -282,7 +282,7 @@ def features(
 
 @data.command()
 def demo_experts(
-    output: Path = option(..., "Write the features into this folder."),
+    output: Path = option(..., "Write the features into this folder.", check=check_output_folder),
     split: str = option("train", "Make this split: train, val or test."),
     count: int = option(600, "Make this many clips.", min=2),
     seed: int = option(0, "Make the world of this seed."),
@@ -381,7 +381,9 @@ def frames(
         ..., "Read captions: people=FILE, machine=FILE or labels=FILE; repeatable."
     ),
     source: str = option(..., "Name the source of the images, e.g. coco."),
-    output: Path = option(..., "Write into this folder.", name="--output/-o"),
+    output: Path = option(
+        ..., "Write into this folder.", name="--output/-o", check=check_output_folder
+    ),
     size: int = option(192, "Scale frames to this side in pixels."),
     item: str = option("", "Take the item of an image from the group of this pattern."),
     halves: bool = option(False, "Split every image into two frames side by side."),

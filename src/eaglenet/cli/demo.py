@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
-
-from eaglenet.cli.options import AsJson
+from eaglenet.cli.options import AsJson, Output
 from eaglenet.core.errors import UsageError, program_command, shell_quote
 from eaglenet.core.progress import Progress, show_progress
 from eaglenet.core.settings import option
@@ -43,8 +41,6 @@ QUESTIONS = (
 )
 RESULTS = 3
 MAX_WORDS = 32
-
-Output = Annotated[Path, typer.Option("--output", "-o", help="Write into this folder.")]
 
 
 def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:

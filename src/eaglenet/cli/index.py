@@ -198,6 +198,7 @@ def watch(
         from eaglenet.search.confidence import format_confidence
 
         check_request(paths, store, options)
+        _announce(store, model)
         with alerts or nullcontext():
             reports = watch_folders(
                 paths,

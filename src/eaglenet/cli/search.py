@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName, argument
+from eaglenet.cli.options import AsJson, StoreName, argument, check_output_file, check_output_folder
 from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
@@ -36,10 +36,10 @@ from eaglenet.core.hits import round_times
 from eaglenet.core.platform import data_folder
 from eaglenet.core.settings import option
 from eaglenet.core.text import escape_line, format_time, pluralize
-from eaglenet.search.grammar import AnyQuery, parse
+from eaglenet.search.grammar import AnyQuery, file_name_in, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
-from eaglenet.video.containers import VIDEO_SUFFIXES
+from eaglenet.video.containers import VIDEO_SUFFIXES, is_image
 
 if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
@@ -56,6 +56,18 @@ NO_TRANSCRIPTS = (
 )
 
 
+def _check_timeline(path: Path) -> None:
+    from eaglenet.search.timelines import FORMATS
+
+    check_output_file(path, [f".{kind}" for kind in FORMATS])
+
+
+def _check_moment_format(format: str) -> None:
+    from eaglenet.video.saving import moment_extension
+
+    moment_extension(format)
+
+
 @dataclass(frozen=True)
 class OutputOptions:
     """Options for printing, saving and playing results."""
@@ -64,31 +76,46 @@ class OutputOptions:
     open_best: bool = option(False, "Play the best result in mpv, vlc or a browser.", name="--open")
     thumbnails: bool = option(False, "Show images in terminals that support it.", group="Output")
     html: Path | None = option(
-        None, "Write a web page with images.", group="Output", metavar="FILE"
+        None,
+        "Write a web page with images.",
+        group="Output",
+        metavar="FILE",
+        check=check_output_file,
     )
     save_sheet: Path | None = option(
-        None, "Write a PNG image with frames of all results.", group="Output", metavar="FILE"
+        None,
+        "Write a PNG or JPEG image with frames of all results.",
+        group="Output",
+        metavar="FILE",
+        check=lambda path: check_output_file(path, (".png", ".jpg", ".jpeg")),
     )
     save_clips: Path | None = option(
-        None, "Save the moment of each result, with sound.", group="Output", metavar="FOLDER"
+        None,
+        "Save the moment of each result, with sound.",
+        group="Output",
+        metavar="FOLDER",
+        check=check_output_folder,
     )
     save_as: str = option(
         "video",
         "Save moments as video, gif or sheet (frames in rows).",
         group="Output",
         metavar="FORMAT",
+        check=_check_moment_format,
     )
     save_timeline: Path | None = option(
         None,
         "Write results for editors: .edl, .fcpxml, .xml, .otio, .csv, .m3u8 or .srt.",
         group="Output",
         metavar="FILE",
+        check=_check_timeline,
     )
     save_reel: Path | None = option(
         None,
         "Write the moments of all results as one MP4, with sound.",
         group="Output",
         metavar="FILE",
+        check=lambda path: check_output_file(path, (".mp4",)),
     )
     padding: float = option(
         1.0,
@@ -101,6 +128,13 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.save_as != "video" and self.save_clips is None:
             raise UsageError(f"--save-as {self.save_as} needs a folder: --save-clips FOLDER")
+
+    @property
+    def writes(self) -> list[str]:
+        """The options that write files."""
+        names = ("html", "save_sheet", "save_clips", "save_timeline", "save_reel")
+        used = [name for name in names if getattr(self, name) is not None]
+        return [f"--{name.replace('_', '-')}" for name in used]
 
 
 def search(
@@ -148,6 +182,7 @@ def search(
         and not source.keys() - {"negatives"}
         and sys.stdin.isatty()
         and not output.as_json
+        and not output.writes
     )
     typed_queries = (
         []
@@ -156,6 +191,8 @@ def search(
     )
     if captions is not None and not source.keys() & {"video", "clip_id"}:
         raise UsageError("--captions ranks captions for a video; add --video FILE or --similar ID")
+    if captions is not None and output.writes:
+        raise UsageError(f"{output.writes[0]} writes moments, not the captions of --captions")
     draw = _require_images() if output.thumbnails else None
     begin_short_command()
     decoder = None
@@ -505,6 +542,10 @@ def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOption
 def _print_notice(query: AnyQuery, hits: HitList) -> None:
     if hits.notice:
         hint = "; --literal searches for the text as it is" if query.dates else ""
+        name = file_name_in(query)
+        if name and Path(name).is_file():
+            hint = f"; search with this file: --{'image' if is_image(name) else 'video'} "
+            hint += shell_quote(name)
         print_line(f"{hits.notice}{hint}", is_error=True)
 
 

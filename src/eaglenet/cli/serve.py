@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from eaglenet.cli.options import StoreName
-from eaglenet.cli.terminal import end_short_command, print_line
+from eaglenet.cli.terminal import end_process, print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
 
@@ -165,8 +165,8 @@ def mcp(
         except asyncio.CancelledError:
             # A thread that reads standard input would keep the process alive.
             print_line("interrupted", is_error=True)
-            end_short_command(INTERRUPTED)
+            end_process(INTERRUPTED)
 
     asyncio.run(run(Engine.open(store, model, device)))
     # Clients wait for the end of the process, and kill it after a few seconds.
-    end_short_command(0)
+    end_process(0)

@@ -163,7 +163,7 @@ def _candidate(entry: ObjectEntry) -> CandidateFile:
 
 
 def _nanoseconds(entry: ObjectEntry) -> int:
-    return round(entry.modified.timestamp() * 1e9)
+    return round(entry.last_modified.timestamp() * 1e9)
 
 
 _open_bucket = lru_cache(maxsize=64)(ObjectFolder)

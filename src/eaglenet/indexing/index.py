@@ -24,7 +24,7 @@ from eaglenet.core.progress import (
     show_progress,
 )
 from eaglenet.core.settings import from_plain
-from eaglenet.core.text import did_you_mean
+from eaglenet.core.text import list_unknown
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.encoding import prepare_for_precision
@@ -118,10 +118,9 @@ def index(
     if not isinstance(progress, bool):
         raise UsageError(f"progress should be True or False, not {progress!r:.60}")
     names = [spec.name for spec in dataclasses.fields(IndexOptions)]
-    for name in options:
-        if name not in names:
-            hint = did_you_mean(name, names)
-            raise UsageError(f"index has no option {name!r}{hint} (options: {', '.join(names)})")
+    unknown = [name for name in options if name not in names]
+    if unknown:
+        raise UsageError(f"index has no option {list_unknown(unknown, names)}")
     model = None if model is None else str(model)
     typed_options = from_plain(
         IndexOptions, {name: _as_plain_text(value) for name, value in options.items()}

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from eaglenet.core.errors import EagleNetError, VideoDecodeError
+from eaglenet.core.errors import EagleNetError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.indexing.inspection import MAX_DURATION
 from eaglenet.indexing.transcripts import TranscriptRun
@@ -19,6 +19,7 @@ from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
 from eaglenet.transcripts.speech import RATE, SpeechModel
 from eaglenet.video.audio import AudioFormat, Samples, decode_audio
+from eaglenet.video.containers import is_image
 from eaglenet.video.frame_images import check_frame_pixels
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead
@@ -210,10 +211,9 @@ def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     """
     first = max(request.start - CUT_SECONDS, 0.0)
     last = request.end + (1.0 if request.is_last else CUT_SECONDS)
-    try:
-        channels = decode_audio(request.path, first, last, AudioFormat(RATE, "mono"))
-    except VideoDecodeError:
-        return None  # An image.
+    if is_image(request.path):
+        return None
+    channels = decode_audio(request.path, first, last, AudioFormat(RATE, "mono"))
     if channels is None:
         return None
     samples = channels[0]

@@ -16,10 +16,11 @@ import numpy as np
 from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
 from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
+from eaglenet.core.text import pluralize
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
 from eaglenet.search.confidence import Calibration
-from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery, parse
+from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery, file_name_in, parse
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -35,7 +36,7 @@ from eaglenet.search.model import (
     require_model_name,
     runs_through_numpy,
 )
-from eaglenet.search.options import SearchChanges, SearchOptions, check_count
+from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
 from eaglenet.search.retrieval import Retriever, StoreView
@@ -111,8 +112,10 @@ class Engine:
         return cls(existing_store, model=model, device=device, decoder=decoder)
 
     def __repr__(self) -> str:
-        state = "closed, of" if self._closed_location else "of"
-        return f"<Engine {state} {self.location}>"
+        if self._closed_location:
+            return f"<Engine closed, of {self.location}>"
+        clips = pluralize(len(self._view.snapshot), "clip")  # Without reading the store again.
+        return f"<Engine of {self.location}: {clips}, model {self._view.manifest.model!r}>"
 
     def __enter__(self) -> Self:
         return self
@@ -254,6 +257,13 @@ class Engine:
         if len(self.snapshot):
             self.search("warm up", k=1)
 
+    def warm_up_images(self) -> None:
+        """Load the image tower, so that the first search with an image is fast."""
+        spec = self.manifest.frame_spec
+        frames = np.zeros((1, spec.num_frames, 3, spec.size, spec.size), np.uint8)
+        mask, seconds = np.ones(frames.shape[:2], np.bool_), np.zeros(frames.shape[:2], np.float32)
+        self.model.encode_frames(frames, mask, seconds)
+
     def search(
         self,
         query: str | AnyQuery,
@@ -314,6 +324,7 @@ class Engine:
         results = []
         for query, hits in zip(typed_queries, lists, strict=True):
             notices = [query.dates.notice] if query.dates else []
+            notices.append(self.file_name_notice(query, options))
             notices.append(self.language_hint(query, options))
             notices.append(self.few_clips_notice(query, hits, options))
             if judge is not None:
@@ -418,6 +429,13 @@ class Engine:
         """Return the number of clips that pass the filters and the dates in the query."""
         options = options.within_dates(query.dates)
         return self.read(lambda view: self._retriever(view).num_clips(options))
+
+    def file_name_notice(self, query: AnyQuery, options: SearchOptions) -> str:
+        """Say that a text is only the name of a file, and none that is indexed; else ``""``."""
+        name = "" if options.literal else file_name_in(query)
+        if not name or self.read(lambda view: Filters(path=name).matches(view.files).any()):
+            return ""
+        return f"{name!r:.80} was read as a text: no file of this name is indexed"
 
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a hint if a query is in a language that the model does not know, else ``""``."""

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload
 
@@ -365,16 +366,18 @@ class HitList(list[Hit]):
         return [round_times(row) for row in rows]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame with the columns of :meth:`to_rows`."""
+        """Return a data frame with the columns of :meth:`to_rows`; ``recorded`` is a UTC time."""
         try:
             import pandas
         except ModuleNotFoundError as error:
             raise UsageError("to_pandas needs pandas: pip install pandas") from error
-        frame = pandas.DataFrame(self.to_rows(), columns=COLUMNS)
-        return frame.astype(dict.fromkeys(NUMBERS, "float64"))
+        frame = pandas.DataFrame(self._rows_with_times(), columns=COLUMNS)
+        return frame.astype(
+            {**dict.fromkeys(NUMBERS, "float64"), "recorded": "datetime64[ms, UTC]"}
+        )
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return an Arrow table with the columns of :meth:`to_rows`."""
+        """Return an Arrow table with the columns of :meth:`to_rows`; ``recorded`` is a UTC time."""
         try:
             import pyarrow
         except ModuleNotFoundError as error:
@@ -387,9 +390,18 @@ class HitList(list[Hit]):
             **dict.fromkeys(COLUMNS, text),
             **dict.fromkeys(NUMBERS, number),
             "rank": pyarrow.int64(),
+            "recorded": pyarrow.timestamp("ms", "UTC"),
             "steps": pyarrow.list_(step),
         }
-        return pyarrow.Table.from_pylist(self.to_rows(), pyarrow.schema(types))
+        return pyarrow.Table.from_pylist(self._rows_with_times(), pyarrow.schema(types))
+
+    def _rows_with_times(self) -> list[dict[str, Any]]:
+        """Return :meth:`to_rows` with ``recorded`` as a time instead of seconds since 1970."""
+        rows = self.to_rows()
+        for row in rows:
+            if row["recorded"] is not None:
+                row["recorded"] = datetime.fromtimestamp(round(row["recorded"], 3), UTC)
+        return rows
 
     def _repr_html_(self) -> str:
         """Show thumbnail, time and path of each moment in a notebook.
@@ -481,7 +493,7 @@ COLUMNS = [
 ]
 NUMBERS = (
     *("score", "confidence", "start", "end", "best", "duration"),
-    *("recorded", "latitude", "longitude"),
+    *("latitude", "longitude"),
 )
 """Columns of one type in every table, even if no hit has a value, so that tables can be joined."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.settings import option
+from eaglenet.core.settings import NamedFields, option
 from eaglenet.search.dates import DateRange
 from eaglenet.store.records import Phrase
 from eaglenet.transcripts.lines import analyse, singular
@@ -40,8 +40,8 @@ QUOTED = re.compile(r'"([^"]*)"(?:~([0-9]{1,9})(?!\w))?')
 _QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\uff02]")
 
 
-@dataclass(frozen=True)
-class Query:
+@dataclass(frozen=True, repr=False)
+class Query(NamedFields):
     """A text, an image, a video or an indexed clip: exactly one of them.
 
     text: the text to find. Words in quotation marks must occur as a phrase in speech or on-screen

@@ -56,7 +56,7 @@ from eaglenet.serve.schemas import (
 from eaglenet.serve.state import State, state_of
 from eaglenet.store.records import ID_CHARACTERS, Clip, FileTable
 from eaglenet.version import __version__
-from eaglenet.video.frame_images import spread
+from eaglenet.video.frame_images import segment_middles
 
 ClipId = Annotated[
     str, PathParameter(pattern=CLIP_ID, description="Clip id of a search result, or a prefix")
@@ -177,7 +177,7 @@ async def frame(
     state = state_of(request)
     clip, files = await run_in_threadpool(find_clip, state.engine, clip_id)
     count = state.engine.manifest.frame_spec.num_frames
-    second = spread(clip.start, clip.end, count)[count // 2] if files.durations[0] else 0.0
+    second = segment_middles(clip.start, clip.end, count)[count // 2] if files.durations[0] else 0.0
     suffix = Path(files.paths[0][0]).suffix
     content = await state.frames.thumbnail(clip.id, suffix, second, int(parameters.side))
     return Response(content, media_type="image/jpeg", headers=_cache_headers(clip_id))
@@ -289,11 +289,12 @@ async def _search(
             continue
         hits = next(lists)
         few_clips = await run_in_threadpool(state.engine.few_clips_notice, query, hits, options)
+        file_name = await run_in_threadpool(state.engine.file_name_notice, query, options)
         results.append(
             HitsBody(
                 query=text if isinstance(text, str) else query.title,
                 hits=[hit_body(state, hit) for hit in hits],
-                note="; ".join(filter(None, (note, few_clips))),
+                note="; ".join(filter(None, (note, file_name, few_clips))),
                 notice=query.dates.notice if query.dates else "",
                 language_hint=state.engine.language_hint(query, options),
             )

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -25,7 +25,7 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.platform import num_cores
 from eaglenet.search.engine import Engine
 from eaglenet.serve import api, uploads
@@ -211,10 +211,18 @@ def run(
 
     def warm_app() -> FastAPI:
         engine.warm_up()
+        if settings.allow_uploads:
+            # Takes a second, which texts need not wait for.
+            threading.Thread(target=_warm_up_images, args=(engine,), daemon=True).start()
         on_cpu = engine.model.device == "cpu"
         return create_app(engine, replace(settings, workers=num_cores()) if on_cpu else settings)
 
     run_app(warm_app, settings, host=host, port=port, on_ready=on_ready, until=until)
+
+
+def _warm_up_images(engine: Engine) -> None:
+    with suppress(EagleNetError):  # The first search with an image reports it.
+        engine.warm_up_images()
 
 
 def run_app(

@@ -56,7 +56,7 @@ from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
-from eaglenet.video.frame_images import spread
+from eaglenet.video.frame_images import segment_middles
 from eaglenet.video.reel import Segment, copy_reel, end_reel, start_reel
 from eaglenet.video.saving import moment_name
 
@@ -340,11 +340,12 @@ class Agents:
             note = "no moment is likely to show this; these are the nearest"
         engine = self.state.engine
         dates = typed_query.dates.notice if typed_query.dates else ""
+        file_name = await anyio.to_thread.run_sync(engine.file_name_notice, typed_query, options)
         hint = engine.language_hint(typed_query, options)
         few_clips = await anyio.to_thread.run_sync(
             engine.few_clips_notice, typed_query, hits, options
         )
-        notes = filter(None, (note, dates, hint, few_clips, *self._gaps(hits)))
+        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits)))
         return MomentsBody(
             moments=[self._moment(hit) for hit in hits], note=visible_text("; ".join(notes))
         )
@@ -376,7 +377,7 @@ class Agents:
         """Return evenly spaced frames of a moment, or of any span of the file, as images."""
         clip, files = await self._find(clip_id)
         first, last = _span(clip, files, start, end)
-        times = spread(first, last, frames)
+        times = segment_middles(first, last, frames)
         if not files.durations[0]:
             times = (0.0,)
         name = visible_text(shown_path(self.state, files.paths[0][0]))

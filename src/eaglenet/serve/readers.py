@@ -212,6 +212,10 @@ class UploadFolder:
         self._free_decoders = list(self._decoders)
         self._num_of_client: Counter[str] = Counter()
 
+    def start(self) -> None:
+        """Start the first decoder; it ends with the calling thread."""
+        self._free_decoders[-1].start()
+
     @contextmanager
     def receive(self, client: str = "") -> Iterator[Upload]:
         """Yield a temporary file and a decoder; the file is removed after the block."""

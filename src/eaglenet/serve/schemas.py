@@ -338,8 +338,8 @@ class HitsBody(BaseModel):
     hits: list[HitBody]
     note: str = Field(
         default="",
-        description="Why there are no hits, why the judge did not rate all of them, or why they "
-        "have no confidence",
+        description="Why there are no hits, why the judge did not rate all of them, why they have "
+        "no confidence, or that the text is the name of a file that is not indexed",
     )
     notice: str = Field(default="", description="Interpretation of a date in the text")
     language_hint: str = Field(

@@ -67,6 +67,7 @@ class State:
         """Create the batcher, the upload folder and the judge; needs a running event loop."""
         if self.settings.allow_uploads:
             self.uploads = UploadFolder(self.settings.timeout)
+            self.uploads.start()
         if self.settings.judge is not None:
             self.judge = ServiceJudge(self.engine, self.settings.judge, self.settings.timeout)
         self._batcher = Batcher(

@@ -39,7 +39,7 @@ from eaglenet.research.data.frame_folder import (
     open_clips,
 )
 from eaglenet.research.data.records import check_split_name, hold_out_ids
-from eaglenet.research.data.role_graphs import over_tokens, role_graphs
+from eaglenet.research.data.role_graphs import expand_to_tokens, role_graphs
 from eaglenet.research.data.sources import (
     DataChoice,
     OpenContext,
@@ -153,7 +153,7 @@ def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
         for word, count in zip(vocabulary, counts[:-1], strict=True)
     }
     max_length = max(len(caption) for caption in captions)
-    return over_tokens(
+    return expand_to_tokens(
         role_graphs(captions, max_length),
         [[num_tokens[word] for word in caption] for caption in captions],
         int(mask.sum(dim=1).max()),
