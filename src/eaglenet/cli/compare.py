@@ -24,7 +24,7 @@ from eaglenet.cli.options import (
     root_setting,
 )
 from eaglenet.cli.terminal import print_line, print_record
-from eaglenet.core.errors import EagleNetError, UnknownNameError
+from eaglenet.core.errors import EagleNetError, UnknownNameError, UsageError
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import option
 from eaglenet.core.text import format_hours, pluralize
@@ -318,7 +318,6 @@ def _examples(
 
 def _open(folder: Path, split: str) -> tuple[Any, Any]:
     """Open the model and the data of a run."""
-    from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
     from eaglenet.research.experiments.build import load_source
     from eaglenet.research.experiments.runs import frames_folder, load_run

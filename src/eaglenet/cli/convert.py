@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import AsJson, argument, check_output_folder
 from eaglenet.cli.terminal import print_record
-from eaglenet.core.settings import option
+from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.settings import option, read_assignments
 
 if TYPE_CHECKING:
     from eaglenet.core.types import Tokenizer
@@ -47,8 +48,6 @@ def convert(
     Weights that have no effect are left out and listed; unknown names are an error. Settings that
     the checkpoint does not determine are set with --dataset or --set.
     """
-    from eaglenet.core.errors import UsageError, shell_quote
-    from eaglenet.core.settings import read_assignments
     from eaglenet.methods.official import checkpoint as official
     from eaglenet.methods.official.files import read_released
     from eaglenet.models.files import EXPERIMENT
@@ -122,7 +121,6 @@ def _vocabulary_of(method: Method) -> str:
 
 
 def _read_vocabulary(path: Path, method: Method) -> Tokenizer:
-    from eaglenet.core.errors import UsageError
     from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
 
     model = _vocabulary_of(method)
@@ -146,7 +144,6 @@ def _eaglenet_settings(
     dataset: str | None, energy_pooling: str, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """Complete ``settings`` with those that the checkpoint does not determine."""
-    from eaglenet.core.errors import UsageError
     from eaglenet.methods.eaglenet import EagleNetConfig
     from eaglenet.methods.official import checkpoint as official
 

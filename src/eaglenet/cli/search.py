@@ -278,7 +278,7 @@ def make_queries(
 
 
 def _clip_title(engine: Engine, query: AnyQuery) -> str:
-    """Name the clip of ``--similar`` by file and time, as ids say little to people."""
+    """Return the file and time of the clip of ``--similar``, because ids mean little to people."""
     if not isinstance(query, Query) or query.clip_id is None:
         return ""
     clip, files = engine.clip(query.clip_id)
@@ -523,9 +523,7 @@ def _print_notes(
 
 
 def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOptions) -> None:
-    """Say that paths contain the text of a query without a likely hit."""
-    from eaglenet.search.options import Filters
-
+    """Print a hint if paths contain the text of a query that has no likely hit."""
     text = result.query.text if isinstance(result.query, Query) else None
     is_found = any(hit.transcript or hit.match in ("sure", "likely") for hit in result.hits)
     if not text or is_found or options.filters or any(char in text for char in "*?["):
@@ -577,8 +575,6 @@ def highlights(
     from eaglenet.search.engine import Engine
     from eaglenet.search.highlights import find_highlights
     from eaglenet.search.hits import SearchResult
-    from eaglenet.search.options import SearchOptions
-    from eaglenet.search.query import Query
 
     engine = Engine.open(store)
     hits = find_highlights(engine, k, filters)

@@ -27,7 +27,7 @@ from eaglenet.cli.options import (
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.progress import show_progress
 from eaglenet.core.registry import imported_modules
-from eaglenet.core.settings import option
+from eaglenet.core.settings import differences, option, to_plain
 from eaglenet.core.text import escape_line, pluralize
 from eaglenet.models.files import WHOLE_MODEL
 
@@ -300,7 +300,6 @@ def _list_towers(towers: Iterable[str]) -> str:
 
 def difference_lines(experiment: Experiment) -> list[str]:
     """List the settings that differ from the defaults of the method and of training, and notes."""
-    from eaglenet.core.settings import differences, to_plain
     from eaglenet.methods import METHODS
     from eaglenet.research.data.sources import DataChoice
     from eaglenet.research.training.config import TrainingConfig
