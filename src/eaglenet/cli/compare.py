@@ -24,7 +24,7 @@ from eaglenet.cli.options import (
     root_setting,
 )
 from eaglenet.cli.terminal import print_line, print_record
-from eaglenet.core.errors import EagleNetError, UnknownNameError
+from eaglenet.core.errors import EagleNetError, UnknownNameError, UsageError
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import option
 from eaglenet.core.text import format_hours, pluralize
@@ -153,7 +153,7 @@ def print_checks(
 
 
 PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
-"""Names of datasets in the columns of the paper's ablation tables, by our name."""
+"""Names of datasets in the columns of the paper's ablation tables, by value of ``--data``."""
 PaperNumbers = dict[str, dict[str, float | None]]
 """Recalls in percent, by dataset and then by name (R@1)."""
 RECALLS = ("R@1", "R@5", "R@10")
@@ -235,7 +235,7 @@ def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
 def beside_paper(
     rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
 ) -> tuple[list[str], list[list[str]]]:
-    """Make a table of our recalls beside the paper's: the header, and the cells of each row."""
+    """Return the header and the rows of a table with our recalls beside the paper's."""
     from eaglenet.research.experiments.campaign import TrialRow
 
     datasets = list(paper[rows[0].label])
@@ -321,7 +321,6 @@ def _examples(
 
 def _open(folder: Path, split: str) -> tuple[Any, Any]:
     """Open the model and the data of a run."""
-    from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
     from eaglenet.research.experiments.build import load_source
     from eaglenet.research.experiments.runs import frames_folder, load_run

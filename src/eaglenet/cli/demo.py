@@ -62,7 +62,8 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
     hits = _search(engine, QUESTIONS, output)
 
     def describe(question: Question, hit: Hit) -> str:
-        return f"{hit.score:.3f}  {Path(hit.path).name}{_time_of(hit)}"
+        time_of_best = f" at {hit.moment.best:.1f} s" if hit.duration else ""
+        return f"{hit.score:.3f}  {Path(hit.path).name}{time_of_best}"
 
     _show(output, start, QUESTIONS, hits, {"store": report}, describe, as_json)
     program, store = program_command(), shell_quote(output / "store")
@@ -94,8 +95,8 @@ def demo_world(
     from eaglenet.video import decoding
 
     start = time.perf_counter()
-    # The model's tensors are small: on shared cores threads waiting for each other take longer
-    # than the work (17 s with one thread, 118 s with two, under other load).
+    # The tensors are small: on shared cores, threads wait for each other longer than they work
+    # (17 s with one thread, 118 s with two, under other load).
     torch.set_num_threads(1)
     say = _printer(as_json)
     method = load(model)
@@ -243,7 +244,3 @@ def _show(
             print(f"  {hit.rank}. {describe(question, hit)}")
         print()
     print(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n\n")
-
-
-def _time_of(hit: Hit) -> str:
-    return f" at {hit.moment.best:.1f} s" if hit.duration else ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eaglenet.indexing.report import IndexReport
 
 INCOMPLETE = 3
-"""Exit code: finished, but some of the files that were tried could not be indexed."""
+"""Exit code of a complete run in which some files could not be indexed."""
 NEW_STORE = (
     "new store with the model {model}, which is part of the package; larger models are more "
     "accurate: --model balanced or --model best (see `eaglenet models`)"

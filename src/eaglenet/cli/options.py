@@ -27,7 +27,7 @@ check    function that refuses a wrong value before the command begins
 
 A ``tuple[X, ...]`` becomes a repeatable option. A field that is itself a dataclass is expanded. A
 parameter ``Annotated[dict[str, Any], SomeDataclass]`` receives a dictionary of field values, for a
-dataclass that options alone cannot fill. Modules with such dataclasses must be quick to import: no
+dataclass that options alone cannot fill. Modules with such dataclasses must import quickly, without
 torch.
 """
 

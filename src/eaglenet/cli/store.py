@@ -217,7 +217,7 @@ def repair(store: StoreName, as_json: AsJson = False) -> None:
 
 
 def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
-    """Print files that lost clips, and the command that indexes them again."""
+    """Print files that lack clips, and the command that indexes them again."""
     print_line(f"{pluralize(len(paths), 'file')} must be indexed again:", is_error=True)
     for path in paths[:FILES_SHOWN]:
         print_line(f"  {path}", is_error=True)

@@ -93,31 +93,28 @@ def make_command(text: str) -> Act:
         raise UsageError(f"--command: no program {name!r}; use its full path")
 
     def run(moment: Mapping[str, Any]) -> None:
-        process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=command_environment(moment),
-            start_new_session=True,
-        )
         try:
-            process.communicate(as_json(moment), timeout=COMMAND_SECONDS)
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=command_environment(moment),
+                start_new_session=True,
+            )
+            try:
+                process.communicate(as_json(moment), timeout=COMMAND_SECONDS)
+            finally:
+                if process.poll() is None:
+                    _kill_group(process)
         except subprocess.TimeoutExpired:
             raise ActionError(f"the command took longer than {COMMAND_SECONDS:.0f} s") from None
-        finally:
-            if process.poll() is None:
-                _kill_group(process)
+        except OSError as error:
+            raise ActionError(f"the command cannot be run: {error.strerror}") from error
         if process.returncode:
             raise ActionError(f"the command ended with code {process.returncode}")
 
-    def act(moment: Mapping[str, Any]) -> None:
-        try:
-            run(moment)
-        except OSError as error:
-            raise ActionError(f"the command cannot be run: {error.strerror}") from error
-
-    return act
+    return run
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import NonFiniteError, UsageError
-from eaglenet.core.hardware import AUTO, choose_precision, has_fast_int8
+from eaglenet.core.hardware import AUTO, autocast_for, choose_precision, has_fast_int8
 from eaglenet.indexing.decoding import ClipFailure, ClipFrames, Damage
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.models.light_model import LightModel, mean_of_frames
-from eaglenet.store.manifest import SECONDS, Manifest
+from eaglenet.store.manifest import SECONDS, Manifest, feature_arrays
 from eaglenet.store.records import ClipBatch
 
 if TYPE_CHECKING:
@@ -180,10 +180,8 @@ class ClipEncoding:
     ) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
         import torch
 
-        from eaglenet.core.hardware import autocast_for
         from eaglenet.core.types import Clips
         from eaglenet.search.torch_model import prepare_for_store
-        from eaglenet.store.manifest import feature_arrays
 
         with torch.inference_mode():
             clips = Clips(*(torch.from_numpy(array) for array in (frames, mask, seconds)))

@@ -133,15 +133,17 @@ def local_path(path: str) -> str:
 def share(path: str, folders: Sequence[str] = ()) -> SharedFile:
     """Open a file or object for a worker, which cannot open files; an object is downloaded.
 
-    A file that lies in none of ``folders`` (real paths) is refused: it or a
-    folder above it may have been replaced by a link since it was listed.
+    A file in none of ``folders`` (real paths) is refused: it, or a folder above it, may have been
+    replaced by a link since it was listed.
     """
     if not is_object_url(path):
         file = share_file(path)
-        if folders and file.descriptor is not None and _is_outside(file, folders):
-            file.close()
-            return SharedFile(path, error=PermissionError(errno.EPERM, LEADS_OUT, path))
-        return file
+        if not folders or file.descriptor is None:
+            return file
+        if not leads_out(opened_path(file.descriptor, path), folders):
+            return file
+        file.close()
+        return SharedFile(path, error=PermissionError(errno.EPERM, LEADS_OUT, path))
     try:
         version = _version(_entry(path))
         return replace(share_file(_download(path)), path=path, version=version)
@@ -154,10 +156,6 @@ def share_stored(file: IndexedFile, roots: Sequence[str]) -> SharedFile:
     if is_object_url(file.path):
         return share(file.path)
     return share_indexed_file(file.path, file.size, file.modified_ns / 1e9, file.content, roots)
-
-
-def _is_outside(file: SharedFile, folders: Sequence[str]) -> bool:
-    return leads_out(opened_path(file.require_descriptor(), file.path), folders)
 
 
 def _candidate(entry: ObjectEntry) -> CandidateFile:

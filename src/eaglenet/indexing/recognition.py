@@ -77,7 +77,7 @@ class Recognizer(Protocol):
 
     @property
     def name(self) -> str:
-        """Name and version of the model; another one reads everything again."""
+        """Name and version of the model; if it changes, all files are read again."""
         ...
 
     @property

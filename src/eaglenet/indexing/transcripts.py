@@ -234,18 +234,14 @@ class TranscriptRun:
         self, beside: Mapping[str, Sequence[SubtitleFile]], folders: Collection[str]
     ) -> None:
         """Remove the lines of subtitle files that were deleted, or renamed for another video."""
-        self._drop(
-            [
-                key
-                for key, source in self.sources.items()
-                if source.path
-                and source.content in beside
-                and source.path not in {file.path for file in beside[source.content]}
-                and (os.path.dirname(source.path) in folders or is_missing_file(source.path))
-            ]
-        )
-
-    def _drop(self, keys: Sequence[SourceKey]) -> None:
+        keys = [
+            key
+            for key, source in self.sources.items()
+            if source.path
+            and source.content in beside
+            and source.path not in {file.path for file in beside[source.content]}
+            and (os.path.dirname(source.path) in folders or is_missing_file(source.path))
+        ]
         self.writer.commit(Changes(removed_sources=keys))
         for key in keys:
             del self.sources[key]

@@ -104,7 +104,7 @@ class Engine:
 
         ``store`` defaults to ``EAGLENET_STORE``, or else to the store in the user's data folder.
         ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
-        uses a GPU if there is one; a :class:`Method` stays on its device.
+        uses a GPU if there is one, and leaves a :class:`Method` on its device.
         """
         if not isinstance(store, str | Path | None):
             raise UsageError(f"expected the location of a store, not {store!r:.60}")
@@ -431,7 +431,7 @@ class Engine:
         return self.read(lambda view: self._retriever(view).num_clips(options))
 
     def file_name_notice(self, query: AnyQuery, options: SearchOptions) -> str:
-        """Say that a text is only the name of a file, and none that is indexed; else ``""``."""
+        """Return a notice if a text is the name of a file that is not indexed, else ``""``."""
         name = "" if options.literal else file_name_in(query)
         if not name or self.read(lambda view: Filters(path=name).matches(view.files).any()):
             return ""
@@ -468,9 +468,9 @@ class Engine:
 def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
     """Load the model of a store, and check that it is the one that the store was made with.
 
-    ``model``: its new location, or a loaded model, which stays on its device. Compact models run
-    through numpy unless ``device`` names a GPU, all others through torch. ``device`` ``auto`` uses
-    a GPU if there is one.
+    ``model``: its new location, or a loaded model. Compact models run through numpy unless
+    ``device`` names a GPU, all others through torch. ``device`` ``auto`` uses a GPU if there is
+    one, and leaves a loaded model on its device.
     """
     source = model if model is not None else store.manifest.model
     if isinstance(source, str | Path) and runs_through_numpy(source, device):

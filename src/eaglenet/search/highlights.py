@@ -42,7 +42,7 @@ MIN_SECONDS_APART = 30.0
 """Minimum time between two highlights of one file."""
 BLOCK = 4096
 MAX_PLAIN_DEVIATION = 6.0
-"""Largest standard deviation of brightness, 0 to 255, of a thumbnail of one plain colour."""
+"""Maximum standard deviation of the brightness (0 to 255) of a thumbnail of one colour."""
 
 
 def find_highlights(engine: Engine, k: int = 10, filters: Filters | None = None) -> HitList:

@@ -137,17 +137,12 @@ def allowed_rows(
 
 def uses_exact_scan(snapshot: Snapshot) -> bool:
     """Return whether all vectors of a snapshot are compared."""
-    return fits_exact_scan(len(snapshot), snapshot.manifest.dim)
+    return len(snapshot) * snapshot.manifest.dim * 4 <= EXACT_BYTES
 
 
 def scan_name(snapshot: Snapshot) -> str:
     """Return ``exact scan`` or ``codes``, for display."""
     return "exact scan" if uses_exact_scan(snapshot) else "codes"
-
-
-def fits_exact_scan(num_clips: int, dim: int) -> bool:
-    """Return whether this many vectors are few enough to compare all of them."""
-    return num_clips * dim * 4 <= EXACT_BYTES
 
 
 def exact_shortlists(

@@ -274,9 +274,9 @@ class _Timeline:
         return [max(1, round(cut.seconds * self.rate)) for cut in self.cuts]
 
 
-def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None = None) -> None:
-    """Write a timeline of cuts; ``kind`` defaults to the suffix of the path."""
-    save_text(path, format_timeline(cuts, title, kind or path.suffix.lstrip(".").lower()))
+def write_timeline(path: Path, cuts: Sequence[Cut], title: str) -> None:
+    """Write a timeline of cuts in the format of the path's suffix."""
+    save_text(path, format_timeline(cuts, title, path.suffix.lstrip(".").lower()))
 
 
 def format_timeline(cuts: Sequence[Cut], title: str, kind: str) -> str:

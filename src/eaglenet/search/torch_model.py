@@ -67,29 +67,27 @@ def load_for_search(
 ) -> Method:
     """Load the model of a store, and check that it is the one that the store was made with.
 
-    ``model``: its new location, or a loaded model, which stays on its device. ``device`` ``auto``
-    uses a GPU if there is one.
+    ``model``: its new location, or a loaded model. ``device`` ``auto`` uses a GPU if there is one,
+    and leaves a loaded model on its device.
     """
     from eaglenet.models.folder import load_for_texts
 
-    source = model if model is not None else store.manifest.model
-    method = source
-    if not isinstance(method, Method):
-        if model is None:
-            require_model(store)
-        method = load_for_texts(str(source))
-    is_loaded = isinstance(source, Method)
-    name = source.name if isinstance(source, Method) else str(source)
-    require_identity(store, name, model_identity(method), is_location=not is_loaded)
+    if isinstance(model, Method):
+        require_identity(store, model.name, model_identity(model), is_location=False)
+        model.eval()
+        return model if device == AUTO else move_to_device(model, device)
+    if model is None:
+        require_model(store)
+    name = store.manifest.model if model is None else str(model)
+    method = load_for_texts(name)
+    require_identity(store, name, model_identity(method))
     method.eval()
     # The head ranks shortlists; the vectors of the store come from the towers alone.
-    head = None if isinstance(source, Method) else head_folder(str(source))
+    head = head_folder(name)
     if head is not None:
         method = with_head(method, head)
-    if device != AUTO or not isinstance(source, Method):
-        method = move_to_device(method, device)
-    if not isinstance(source, Method):
-        release_image_tower(method, str(source))
+    method = move_to_device(method, device)
+    release_image_tower(method, name)
     return method
 
 
