@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName, argument
+from eaglenet.cli.options import AsJson, StoreName, argument, check_output_file, check_output_folder
 from eaglenet.cli.terminal import print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
 from eaglenet.core.settings import option
@@ -118,7 +118,12 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
 def transcript(
     store: StoreName,
     file: str = argument("Path of an indexed video, or id of a clip."),
-    save: Path | None = option(None, "Write the lines as .srt or .vtt.", metavar="FILE"),
+    save: Path | None = option(
+        None,
+        "Write the lines as .srt or .vtt.",
+        metavar="FILE",
+        check=lambda path: check_output_file(path, (".srt", ".vtt")),
+    ),
     source: int = option(1, "Choose one of several transcripts.", metavar="NUMBER", min=1),
     as_json: AsJson = False,
 ) -> None:
@@ -212,7 +217,7 @@ def repair(store: StoreName, as_json: AsJson = False) -> None:
 
 
 def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
-    """Print files that lost clips, and the command that indexes them again."""
+    """Print files that lack clips, and the command that indexes them again."""
     print_line(f"{pluralize(len(paths), 'file')} must be indexed again:", is_error=True)
     for path in paths[:FILES_SHOWN]:
         print_line(f"  {path}", is_error=True)
@@ -245,7 +250,7 @@ def upgrade(store: StoreName) -> None:
 @store.command("export")
 def export_tables(
     store: StoreName,
-    folder: Path = argument("New folder to write the tables to."),
+    folder: Path = argument("New folder to write the tables to.", check=check_output_folder),
     table_format: TableFormat = option(
         TableFormat.parquet,
         "Write parquet (needs eaglenet[parquet]), lance (needs eaglenet[lance]) or csv "

@@ -90,6 +90,8 @@ class Method(nn.Module, ABC):
     """Module that :meth:`losses` applies to scores; :meth:`build` sets its initial scale."""
     tokenizer: Tokenizer | None = None
     """Converts texts to ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
+    source: str = ""
+    """Name or folder that :func:`eaglenet.load` read the model from."""
     habits: EvaluationHabits = EvaluationHabits()
     """Default evaluation settings, saved with the model."""
 
@@ -111,6 +113,23 @@ class Method(nn.Module, ABC):
         self.frame_spec = FrameSpec(
             num_frames=config.num_frames, size=encoder.image_size or 224, resize=encoder.resize
         )
+
+    def __repr__(self) -> str:
+        """Describe the model in a line; ``model.encoder`` shows the modules of its towers."""
+        from eaglenet.encoders.catalogue import CARDS, HUB_IDS
+
+        encoder, frames = self.encoder, self.frame_spec
+        weights = f"{sum(value.numel() for value in self.parameters()) / 1e6:.1f} M parameters"
+        has_towers = encoder.image_size is not None
+        facts = [f"{encoder.family} towers" if has_towers else "stored features", weights]
+        facts.append(f"{encoder.dim} dimensions")
+        if has_towers:
+            facts.append(f"{frames.num_frames} frames of {frames.size} pixels per clip")
+        card = CARDS.get(HUB_IDS.get(self.source, self.source))
+        if card is not None:
+            facts.append(card.languages)
+        name = f"{self.source!r}, " if self.source else ""
+        return f"<Model {name}method {self.name}: {', '.join(facts)}; on {self.device}>"
 
     @classmethod
     def build(cls: type[SomeMethod], config: Any, encoder: Encoder) -> SomeMethod:
