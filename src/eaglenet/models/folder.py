@@ -127,13 +127,15 @@ def save(
     }
     if method.habits != EvaluationHabits():
         description["habits"] = dataclasses.asdict(method.habits)
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
-    if storage == "int8":
-        weights = to_int8(weights)
-    write_tensors(folder / WEIGHTS, weights)
+    _write_weights(folder / WEIGHTS, state, storage)
     if method.tokenizer is not None:
         method.tokenizer.save(folder)
     write_json(folder / CONFIG, description)
+
+
+def _write_weights(path: Path, state: Mapping[str, Tensor], storage: Storage) -> None:
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    write_tensors(path, to_int8(weights) if storage == "int8" else weights)
 
 
 def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> Method:
@@ -168,26 +170,22 @@ def load_for_texts(name_or_folder: str | Path) -> Method:
 
 def _find(name_or_folder: str | Path) -> Method:
     with activity(f"loading the model {name_or_folder}"):
-        return _read(name_or_folder)
-
-
-def _read(name_or_folder: str | Path) -> Method:
-    if isinstance(name_or_folder, str):
-        name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
-    folder = local_folder(name_or_folder)
-    for inside in (folder, folder / WHOLE_MODEL, folder / MODEL):
-        description = _read_description(inside)
-        if description is not None:
-            return _load_folder(inside, description)
-    if str(name_or_folder) == "demo":
-        raise ModelNotFoundError(
-            f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a model "
-            "folder"
-        )
-    encoder, tokenizer = load_pretrained(name_or_folder)
-    method = _zero_shot(encoder)
-    method.tokenizer = tokenizer
-    return method
+        if isinstance(name_or_folder, str):
+            name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
+        folder = local_folder(name_or_folder)
+        for inside in (folder, folder / WHOLE_MODEL, folder / MODEL):
+            description = _read_description(inside)
+            if description is not None:
+                return _load_folder(inside, description)
+        if str(name_or_folder) == "demo":
+            raise ModelNotFoundError(
+                f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a "
+                "model folder"
+            )
+        encoder, tokenizer = load_pretrained(name_or_folder)
+        method = _zero_shot(encoder)
+        method.tokenizer = tokenizer
+        return method
 
 
 def load_pretrained(name_or_folder: str | Path) -> Pretrained:
@@ -389,13 +387,10 @@ def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") 
             "the method was trained on scaled features, but a head beside a model reads the "
             "towers' own features; train it with encoder.config.scaling=none"
         )
-    weights = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in method.state_dict().items()
-        if not name.startswith(TOWERS)
-    }
+    state = method.state_dict()
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / WEIGHTS, to_int8(weights) if storage == "int8" else weights)
+    own_state = {name: value for name, value in state.items() if not name.startswith(TOWERS)}
+    _write_weights(folder / WEIGHTS, own_state, storage)
     description = {
         "eaglenet_head": HEAD_FORMAT,
         "method": method.name,

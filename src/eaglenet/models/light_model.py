@@ -37,7 +37,7 @@ from eaglenet.store.hubness import HubnessBank
 
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
-MAX_RECENT = 64
+MAX_CACHED = 64
 """Maximum number of texts whose vectors are cached."""
 
 
@@ -52,6 +52,9 @@ class NumpyText:
     weights: Weights
     config: Mapping[str, Any]
     tokenizer: WordPieces
+    _vectors: dict[str, Array] = field(default_factory=dict, repr=False, compare=False)
+    _weights: dict[str, Weight] = field(default_factory=dict, repr=False, compare=False)
+    _arrays: dict[str, Array] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, folder: Path, config: Mapping[str, Any], weights: Weights) -> NumpyText:
@@ -70,12 +73,12 @@ class NumpyText:
 
     def _cached_vector(self, text: str) -> Array:
         """Return the vector of a text. Searches use it twice: for frames and for transcripts."""
-        vector = self._recent.get(text)
+        vector = self._vectors.get(text)
         if vector is None:
             vector = self._encode(self.tokenizer.encode(text))
-            if len(self._recent) >= MAX_RECENT:
-                self._recent.clear()
-            self._recent[text] = vector
+            if len(self._vectors) >= MAX_CACHED:
+                self._vectors.clear()
+            self._vectors[text] = vector
         return vector
 
     def _encode(self, ids: Sequence[int]) -> Array:
@@ -133,21 +136,9 @@ class NumpyText:
         return self._arrays[name]
 
     def _weight(self, name: str) -> Weight:
-        if name not in self._weights_read:
-            self._weights_read[name] = self.weights.read(f"encoder.text.{name}")
-        return self._weights_read[name]
-
-    @cached_property
-    def _weights_read(self) -> dict[str, Weight]:
-        return {}
-
-    @cached_property
-    def _recent(self) -> dict[str, Array]:
-        return {}
-
-    @cached_property
-    def _arrays(self) -> dict[str, Array]:
-        return {}
+        if name not in self._weights:
+            self._weights[name] = self.weights.read(f"encoder.text.{name}")
+        return self._weights[name]
 
 
 def gelu(values: Array) -> Array:
@@ -192,8 +183,8 @@ class LightModel:
     def open(cls, name_or_folder: str | Path) -> LightModel:
         """Open a compact model; raise :class:`CheckpointError` if it is not one, or is damaged."""
         folder = model_folder(name_or_folder)
-        plain = None if folder is None else _read_json(folder / CONFIG)
-        if folder is None or plain is None or not _is_compact(plain):
+        plain = _read_compact(folder)
+        if folder is None or plain is None:
             raise CheckpointError(f"{name_or_folder}: not a compact model")
         try:
             config = from_plain(CLIP4ClipConfig, plain["config"], where="config")
@@ -208,8 +199,7 @@ class LightModel:
     def supports(name_or_folder: str | Path) -> bool:
         """Return whether this is a compact model whose head, if any, is only a hubness bank."""
         folder = model_folder(name_or_folder)
-        plain = None if folder is None else _read_json(folder / CONFIG)
-        if folder is None or plain is None or not _is_compact(plain):
+        if folder is None or _read_compact(folder) is None:
             return False
         head = _read_json(folder / HEAD / CONFIG)
         return not (folder / HEAD / CONFIG).exists() or (head is not None and _is_bank(head))
@@ -309,11 +299,14 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return plain if isinstance(plain, dict) else None
 
 
-def _is_compact(plain: Mapping[str, Any]) -> bool:
-    """Return whether a ``config.json`` describes a model that :class:`LightModel` can run."""
+def _read_compact(folder: Path | None) -> dict[str, Any] | None:
+    """Read the ``config.json`` of a model; None if :class:`LightModel` cannot run the model."""
+    plain = None if folder is None else _read_json(folder / CONFIG)
+    if plain is None:
+        return None
     try:
         encoder, config = plain["encoder"], plain["config"]
-        return bool(
+        is_compact = (
             plain["eaglenet"] == 1
             and encoder["kind"] == "compact"
             and plain["method"] == METHOD
@@ -321,7 +314,8 @@ def _is_compact(plain: Mapping[str, Any]) -> bool:
             and config.get("stem", "2d") == "2d"
         )
     except (KeyError, TypeError, AttributeError):
-        return False
+        return None
+    return plain if is_compact else None
 
 
 def _is_bank(plain: Mapping[str, Any]) -> bool:

@@ -32,11 +32,10 @@ class OnnxVision:
         config: Mapping[str, Any],
         weights: Weights,
         precision: Precision = "fp32",
-        threads: int = 0,
     ) -> None:
-        """``config`` has the fields of ``CompactConfig``; 0 threads means one per core."""
+        """``config`` has the fields of ``CompactConfig``."""
         self.size = int(config["vision"]["image_size"])
-        threads = threads or num_cores()
+        threads = num_cores()
         if precision == "fp32":
             self._session = open_session(_Tower(weights, config).build(), threads)
             return
@@ -58,8 +57,8 @@ class OnnxVision:
         return result
 
 
-class _Tower:
-    """Builds the graph of a tower; methods return the name of their output."""
+class _Tower(Graph):
+    """The graph of a tower; methods add operators and return the name of their output."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class _Tower:
         largest: maximum of each input of each layer, for int8 products; None for fp32.
         is_calibration: output these maxima, under the names in ``layers``.
         """
-        self.graph = Graph()
+        super().__init__()
         self.weights, self.config, self.vision = weights, config, config["vision"]
         self.largest, self.is_calibration = largest, is_calibration
         self.layers: list[str] = []
@@ -81,16 +80,10 @@ class _Tower:
     def get(self, name: str) -> Array:
         return self.weights[f"encoder.vision.{name}"]
 
-    def constant(self, values: Any) -> str:
-        return self.graph.constant(values)
-
-    def node(self, operation: str, *inputs: str, **attributes: Any) -> str:
-        return self.graph.node(operation, *inputs, **attributes)
-
     def build(self) -> bytes:
         """Build the graph and serialise it."""
         size = int(self.vision["image_size"])
-        self.graph.input("pixels", np.uint8, ["frames", 3, size, size])
+        self.input("pixels", np.uint8, ["frames", 3, size, size])
         tokens = self.embed()
         for number in range(int(self.vision["layers"])):
             tokens = self.block(tokens, f"blocks.{number}")
@@ -101,8 +94,8 @@ class _Tower:
         mean = self.node("ReduceMean", patches, axes=[1], keepdims=0)
         features = self.node("Concat", first, mean, axis=1)
         product = self.node("MatMul", features, self.constant(self.get("projection.weight").T))
-        self.graph.output(product, "frames", np.float32, ["frames", int(self.config["dim"])])
-        return self.graph.to_bytes()
+        self.output(product, "frames", np.float32, ["frames", int(self.config["dim"])])
+        return self.to_bytes()
 
     def embed(self) -> str:
         """Add a convolution that normalises pixels and embeds patches, and the class token."""
@@ -113,7 +106,7 @@ class _Tower:
         )
         scaled_kernel = (kernel / (255 * std[:, None, None])).astype(np.float32)
         shift = -(kernel * (mean / std)[:, None, None]).sum(axis=(1, 2, 3)).astype(np.float32)
-        pixels = self.graph.cast("pixels", np.float32)
+        pixels = self.cast("pixels", np.float32)
         patches = self.node(
             "Conv", pixels, self.constant(scaled_kernel), self.constant(shift), strides=[side, side]
         )
@@ -139,7 +132,7 @@ class _Tower:
     def attention(self, tokens: str, name: str) -> str:
         heads = int(self.vision["heads"])
         qkv = self.linear(tokens, f"{name}.attention.qkv")
-        query, key, value = self.graph.nodes("Split", qkv, count=3, axis=2)
+        query, key, value = self.nodes("Split", qkv, count=3, axis=2)
         outputs = self.node(
             "MultiHeadAttention", query, key, value, domain=OWN_DOMAIN, num_heads=heads
         )
@@ -156,7 +149,7 @@ class _Tower:
             weight, bias = weight * scale[:, None], bias * scale
         if self.is_calibration:
             maxima = self.node("ReduceMax", self.node("Abs", values), axes=[0, 1], keepdims=0)
-            self.graph.output(maxima, name, np.float32, [weight.shape[1]])
+            self.output(maxima, name, np.float32, [weight.shape[1]])
             self.layers.append(name)
         if self.largest is None:
             product = self.node("MatMul", values, self.constant(weight.T))
@@ -189,7 +182,7 @@ class _Tower:
         numbers = self.node("Add", self.node("Mul", rows, inverse), offset)
         product = self.node(
             "MatMulIntegerToFloat",
-            self.graph.cast(numbers, np.uint8),
+            self.cast(numbers, np.uint8),
             self.constant(int8_weight.T.astype(np.int8)),
             self.constant(np.float32(1)),
             self.constant(scales.astype(np.float32)),
@@ -198,7 +191,7 @@ class _Tower:
         product = self.node("Mul", product, step)
         # One narrow product adds the other terms: minima, inputs in fp32, and ones for the bias.
         ones = self.node("Equal", low, low)
-        narrow = self.node("Concat", low, large, self.graph.cast(ones, np.float32), axis=2)
+        narrow = self.node("Concat", low, large, self.cast(ones, np.float32), axis=2)
         rest = np.concatenate(fp32_rows).astype(np.float32)
         return self.node("Add", product, self.node("MatMul", narrow, self.constant(rest)))
 

@@ -225,8 +225,8 @@ WINDOW_WORDS = 32
 MAX_GAP = 4.0
 """Seconds of silence that end a window, since the topic often changes."""
 OVERLAP = 0.5
-"""Maximum fraction of the words of a window that the next one repeats, so that a sentence up to this
-length is complete in one of them."""
+"""Maximum fraction of the words of a window that the next one repeats, so that a sentence up to
+this length is complete in one of them."""
 FULL_COSINE = 0.8
 """Minimum cosine of a window with the same meaning as the query."""
 MEANING_WEIGHT = 0.75
