@@ -20,7 +20,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,6 +127,30 @@ class ChildProcess:
             self._process.wait(timeout)
 
 
+@contextlib.contextmanager
+def blocked_interrupts() -> Iterator[None]:
+    """Block SIGINT in this thread, and in processes started meanwhile, until they unblock it.
+
+    Ctrl-C reaches all processes of a terminal. One that just starts would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+
+
+def ignore_interrupts() -> Any:
+    """Ignore SIGINT, also one that was blocked so far; return the former handler."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return handler
+
+
 @dataclass(frozen=True)
 class Child:
     """A process that runs a function, and the connection to it."""
@@ -151,7 +175,8 @@ def start_child(
         command = child_command(__name__, str(theirs.fileno()))
         if environment is None:
             environment = child_environment()
-        process = ChildProcess(command, [theirs.fileno()], environment)
+        with blocked_interrupts():
+            process = ChildProcess(command, [theirs.fileno()], environment)
     except BaseException:
         ours.close()
         raise
@@ -179,6 +204,5 @@ def main(handler: Any) -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches children, too. One that still imports modules would print a traceback; the
-    # parent ends it.
-    main(handler=signal.signal(signal.SIGINT, signal.SIG_IGN))
+    # Also while it imports modules: the parent ends it.
+    main(handler=ignore_interrupts())

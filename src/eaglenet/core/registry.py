@@ -61,6 +61,10 @@ class Registry(Generic[Entry]):
         self.list_command = list_command
         self._entries: dict[str, Entry] = {}
 
+    def __repr__(self) -> str:
+        names = dict.fromkeys([*self.modules, *self._entries])  # Iterating imports modules.
+        return f"<Registry {self.kind!r}: {', '.join(names)}>"
+
     def add(self, name: str, entry: Entry) -> Entry:
         if self._has(name):
             raise ValueError(f"{self.kind} {name!r} is registered twice")

@@ -11,10 +11,10 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
-from eaglenet.core.errors import ConfigError
-from eaglenet.core.text import did_you_mean
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.text import did_you_mean, list_unknown
 from eaglenet.core.untrusted import parse_json
 
 Settings = TypeVar("Settings")
@@ -37,6 +37,35 @@ def option(default: Any, help: str, *, name: str = "", **metadata: Any) -> Any:
     return dataclasses.field(
         default=default, metadata={"help": help, **option_metadata, **metadata}
     )
+
+
+class NamedFields:
+    """Base of dataclasses whose constructor raises ``UsageError`` for unknown fields."""
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        names = [spec.name for spec in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        unknown = [name for name in fields if name not in names]
+        if unknown:
+            fault = list_unknown(unknown, names, cls.advise)
+            raise UsageError(f"{cls.__name__} has no field {fault}")
+        return super().__new__(cls)
+
+    def __repr__(self) -> str:
+        """Show the fields that differ from their defaults."""
+        changes = []
+        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, default = getattr(self, spec.name), spec.default
+            if spec.default_factory is not dataclasses.MISSING:
+                default = spec.default_factory()
+            # Arrays and images are compared with no default.
+            if type(value) is not type(default) or value != default:
+                changes.append(f"{spec.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(changes)})"
+
+    @classmethod
+    def advise(cls, name: str) -> str:
+        """Say where an unknown field belongs; empty if nowhere."""
+        return ""
 
 
 def to_plain(value: Any) -> Any:

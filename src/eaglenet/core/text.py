@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def without_surrogates(text: str) -> str:
@@ -46,6 +46,22 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """
     close_names = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {close_names[0]!r}?" if close_names else ""
+
+
+def list_unknown(
+    names: Iterable[str], known_names: Iterable[str], advise: Callable[[str], str] | None = None
+) -> str:
+    """List unknown names, each with the closest known one, or with what ``advise`` returns for it.
+
+    >>> list_unknown(["shortlst", "x"], ["k", "shortlist"])
+    "'shortlst' (did you mean 'shortlist'?), 'x'; known: k, shortlist"
+    """
+    known_names = list(known_names)
+    entries = []
+    for name in names:
+        advice = (advise(name) if advise else "") or did_you_mean(name, known_names)[2:]
+        entries.append(f"{name!r:.60} ({advice})" if advice else f"{name!r:.60}")
+    return f"{', '.join(entries)}; known: {', '.join(known_names)}"
 
 
 def format_bytes(count: float) -> str:

@@ -38,6 +38,19 @@ class TensorRecord:
     A field may also be a record, or a mapping of names to records.
     """
 
+    def __repr__(self) -> str:
+        """Show shapes, types and devices; thousands of numbers say less."""
+        entries = []
+        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, spec.name)
+            if isinstance(value, Tensor):
+                device = "" if value.device.type == "cpu" else f" on {value.device}"
+                value = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}{device}"
+                entries.append(f"{spec.name}: {value}")
+            elif value is not None:
+                entries.append(f"{spec.name}: {value!r:.200}")
+        return f"{type(self).__name__}({', '.join(entries)})"
+
     def map_tensors(self: Record, function: Any) -> Record:
         changes: dict[str, Any] = {}
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -108,7 +121,7 @@ RightPairs = Bool[Tensor, "texts videos"]
 """True where a video belongs to a text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tokens(TensorRecord):
     """Token ids, padded after the end token, and a mask of the real ones."""
 
@@ -116,7 +129,7 @@ class Tokens(TensorRecord):
     mask: Bool[Tensor, "texts words"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Clips(TensorRecord):
     """Decoded frames, a mask of the real ones, and the time of each in seconds."""
 
@@ -125,7 +138,7 @@ class Clips(TensorRecord):
     seconds: Float[Tensor, "videos frames"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Expert(TensorRecord):
     """Features of one pretrained model: any number of tokens per video.
 
@@ -143,7 +156,7 @@ class Expert(TensorRecord):
         return self.mask.any(dim=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextGraph(TensorRecord):
     """Semantic role graph per text: the whole text, its verbs and their arguments as nodes.
 
@@ -157,7 +170,7 @@ class TextGraph(TensorRecord):
     edges: Bool[Tensor, "texts nodes nodes"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextFeatures(TensorRecord):
     """Encoded texts. A method requests the fields it reads; the others are None.
 
@@ -180,7 +193,7 @@ class TextFeatures(TensorRecord):
     keys: Float[Tensor, "texts levels key_dim"] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class VideoFeatures(TensorRecord):
     """Encoded videos. A method requests the fields it reads; the others are None.
 

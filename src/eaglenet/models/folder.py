@@ -170,22 +170,28 @@ def load_for_texts(name_or_folder: str | Path) -> Method:
 
 def _find(name_or_folder: str | Path) -> Method:
     with activity(f"loading the model {name_or_folder}"):
-        if isinstance(name_or_folder, str):
-            name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
-        folder = local_folder(name_or_folder)
-        for inside in (folder, folder / WHOLE_MODEL, folder / MODEL):
-            description = _read_description(inside)
-            if description is not None:
-                return _load_folder(inside, description)
-        if str(name_or_folder) == "demo":
-            raise ModelNotFoundError(
-                f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a "
-                "model folder"
-            )
-        encoder, tokenizer = load_pretrained(name_or_folder)
-        method = _zero_shot(encoder)
-        method.tokenizer = tokenizer
-        return method
+        method = _read(name_or_folder)
+    method.source = str(name_or_folder)
+    return method
+
+
+def _read(name_or_folder: str | Path) -> Method:
+    if isinstance(name_or_folder, str):
+        name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
+    folder = local_folder(name_or_folder)
+    for inside in (folder, folder / WHOLE_MODEL, folder / MODEL):
+        description = _read_description(inside)
+        if description is not None:
+            return _load_folder(inside, description)
+    if str(name_or_folder) == "demo":
+        raise ModelNotFoundError(
+            f"the demo model is not in {files.PACKAGED}; reinstall the package, or name a model "
+            "folder"
+        )
+    encoder, tokenizer = load_pretrained(name_or_folder)
+    method = _zero_shot(encoder)
+    method.tokenizer = tokenizer
+    return method
 
 
 def load_pretrained(name_or_folder: str | Path) -> Pretrained:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.core.errors import VideoDecodeError
 from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
 
@@ -47,12 +48,23 @@ def decode_audio(
     """Decode ``[start, end)`` seconds as ``[channels, samples]``, with silence in gaps.
 
     Returns None for a file without an audio stream, and fewer samples at the end of a file. With
-    ``accept_damage``, a container that cannot be read any further counts as the end of the file.
+    ``accept_damage``, a container that cannot be read any further counts as the end of the file;
+    it raises ``VideoDecodeError`` otherwise.
     """
     damage = (pyav().FFmpegError,) if accept_damage else ()
+    try:
+        return _decode_span(Path(path), start, end, format, damage)
+    except pyav().FFmpegError as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise VideoDecodeError(path, f"decoding of the audio failed ({cause})") from error
+
+
+def _decode_span(
+    path: Path, start: float, end: float, format: AudioFormat, damage: tuple[type[Exception], ...]
+) -> Samples | None:
     # A seek may land after the start; the next one goes farther back.
     for margin in (*(seconds for seconds in SEEK_MARGINS if seconds < start), None):
-        with contextlib.closing(open_container(Path(path))) as container:
+        with contextlib.closing(open_container(path)) as container:
             stream = next(iter(container.streams.audio), None)
             if stream is None or stream.codec_context is None:
                 return None

@@ -248,6 +248,12 @@ def _cause(error: Exception) -> str:
 
 
 def _upright(image: Image) -> Image:
+    """Turn an image upright and convert it to RGB.
+
+    HEIC and AVIF are turned by their boxes `irot` and `imir` alone: their standard (ISO/IEC
+    23008-12) says that viewers ignore the orientation in EXIF, which phones write too. Decoders
+    turn HEIC and hide its EXIF orientation; for AVIF they set it from the boxes.
+    """
     from PIL import Image, ImageOps
 
     if image.width * image.height > MAX_PIXELS:

@@ -166,13 +166,19 @@ FORMATS: dict[str, tuple[str, Callable[[MomentRequest, io.BytesIO], None]]] = {
 """File extension and function of each format."""
 
 
-def moment_name(source: Path, start: float, end: float, format: str = "video") -> str:
-    """Return a file name made of the source and the time; an image keeps its name."""
+def moment_extension(format: str) -> str:
+    """Return the extension of files in one of :data:`FORMATS`."""
     if format not in FORMATS:
         raise UsageError(f"cannot save clips as {format!r}; use {', '.join(FORMATS)}")
+    return FORMATS[format][0]
+
+
+def moment_name(source: Path, start: float, end: float, format: str = "video") -> str:
+    """Return a file name made of the source and the time; an image keeps its name."""
+    extension = moment_extension(format)
     if is_image(source):
         return source.name
-    return f"{source.stem[:100]} {_time_label(start)}-{_time_label(end)}{FORMATS[format][0]}"
+    return f"{source.stem[:100]} {_time_label(start)}-{_time_label(end)}{extension}"
 
 
 class MomentSaver:

@@ -129,8 +129,8 @@ def test_missing_and_broken_videos_are_skipped_with_reasons(
     split = split_of([videos[0], None, broken, videos[3]])
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
     assert cache.cached_mask.tolist() == [True, False, False, True]
-    assert cache.skipped["v1"] == "no file found"
-    assert cache.skipped["v2"]
+    assert cache.skip_reasons["v1"] == "no file found"
+    assert cache.skip_reasons["v2"]
     assert "2 of 4 videos cached, 2 skipped" in caplog.text
     with pytest.raises(DatasetError, match="no frames of 'v1': no file found"):
         cache.clips([0, 1])
