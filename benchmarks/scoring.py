@@ -32,9 +32,9 @@ from released import ReleasedScoring
 
 PARTS = ("table", "growth", "rerank")
 PRESETS: dict[str, Callable[..., EagleNetConfig]] = {
-    "released": lambda **changes: EagleNetConfig.released("msrvtt-b16", **changes),
+    "released": lambda **changes: EagleNetConfig.for_script("msrvtt-b16", **changes),
     "paper": EagleNetConfig.paper,
-    "released didemo": lambda **changes: EagleNetConfig.released("didemo", **changes),
+    "released didemo": lambda **changes: EagleNetConfig.for_script("didemo", **changes),
 }
 SIDES = ("released loop", "reference", "factorised", "kernel")
 # Number of texts and of videos that a side scores, on a GPU and on a CPU; None for all.

@@ -72,7 +72,7 @@ def make_model(folder: Path) -> None:
             mlp_width=1024,
         ),
     )
-    method = EagleNet.build(EagleNetConfig.released(token_shift=False), ClipEncoder(config))
+    method = EagleNet.build(EagleNetConfig.for_script(token_shift=False), ClipEncoder(config))
     method.frame_spec = FrameSpec(num_frames=FRAMES, size=32)
     method.tokenizer = tokenizer
     save(method.eval(), folder)

@@ -79,7 +79,7 @@ def make_batch(config: ClipConfig, options: argparse.Namespace) -> PairBatch:
 
 def make_method(config: ClipConfig, options: argparse.Namespace) -> EagleNet:
     torch.manual_seed(0)
-    settings = EagleNetConfig.released("msrvtt-b16", dim=config.dim, num_frames=options.frames)
+    settings = EagleNetConfig.for_script("msrvtt-b16", dim=config.dim, num_frames=options.frames)
     method = EagleNet.build(settings, ClipEncoder(config)).to(options.device).train()
     freeze_parameters(method, "embeddings")
     return method

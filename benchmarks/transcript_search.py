@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from common import save_result
 from eaglenet.core.frame_spec import FrameSpec, Splitting
-from eaglenet.indexing.transcripts import encode_transcripts, store_lines
+from eaglenet.indexing.transcripts import encode_transcripts, make_store_lines
 from eaglenet.models.light_model import LightModel, MeaningEncoder
 from eaglenet.search.engine import Engine
 from eaglenet.search.model import make_light_manifest
@@ -109,7 +109,7 @@ def make_store(folder: Path, lines: list[str]) -> LocalStore:
             TranscriptLine(4.0, 6.0, " ".join(words[middle:]) or "."),
         ]
         source = Source(content, "subtitle", "", 0, 0, "benchmark", "done")
-        transcripts.append(SourceLines(source, store_lines(cues)))
+        transcripts.append(SourceLines(source, make_store_lines(cues)))
     with LocalStore.write(folder, manifest) as writer:
         writer.commit(Changes([batch], files, transcripts=transcripts))
         writer.finish()

@@ -3,7 +3,9 @@
     python benchmarks/walks.py
 
 A file counts if one of its functions is called in any thread of this process; an import does not
-count. Videos are decoded in this process (``workers=0``), so that decoders count too.
+count. Videos are decoded in this process (``workers=0``), so that decoders count too. They are
+indexed in fp32 on the CPU, because ``auto`` encodes with torch where it is faster (a GPU, or a CPU
+with bf16), which passes the files of the model in torch as well.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ def main() -> None:
 
         render_world(videos, "test", 3)
         with walk("videos, eaglenet index", counts):
-            run(["index", str(videos), "--store", store, "--workers", "0"])
+            options = ["--workers", "0", "--device", "cpu", "--precision", "fp32"]
+            run(["index", str(videos), "--store", store, *options])
         with walk("text, eaglenet search", counts):
             run(["search", "a red circle", "--store", store])
         engine = eaglenet.open(store)

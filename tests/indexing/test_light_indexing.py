@@ -73,8 +73,8 @@ def test_both_runtimes_encode_clips_alike(
 ) -> None:
     clips = [clip(0, [0, 1, 2, 3, 0, 1]), clip(1, [3, 2, -1, -1, -1, -1])]
     model, chosen = prepare_for_precision(light, precision, MUCH)
-    one = ClipEncoding(model, manifest, 0, precision=chosen)._encode(clips)
-    other = ClipEncoding(small, manifest, 0)._encode(clips)
+    one = ClipEncoding(model, manifest, precision=chosen)._encode(clips)
+    other = ClipEncoding(small, manifest)._encode(clips)
     assert chosen == precision
     assert one.keys == other.keys
     assert ((one.vectors * other.vectors).sum(axis=1) > 1 - tolerance).all()

@@ -19,11 +19,12 @@ from eaglenet.cli.options import (
     Settings,
     Tower,
     argument,
+    check_output_folder,
     print_table,
     root_setting,
 )
 from eaglenet.cli.terminal import print_line, print_record
-from eaglenet.core.errors import EagleNetError, UnknownNameError
+from eaglenet.core.errors import EagleNetError, UnknownNameError, UsageError
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import option
 from eaglenet.core.text import format_hours, pluralize
@@ -152,7 +153,7 @@ def print_checks(
 
 
 PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
-"""Names of datasets in the columns of the paper's ablation tables, by our name."""
+"""Names of datasets in the columns of the paper's ablation tables, by value of ``--data``."""
 PaperNumbers = dict[str, dict[str, float | None]]
 """Recalls in percent, by dataset and then by name (R@1)."""
 RECALLS = ("R@1", "R@5", "R@10")
@@ -234,7 +235,7 @@ def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
 def beside_paper(
     rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
 ) -> tuple[list[str], list[list[str]]]:
-    """Make a table of our recalls beside the paper's: the header, and the cells of each row."""
+    """Return the header and the rows of a table with our recalls beside the paper's."""
     from eaglenet.research.experiments.campaign import TrialRow
 
     datasets = list(paper[rows[0].label])
@@ -258,7 +259,9 @@ TOP_VIDEOS = 3
 
 def report(
     runs: list[Path] = argument("Run folders, or folders that contain them."),
-    output: Path = option(..., "Write into this folder.", name="--output/-o"),
+    output: Path = option(
+        ..., "Write into this folder.", name="--output/-o", check=check_output_folder
+    ),
     examples: int = option(0, "Show what each model finds for this many example queries.", min=0),
     split: str = option("val", "Take the example queries from this split."),
     as_json: AsJson = False,
@@ -318,7 +321,6 @@ def _examples(
 
 def _open(folder: Path, split: str) -> tuple[Any, Any]:
     """Open the model and the data of a run."""
-    from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
     from eaglenet.research.experiments.build import load_source
     from eaglenet.research.experiments.runs import frames_folder, load_run

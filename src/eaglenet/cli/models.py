@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 MEASURED_FRAMES = 8
 SLOW_FRAME = 2.0
-"""Seconds; the speed of a tower that needs more for its first frame is measured by that frame."""
+"""Seconds for the first frame above which the speed is measured from that frame alone."""
 NAME_WIDTH = 33
-"""Columns for names in the table of 80 columns; longer names are on lines of their own."""
+"""Width of the column of names in a table of 80 columns; a longer name gets its own line."""
 
 
 def models(
@@ -117,7 +117,7 @@ def _decimal(value: float | None) -> str:
 
 
 def frames_per_second(card: ModelCard) -> float | None:
-    """Measure the image tower with random weights; None if the model's shape is unknown."""
+    """Measure the speed of the image tower with random weights; None if its shape is unknown."""
     import torch
 
     from eaglenet.core.hardware import best_device

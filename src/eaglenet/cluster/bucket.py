@@ -58,7 +58,6 @@ from eaglenet.store import repair, transcripts
 from eaglenet.store.database import read_bank
 from eaglenet.store.disk import DamageError
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.kinds import STORES
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import (
     Changes,
@@ -72,6 +71,7 @@ from eaglenet.store.records import (
     Verified,
 )
 from eaglenet.store.segments import checksums_of
+from eaglenet.store.store import STORES
 
 logger = logging.getLogger(__name__)
 

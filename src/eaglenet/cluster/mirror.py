@@ -38,10 +38,9 @@ from eaglenet.core.object_storage import MissingObjectError, ObjectFolder
 from eaglenet.core.platform import CACHE_VARIABLE, cache_folder, disk_bytes
 from eaglenet.store.codes import Codes
 from eaglenet.store.database import Database, create, read_manifest
-from eaglenet.store.disk import DamageError, damage
+from eaglenet.store.disk import DATABASE, DamageError, damage
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Changes, Features
-from eaglenet.store.schema import DATABASE
 from eaglenet.store.segments import Segment
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
@@ -329,9 +328,11 @@ class MirrorStore(LocalStore):
         return snapshot
 
     def _make_snapshot(
-        self, version: int, segments: Sequence[Segment], hidden: NDArray[np.int64]
+        self, version: int, segments: Sequence[Segment], hidden_clip_ids: NDArray[np.int64]
     ) -> BucketSnapshot:
-        return BucketSnapshot(self.mirror, self.head, self.database, version, segments, hidden)
+        return BucketSnapshot(
+            self.mirror, self.head, self.database, version, segments, hidden_clip_ids
+        )
 
 
 class BucketSnapshot(Snapshot):
@@ -344,9 +345,9 @@ class BucketSnapshot(Snapshot):
         database: Database,
         local_version: int,
         segments: Sequence[Segment],
-        hidden: NDArray[np.int64],
+        hidden_clip_ids: NDArray[np.int64],
     ) -> None:
-        super().__init__(database, head.manifest, head.version, segments, hidden)
+        super().__init__(database, head.manifest, head.version, segments, hidden_clip_ids)
         self.mirror = mirror
         self.head = head
         self._local_version = local_version
@@ -380,10 +381,6 @@ class BucketSnapshot(Snapshot):
     def codes(self, first: int = 0, end: int | None = None) -> Codes:
         with self._current():
             return super().codes(first, end)
-
-    def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return rows by clip id; -1 if this snapshot has no such clip."""
-        return self._rows_of_clips(clip_ids)
 
     def pointers_at(self, rows: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the pointers of clips to their features and thumbnails."""

@@ -179,7 +179,7 @@ class RayExecutor:
             raise UsageError("int8 is for CPUs; use --precision bf16, or --gpus-per-worker 0")
 
     def inspect(
-        self, files: Sequence[CandidateFile], known: frozenset[str]
+        self, files: Sequence[CandidateFile], known_contents: frozenset[str]
     ) -> Iterator[Inspection]:
         self._connect(self.settings.cluster)
         ray, settings = self._ray, self.settings
@@ -188,7 +188,7 @@ class RayExecutor:
         arguments = (
             storage_variables(),
             settings.manifest.splitting,
-            ray.put(known),
+            ray.put(known_contents),
             settings.limits,
         )
         pool: WorkerPool[Sequence[CandidateFile], list[Inspection]] = WorkerPool(
@@ -382,12 +382,12 @@ class _Inspector:
         self,
         storage: Mapping[str, str],
         splitting: Splitting,
-        known: frozenset[str],
+        known_contents: frozenset[str],
         limits: Limits,
     ) -> None:
         os.environ.update(storage)
-        work = partial(inspect, splitting=splitting, known=known)
-        access = inspection_access(splitting, known)
+        work = partial(inspect, splitting=splitting, known_contents=known_contents)
+        access = inspection_access(splitting, known_contents)
         self._inspect = PersistentProcess(work, inspection_budget(limits), access)
 
     def is_ready(self) -> bool:
@@ -412,7 +412,7 @@ class _Encoder:
         os.environ.update(storage)
         torch.set_num_threads(1)
         method = method.to("cuda") if on_gpu else method
-        self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
+        self._encoding = ClipEncoding(method, manifest, precision)
         splitting = manifest.splitting
         work = partial(
             decode_clips,

@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 AUTO = "auto"
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-"""Precision for encoding; ``auto`` takes the fastest one of the device."""
+"""Precision for encoding; ``auto`` is the fastest one of the device."""
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
-"""Capabilities of CPUs that multiply bfloat16: two of x86, two of ARM."""
+"""CPU capabilities that multiply bfloat16: two of x86, two of ARM."""
 INT8_FLAGS = ("dot", "avx512_vnni", "avx_vnni")
-"""Capabilities of CPUs that sum int8 products: one of ARM, two of x86."""
+"""CPU capabilities that sum int8 products: one of ARM, two of x86."""
 CPUINFO_FIELDS = ("flags", "Features")
 CPUINFO_NAMES = {"asimddp": "dot", "svebf16": "sve_bf16"}
-"""Linux's names of capabilities, with torch's names, which the tuples above use."""
+"""Torch's name, used above, for each of Linux's names that differ."""
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
-"""Devices of NVIDIA, AMD and WSL drivers."""
+"""Device files of NVIDIA, AMD and WSL drivers."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A kind of GPU as torch sees it: how many there are, and their fast 16-bit precision."""
+    """A kind of GPU: functions for the number that torch sees and their fast 16-bit precision."""
 
     count: Callable[[], int]
     half: Callable[[], Precision]
     is_automatic: bool
-    """True if ``auto`` may choose it."""
+    """Whether ``auto`` may choose it."""
 
 
 def _cuda_half() -> Precision:
@@ -84,7 +84,7 @@ ACCELERATORS: dict[str, Accelerator] = {
 
 
 def best_device() -> str:
-    """Return ``cuda`` or ``mps`` where there is such a GPU, else ``cpu``."""
+    """Return ``cuda`` or ``mps`` if torch sees such a GPU, else ``cpu``."""
     for name, accelerator in ACCELERATORS.items():
         if accelerator.is_automatic and accelerator.count():
             return name
@@ -138,7 +138,7 @@ def has_fast_int8(device: torch.device | str) -> bool:
 
 
 def choose_precision(device: torch.device | str, choice: str = AUTO) -> Precision:
-    """Return the precision for encoding: the choice, or for ``auto`` the fastest of the device."""
+    """Return the precision for encoding: ``choice``, or the fastest of the device for ``auto``."""
     if choice not in get_args(PrecisionChoice):
         raise UsageError(f"precision {choice!r} is unknown; use auto, fp32, bf16, fp16 or int8")
     kind = _kind(device)
@@ -154,7 +154,7 @@ def choose_precision(device: torch.device | str, choice: str = AUTO) -> Precisio
 
 
 def autocast_for(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Return a context with 16-bit products over fp32 weights; fp32 and int8 change nothing."""
+    """Return a context for 16-bit products of fp32 weights; it does nothing for fp32 and int8."""
     if precision not in ("bf16", "fp16"):
         return nullcontext()
     import torch
@@ -163,14 +163,14 @@ def autocast_for(device: torch.device, precision: str) -> AbstractContextManager
 
 
 def is_torch_installed() -> bool:
-    """Return whether models other than compact ones can run; does not import torch."""
+    """Return whether torch is installed, without importing it. Compact models do not need it."""
     return find_spec("torch") is not None
 
 
 def has_gpu() -> bool:
-    """Return whether ``auto`` may find a GPU; without one, torch need not be imported to know.
+    """Return whether ``auto`` may find a GPU, without importing torch.
 
-    A driver without torch does not count.
+    False if torch is not installed, even if a driver is.
     """
     if not is_torch_installed():
         return False
@@ -183,7 +183,7 @@ def _kind(device: torch.device | str) -> str:
 
 
 def _cpu_flags() -> dict[str, Any]:
-    """Return the CPU's capabilities by torch's names; empty where nothing reports them."""
+    """Return the CPU's capabilities by torch's names; empty if nothing reports them."""
     description = read_proc("cpuinfo")
     if description is not None:
         lines = (line.partition(":") for line in description.splitlines())
@@ -200,8 +200,8 @@ def _cpu_flags() -> dict[str, Any]:
 
 
 def free_gpu_memory() -> int:
-    """Return the bytes of an NVIDIA GPU that are free; 0 without one, or without torch."""
-    if not is_torch_installed() or not has_gpu():
+    """Return the free bytes of the NVIDIA GPU; 0 without one, or without torch."""
+    if not has_gpu():
         return 0
     import torch
 

@@ -29,7 +29,7 @@ BATCH_TEXTS = 256
 
 
 def read_hubness_texts(choice: HubnessChoice) -> tuple[str, ...]:
-    """Texts of a file or sequence; none for ``own`` and ``off``."""
+    """Return the texts of a file or sequence; none for ``own`` and ``off``."""
     if choice is None or choice in (OWN, OFF):
         return ()
     if isinstance(choice, str):
@@ -62,7 +62,7 @@ def _unique_texts(lines: Sequence[str]) -> tuple[str, ...]:
 def choose_hubness_bank(
     choice: HubnessChoice, method: Method | LightModel, model: str
 ) -> HubnessBank | None:
-    """The chosen bank, encoded with this model; None: no bank."""
+    """Return the chosen bank, encoded with this model; None without a bank."""
     if choice is None or choice == OWN:
         bank = model_hubness_bank(method, model)
         if bank is None and choice == OWN:
@@ -76,7 +76,7 @@ def choose_hubness_bank(
 
 
 def model_hubness_bank(method: Method | LightModel, model: str) -> HubnessBank | None:
-    """Bank that was saved with a model, or with the head beside it."""
+    """Return the bank that was saved with a model or with the head beside it."""
     if isinstance(method, LightModel):
         bank = method.bank
         parts = None if bank is None else (bank.vectors, bank.weight, bank.scale)

@@ -24,9 +24,10 @@ from eaglenet.core.progress import (
     show_progress,
 )
 from eaglenet.core.settings import from_plain
-from eaglenet.core.text import did_you_mean
+from eaglenet.core.text import list_unknown
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
+from eaglenet.indexing.encoding import prepare_for_precision
 from eaglenet.indexing.executor import (
     Executor,
     ExecutorFactory,
@@ -51,11 +52,10 @@ from eaglenet.indexing.report import IndexReport, OnProgress, show_on
 from eaglenet.indexing.run import Commit, IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
 from eaglenet.models.light_model import LightModel
-from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.store import kind_of, open_store
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel
-from eaglenet.video.containers import looks_like_video
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
@@ -118,10 +118,9 @@ def index(
     if not isinstance(progress, bool):
         raise UsageError(f"progress should be True or False, not {progress!r:.60}")
     names = [spec.name for spec in dataclasses.fields(IndexOptions)]
-    for name in options:
-        if name not in names:
-            hint = did_you_mean(name, names)
-            raise UsageError(f"index has no option {name!r}{hint} (options: {', '.join(names)})")
+    unknown = [name for name in options if name not in names]
+    if unknown:
+        raise UsageError(f"index has no option {list_unknown(unknown, names)}")
     model = None if model is None else str(model)
     typed_options = from_plain(
         IndexOptions, {name: _as_plain_text(value) for name, value in options.items()}
@@ -262,10 +261,10 @@ class ExecutorSource:
 
     @property
     def exact_seconds(self) -> float:
-        """Seconds of video after which a first pass takes keyframes; infinity if it never does.
+        """Seconds of video after which a first pass uses keyframes; infinity if it never does.
 
-        A GPU and a cluster encode faster than files are found, and ``fast`` stores have keyframes
-        only.
+        It never does in ``fast`` stores, which have keyframes only, nor, without ``quick``, on a
+        GPU or a cluster, which encode faster than files are found.
         """
         if self.manifest.frame_spec.fast:
             return math.inf
@@ -273,10 +272,8 @@ class ExecutorSource:
         return EXACT_SECONDS if is_slow or self.options.quick else math.inf
 
     def executor(self, files: Sequence[CandidateFile]) -> Executor:
-        """The executor for these files; the one of the first pass if there is one."""
+        """Return the executor; the first call makes it for these files."""
         if self._executor is None:
-            from eaglenet.indexing.encoding import prepare_for_precision
-
             options = self.options
             with activity("preparing the model"):
                 encoder, self.precision = prepare_for_precision(
@@ -322,7 +319,7 @@ class ModelSource:
 
     @cached_property
     def method(self) -> Method | LightModel:
-        """The model: without torch if that is possible and as fast."""
+        """The model; it runs without torch if that is possible and as fast."""
         with activity(f"loading the model {self.name}"):
             return self._load()
 
@@ -351,10 +348,9 @@ class ModelSource:
         return method
 
     def manifest(self, roots: Sequence[str]) -> Manifest:
-        """Manifest to open the store with.
+        """Return the manifest to open the store with: its own if it was made with these settings.
 
-        A store that was made with the same settings is opened with its own manifest. The model is
-        compared only when there is something to encode.
+        The model is compared only when there is something to encode.
         """
         manifest = self._stored_manifest()
         if manifest is not None:
@@ -362,7 +358,7 @@ class ModelSource:
         return self._make_manifest(roots)
 
     def hubness_bank(self) -> HubnessBank | None:
-        """Bank of a new store, or the requested one."""
+        """Return the requested bank, or the model's for a new store; None if there is neither."""
         choice = self.options.hubness
         if choice == OFF or (choice is None and kind_of(self.store).exists(str(self.store))):
             return None
@@ -389,7 +385,7 @@ class ModelSource:
         )
 
     def _stored_manifest(self) -> Manifest | None:
-        """Manifest of a store with the settings of this run; None if the model must be loaded."""
+        """Return the manifest of a store with these settings; None if the model must be loaded."""
         kind = kind_of(self.store)
         if self._method is not None or not kind.exists(str(self.store)):
             return None
@@ -408,7 +404,7 @@ class ModelSource:
 def uses_light_model(name: str, options: IndexOptions) -> bool:
     """Return whether a run encodes without torch: with a compact model, on this machine's CPU.
 
-    If torch is installed, it encodes on a GPU, on a CPU with bf16, and for other executors.
+    Where torch is installed and faster, on a GPU or a CPU with bf16, the run uses torch.
     """
     from eaglenet.core.hardware import has_fast_bf16, has_gpu, is_torch_installed
 
@@ -465,12 +461,11 @@ def _find_files(
     on_other: Callable[[str], None],
     on_hidden: Callable[[str], None],
 ) -> list[CandidateFile]:
-    """Candidate files, each path once; see :func:`find_videos` for the callbacks."""
+    """Return the candidate files, each path once; see :func:`find_videos` for the callbacks."""
     roots = [absolute_location(path) for path in paths]
     files = list(
         find_videos(
             [Path(root) for root in roots if not is_object_url(root)],
-            looks_like_video,
             skip_folder=Path(store).expanduser(),
             exclude=options.exclude,
             follow_links=options.follow_links,

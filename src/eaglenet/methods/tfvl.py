@@ -21,7 +21,7 @@ from eaglenet.layers.masking import mean_pooling, real_first
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import CosineMethod
+from eaglenet.methods.tower_base import CosineMethod, TowerMethod
 
 
 class FramesAsImage(nn.Module):
@@ -113,9 +113,9 @@ class TFVLConfig(MethodConfig):
 
 
 @register(
-    TFVLConfig, paper="TFVL (Shen et al., TNNLS 2025)", checked="approximate from the abstract"
+    TFVLConfig, paper="TFVL (Shen et al., TNNLS 2025)", checked_by="approximate from the abstract"
 )
-class TFVL(CosineMethod):
+class TFVL(CosineMethod, TowerMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the mean frame plus the text tower's output for frames.
 
     Approximate: implemented from the abstract. ``VideoFeatures.video`` is the sum.

@@ -163,7 +163,9 @@ def load_for_texts(name_or_folder: str | Path) -> Method:
 
 def _find(name_or_folder: str | Path) -> Method:
     with activity(f"loading the model {name_or_folder}"):
-        return _read(name_or_folder)
+        method = _read(name_or_folder)
+    method.source = str(name_or_folder)
+    return method
 
 
 def _read(name_or_folder: str | Path) -> Method:

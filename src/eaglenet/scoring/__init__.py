@@ -1,4 +1,4 @@
-"""Scores of all texts with all videos: one function, three back ends with equal results."""
+"""Scores of all texts with all videos by one of three back ends with equal results."""
 
 from eaglenet.scoring.scorer import Scorer, TopK, check_choice, choose, score_all
 

@@ -1,4 +1,4 @@
-"""Scorers of tiles, the choice of one for a method, and the scores of all pairs by it."""
+"""Scorers of tiles of pairs, the choice of one, and the scores of all pairs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args, overload
+from typing import Any, Literal, Protocol, cast, get_args, overload
 
 import torch
 from torch import Tensor
@@ -112,18 +112,18 @@ class PairNoiseScorer(Scorer):
 
 
 class FastForm(Protocol):
-    """Weights of a model rearranged for fast scoring; as exact as ``score`` of the method."""
+    """Weights of a model, rearranged for fast scoring that is as exact as its ``score``."""
 
-    def factorised(self, precision: Precision) -> Scorer:
+    def factorised_scorer(self, precision: Precision) -> Scorer:
         """Return the scorer in plain PyTorch, for any device."""
         ...
 
-    def kernel(self, precision: Precision) -> Scorer:
+    def kernel_scorer(self, precision: Precision) -> Scorer:
         """Return the scorer with GPU kernels; :meth:`why_no_kernel` must return None."""
         ...
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:
-        """Return why the kernels cannot score these videos, or None."""
+        """Return the reason why the kernels cannot score these videos, or None."""
         ...
 
 
@@ -134,7 +134,7 @@ FAST_FORMS: Registry[Callable[[Any, torch.device], FastForm | None]] = Registry(
         "wordframe": "eaglenet.scoring.wordframe",
     },
 )
-"""Functions by name of the method that rearrange a model for a device; None: no fast form."""
+"""Functions by name of the method, each of which returns the fast form of a model, or None."""
 
 
 Backend = Literal["auto", "reference", "factorised", "kernel"]
@@ -162,14 +162,13 @@ def choose(
     precision: str = "fp32",
     pair_noise: int | None = None,
 ) -> Scorer:
-    """Return the scorer for a method on the device of the videos, and log which and why."""
+    """Return the scorer for a method on the device of the videos; log the choice and why."""
     check_choice(backend, precision)
     if pair_noise is not None:
         return _with_pair_noise(method, backend, precision, pair_noise)
-    exact: Precision = "bf16" if precision == "bf16" else "fp32"
     # Weights are always folded in full precision.
     with fixed_precision(video.frames.device, "fp32"):
-        return _build_scorer(method, video, backend, exact)
+        return _build_scorer(method, video, backend, cast(Precision, precision))
 
 
 def _with_pair_noise(method: Method, backend: str, precision: str, seed: int) -> Scorer:
@@ -182,7 +181,9 @@ def _with_pair_noise(method: Method, backend: str, precision: str, seed: int) ->
     return PairNoiseScorer(method, seed)
 
 
-def _build_scorer(method: Method, video: VideoFeatures, backend: str, exact: Precision) -> Scorer:
+def _build_scorer(
+    method: Method, video: VideoFeatures, backend: str, precision: Precision
+) -> Scorer:
     device = video.frames.device
     form = None
     if backend != "reference" and method.name in FAST_FORMS:
@@ -192,20 +193,20 @@ def _build_scorer(method: Method, video: VideoFeatures, backend: str, exact: Pre
         if backend not in ("auto", "reference"):
             raise UsageError(f"the {backend} back end cannot score this model: {reason}")
         logger.info("scoring with the reference back end: %s", reason)
-        return ReferenceScorer(method, exact)
+        return ReferenceScorer(method, precision)
     if backend == "factorised" or (backend == "auto" and device.type != "cuda"):
         reason = "requested" if backend == "factorised" else f"features are on {device.type}"
         logger.info("scoring with the factorised back end: %s", reason)
-        return form.factorised(exact)
+        return form.factorised_scorer(precision)
     obstacle = form.why_no_kernel(video)
     if obstacle is None:
         reason = "requested" if backend == "kernel" else "a two-layer graph on a CUDA device"
         logger.info("scoring with the kernel back end: %s", reason)
-        return form.kernel(exact)
+        return form.kernel_scorer(precision)
     if backend == "kernel":
         raise UsageError(f"the kernel back end cannot score this model: {obstacle}")
     logger.info("scoring with the factorised back end: %s", obstacle)
-    return form.factorised(exact)
+    return form.factorised_scorer(precision)
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,7 @@ def score_all(
             (Triton), or ``auto``.
         precision: ``fp32`` (within 1e-5 of the reference) or ``bf16`` (within 3e-3).
         pair_noise: seed of separate noise for each pair, for methods that score with random
-            candidates; by default all pairs share the noise stored with the model.
+            candidates. By default, all pairs share the noise stored with the model.
         tile_texts, tile_videos: size of a tile; the default depends on the back end.
         top_k: return the best videos of each text, without building the matrix.
         progress: called after every tile with the number of scored pairs and of all pairs.

@@ -22,8 +22,8 @@ from eaglenet.core.object_storage import absolute_location
 from eaglenet.models.files import CHECK_TEXTS, check_frames, check_vectors, is_packaged
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
 from eaglenet.store.base import Store
-from eaglenet.store.kinds import kind_of
 from eaglenet.store.manifest import PREPARED, SECONDS, Layout, Manifest, cannot_mix
+from eaglenet.store.store import kind_of
 
 DEFAULT_MODEL = "small"
 """Part of the package, so it needs no network."""
@@ -163,9 +163,9 @@ def model_for_store(location: str | Path) -> str:
 
 
 def require_model_name(name: str) -> None:
-    """Raise ``ModelNotFoundError`` unless a name is that of a model, a path, or of a hub's form.
+    """Raise ``ModelNotFoundError`` unless a name is a known model, a path, or a valid hub id.
 
-    Before a store is compared and torch is required: a misspelt name is neither's fault.
+    Called before checks of the store and of torch, whose errors would hide a misspelt name.
     """
     if is_packaged(name) or Path(name).expanduser().exists():
         return
@@ -177,9 +177,9 @@ def require_model_name(name: str) -> None:
 
 
 def refuse_other_model(location: str | Path, name: str) -> None:
-    """Refuse a model that cannot be that of the store, before it is downloaded and loaded.
+    """Refuse a model that cannot be the one of the store, before it is downloaded and loaded.
 
-    Only names of packaged models are compared; a folder may contain a copy of one.
+    Only packaged models are compared by name: a folder may contain a copy of one.
     """
     kind = kind_of(location)
     if not kind.exists(str(location)):

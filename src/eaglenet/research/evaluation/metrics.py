@@ -390,7 +390,7 @@ def rank_pairs(
 
         def advance(update: ProgressUpdate) -> None:
             total = len(text) * len(video_range)
-            report_progress(progress, update.title, offset + update.done, total)
+            report_progress(progress, update.title, offset + update.count, total)
 
         callback = advance if is_counted else None
         scores: Tensor = score_all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import shutil
 import statistics
 import traceback
@@ -18,7 +19,7 @@ import torch
 
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.files import read_json, write_json, write_text
-from eaglenet.core.platform import num_cores
+from eaglenet.core.platform import exit_with_parent, num_cores
 from eaglenet.core.process import ChildProcess, start_child
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.registry import import_plugin, imported_modules
@@ -155,26 +156,37 @@ def _run_in_processes(jobs: Sequence[Job], processes: int, progress: Progress | 
     children: dict[Any, tuple[ChildProcess, Job]] = {}
     num_done = 0
     modules = imported_modules()
-    while queue or children:
-        while queue and len(children) < processes:
-            job = queue.pop(0)
-            # Not forked: a forked process cannot use a GPU that its parent has used.
-            child = start_child(_run_child, job, processes, modules)
-            children[child.connection] = (child.process, job)
-        for connection in wait(list(children)):
-            process, job = children.pop(connection)
+    try:
+        while queue or children:
+            while queue and len(children) < processes:
+                job = queue.pop(0)
+                # Not forked: a forked process cannot use a GPU that its parent has used.
+                child = start_child(_run_child, job, os.getpid(), processes, modules)
+                children[child.connection] = (child.process, job)
+            for connection in wait(list(children)):
+                process, job = children.pop(connection)
+                process.join()
+                num_done += 1
+                is_done = process.exitcode == 0
+                outcome = "done" if is_done else f"FAILED (see {job.output / WORKER_LOG})"
+                detail = f"{job.title} {outcome}"
+                report_progress(progress, "runs", num_done, len(jobs), detail, is_notable=True)
+                if not is_done:
+                    failed_jobs.append(job)
+    finally:
+        # Interrupted: those that train save their step, those that start end at once.
+        for process, _ in children.values():
+            process.terminate()
+        for process, _ in children.values():
             process.join()
-            num_done += 1
-            outcome = "done" if process.exitcode == 0 else f"FAILED (see {job.output / WORKER_LOG})"
-            detail = f"{job.title} {outcome}"
-            report_progress(progress, "runs", num_done, len(jobs), detail, is_notable=True)
-            if process.exitcode != 0:
-                failed_jobs.append(job)
     return failed_jobs
 
 
-def _run_child(connection: Connection, job: Job, processes: int, modules: Sequence[str]) -> None:
+def _run_child(
+    connection: Connection, job: Job, parent: int, processes: int, modules: Sequence[str]
+) -> None:
     """Run a job in a child process, with its output in a log in the run folder."""
+    exit_with_parent(parent)
     job.output.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(max(1, num_cores() // processes))
     for module in modules:

@@ -177,7 +177,7 @@ def released_setup(method: str, dataset: str, tower: str) -> Setup:
     is_eaglenet = method == "eaglenet"
     return replace(
         paper,
-        config=vars(EagleNetConfig.released(script)) if is_eaglenet else paper.config,
+        config=vars(EagleNetConfig.for_script(script)) if is_eaglenet else paper.config,
         data=replace(paper.data, frames=frames, options=RELEASED_OPTIONS.get(dataset, {})),
         training=TrainingConfig(**training),
         notes=RELEASED,
