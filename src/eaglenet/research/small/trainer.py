@@ -29,7 +29,6 @@ from eaglenet.research.small.pairs import (
 )
 from eaglenet.research.training.config import check_minimum
 
-
 SOFT_TEMPERATURE = 0.05
 
 
