@@ -371,7 +371,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_p
     from eaglenet.research.experiments.campaign import (
         Trial,
         campaign_table,
-        reasons,
+        cannot_run_lines,
         run_campaign,
         write_report,
     )
@@ -382,7 +382,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_p
     rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")
     assert "frozen features" in rows[0].cannot_run
     assert campaign_table(rows)[1][0] == ["ts2net", "cannot run"]
-    assert "frozen features" in reasons(rows)[0]
+    assert "frozen features" in cannot_run_lines(rows)[0]
     write_report(tmp_path / "new", "compare", "title", rows, split="val")
     assert "frozen features" in (tmp_path / "new" / "compare.md").read_text()
 
