@@ -23,10 +23,9 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.store import codes
 from eaglenet.store.codes import MAX_SUM, merge_best, num_bits, weights_of
-from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes
 from eaglenet.store.segments import MAPPED
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, open_store
 from sampling import slow
 from synthetic_store import BagMethod, add_file, content_of, make_manifest, make_store
 

@@ -15,8 +15,8 @@ from eaglenet.indexing.decoding import with_shared_frames
 from eaglenet.indexing.maintenance import options_like
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.search.engine import Engine
-from eaglenet.store.kinds import open_store
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.store import open_store
 from small_videos import colour_video
 from synthetic_store import BagMethod, make_manifest
 

@@ -38,9 +38,8 @@ from eaglenet.search.query import Query
 from eaglenet.serve.app import create_app, run_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import Settings
-from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, open_store
 
 SHARDS = 3
 QUERIES = ["a red ball", "two blue cars", "something green moves"]

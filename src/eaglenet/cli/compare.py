@@ -92,7 +92,10 @@ def compare(
         base = Recipe("", data, tower, protocol)
         trials, failures = find_trials(methods, base, [*root_settings, *(settings or ())])
         print_checks(
-            campaign.check_trials(trials, device), campaign.reasons(failures), seeds, as_json
+            campaign.check_trials(trials, device),
+            campaign.cannot_run_lines(failures),
+            seeds,
+            as_json,
         )
         return
     with show_progress(quiet=as_json) as announce:
@@ -210,7 +213,7 @@ def ablate(
         print(json.dumps({"title": title, "rows": campaign.plain_rows(rows, paper)}, indent=2))
         return
     print_table(title, *beside_paper(rows, paper))
-    for line in [*campaign.reasons(rows), *campaign.left_out_lines(output, rows)]:
+    for line in [*campaign.cannot_run_lines(rows), *campaign.left_out_lines(output, rows)]:
         print_line(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 
@@ -276,8 +279,8 @@ def report(
         finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
         qualitative = _examples(finished_runs, split, examples, notes)
     report = write_report(runs, output, examples=qualitative, notes=notes)
-    problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished]
-    problems += [(str(entry.folder), entry.reason) for entry in report.broken]
+    problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished_runs]
+    problems += [(str(entry.folder), entry.reason) for entry in report.unreadable_runs]
     record = {
         "markdown": str(report.markdown),
         "runs": report.num_runs,

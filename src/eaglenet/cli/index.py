@@ -125,7 +125,7 @@ def index(
 
 
 def _announce(store: str, model: str | None) -> None:
-    from eaglenet.store.kinds import kind_of
+    from eaglenet.store.store import kind_of
 
     if model is None and not kind_of(store).exists(store):
         from eaglenet.indexing.model import DEFAULT_MODEL

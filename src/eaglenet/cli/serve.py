@@ -78,7 +78,7 @@ def serve(
     from eaglenet.search.engine import Engine
     from eaglenet.serve.app import run, run_app
     from eaglenet.serve.settings import Settings, is_local_host, read_settings
-    from eaglenet.store.kinds import open_store
+    from eaglenet.store.store import open_store
 
     if save_folder is not None and not agents:
         raise UsageError("--save-folder is for assistants; add --agents")

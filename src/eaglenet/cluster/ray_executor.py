@@ -1,7 +1,7 @@
 """Executor on a Ray cluster. The only module that imports ray.
 
-Workers are actors with a model and a sandboxed decoder process. They return features, about 25 KB
-per clip, instead of frames, 1.8 MB. Only the driver writes to the store, so a lost worker or
+Workers are actors with a model and a sandboxed decoder process. They return features (about 25 KB
+per clip) instead of frames (1.8 MB). Only the driver writes to the store, so a lost worker or
 machine leaves nothing behind; its work goes to another worker.
 """
 
@@ -56,19 +56,19 @@ from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 logger = logging.getLogger(__name__)
 
 MAX_CALL = 32
-"""Most clips per call."""
+"""Maximum clips per call."""
 FIRST_CALL = 8
 """Clips per call until the speed of the workers is known."""
 MIN_CALL = 4
 CALL_SECONDS = 15.0
-"""Target time per call; at the end of a run, workers wait this long for others."""
+"""Target time per call; at the end of a run, workers are idle for up to this time."""
 FILES_PER_CALL = 4
 WORKERS_PER_INSPECTOR = 8
-"""Encoders per inspector, which mostly waits for the disk."""
+"""Number of encoding workers per inspector; an inspector mostly waits for the disk."""
 CONNECT_TIMEOUT = 5.0
-"""Seconds for a cluster to accept a connection; Ray itself would try for minutes."""
+"""Seconds in which a cluster must accept a connection; Ray itself would try for minutes."""
 CAPABILITY_TIMEOUT = 60.0
-"""Seconds for all machines to report their capabilities; each starts a process for it."""
+"""Seconds in which all machines must report their capabilities; each starts a process for it."""
 CLIENT_PORT = 10001
 """Default port of ``ray://HOST``."""
 SETTINGS = b"\0\0\0\4" + bytes(5)
@@ -79,7 +79,7 @@ STORAGE_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
 
 
 class CallSizer:
-    """Number of clips for the next call, adapted to the speed of the workers."""
+    """Adapts the number of clips per call to the speed of the workers."""
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.workers = workers

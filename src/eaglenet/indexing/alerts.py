@@ -47,8 +47,8 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, clean_text
-from eaglenet.store.kinds import kind_of
 from eaglenet.store.records import FileTable
+from eaglenet.store.store import kind_of
 
 logger = logging.getLogger(__name__)
 

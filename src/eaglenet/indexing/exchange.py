@@ -35,7 +35,6 @@ from eaglenet.core.text import format_bytes
 from eaglenet.indexing.transcripts import make_store_lines
 from eaglenet.store.base import Store, Writer
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import (
     Changes,
@@ -45,6 +44,7 @@ from eaglenet.store.records import (
     SourceLines,
 )
 from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.store import kind_of, open_store
 from eaglenet.transcripts.lines import TranscriptLine
 
 Format = Literal["parquet", "lance", "csv"]

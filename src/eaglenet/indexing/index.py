@@ -52,8 +52,8 @@ from eaglenet.indexing.recognition import (
 from eaglenet.indexing.report import IndexReport, OnProgress, show_on
 from eaglenet.indexing.run import Commit, IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
-from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.store import kind_of, open_store
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel
 

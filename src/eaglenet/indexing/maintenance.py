@@ -25,10 +25,16 @@ from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.transcripts import make_store_lines
 from eaglenet.store.disk import writer_lock
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
-from eaglenet.store.store import LocalStore, command_to_index_again, is_old_format, path_of
+from eaglenet.store.store import (
+    LocalStore,
+    command_to_index_again,
+    is_old_format,
+    kind_of,
+    open_store,
+    path_of,
+)
 from eaglenet.store.writer import LocalWriter
 from eaglenet.transcripts.lines import TranscriptLine
 

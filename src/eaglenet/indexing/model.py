@@ -34,8 +34,8 @@ from eaglenet.models.light_model import LightModel, mean_of_frames, unit
 from eaglenet.search.model import require_model, require_model_name
 from eaglenet.search.query import clean_text
 from eaglenet.store.hubness import TEMPERATURE, HubnessBank
-from eaglenet.store.kinds import kind_of
 from eaglenet.store.manifest import SECONDS, Layout, Manifest, cannot_mix
+from eaglenet.store.store import kind_of
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method

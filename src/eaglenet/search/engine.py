@@ -39,14 +39,14 @@ from eaglenet.search.model import (
 from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
-from eaglenet.search.retrieval import Retriever, StoreView
+from eaglenet.search.retrieval import Retriever, StoreView, can_have_confidence
 from eaglenet.search.shortlist import Scan
 from eaglenet.search.transcripts import explain_no_match
 from eaglenet.store.base import Store
-from eaglenet.store.kinds import open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.store.snapshot import OutdatedError, Snapshot
+from eaglenet.store.store import open_store
 from eaglenet.video.input_file import SharedFile, share_indexed_file
 
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ class Engine:
         The error of the result says if there is none. Close the result.
         """
         _, files = self.clip(clip_id)
-        version = files.sizes[0], float(files.modified[0]), files.contents[0]
+        version = files.sizes[0], float(files.modification_times[0]), files.contents[0]
         for path in files.paths[0]:
             file = share_indexed_file(path, *version, self.manifest.roots)
             if file.error is None:
@@ -452,6 +452,11 @@ class Engine:
             filters = options.within_dates(query.dates if query else None).filters
             reason = filters.why_empty(view.files) if filters else ""
             if not reason and options.min_confidence:
+                if query is not None and not can_have_confidence(query):
+                    return (
+                        "queries with parts, images or texts to avoid have no confidence; search "
+                        "without a least confidence"
+                    )
                 return f"no moment has a confidence of {options.min_confidence:.0%} or more"
             if reason or query is None or query.transcript is None or not len(view.snapshot):
                 return reason

@@ -208,7 +208,7 @@ def _metadata(
         "clip_end": clip.end,
         "width": files.widths[file],
         "height": files.heights[file],
-        "modified": float(files.modified[file]),
+        "modified": float(files.modification_times[file]),
         "tags": files.tags[file],
         **recording_of(files, file),
     }
@@ -228,7 +228,7 @@ def _metadata(
 def recording_of(files: FileTable, number: int) -> dict[str, Any]:
     """Return time, place and camera of a recording, and its damage; None or empty if unknown."""
     values = {
-        "recorded": files.recorded[number],
+        "recorded": files.recording_times[number],
         "latitude": files.latitudes[number],
         "longitude": files.longitudes[number],
     }

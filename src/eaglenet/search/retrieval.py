@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,7 @@ class StoreView:
             "folders": outermost(manifest.roots),
             "tags": sorted({tag for tags in self.files.tags for tag in tags}),
             "transcript_lines": snapshot.num_lines,
-            "files_with_date": int(np.isfinite(self.files.recorded).sum()),
+            "files_with_date": int(np.isfinite(self.files.recording_times).sum()),
             "files_with_place": int(np.isfinite(self.files.latitudes).sum()),
             "files_with_unread_metadata": self.files.cameras.count(None),
         }
@@ -404,9 +404,7 @@ class Retriever:
         if self.calibration is None or not isinstance(query, EncodedText):
             return None
         sample, offsets = self.view.sample
-        if offsets is None or query.hubness_weight != 1.0:
-            return None
-        if str(self.view.snapshot.hubness_bank) != self.calibration.hubness:
+        if offsets is None or not self._has_offsets or query.hubness_weight != 1.0:
             return None
         if self.num_clips(options) < options.filters.min_clips:
             return None
@@ -446,18 +444,31 @@ class Retriever:
         A sequence needs as many files as other queries need clips. There is no notice for images,
         composed queries and texts with negatives, whose hits never have a confidence.
         """
-        if not _is_plain(query):
+        if not can_have_confidence(query):
             return ""
         is_missing = any(hit.confidence is None for hit in hits) or bool(options.min_confidence)
         if self.calibration is None or not is_missing:
             return ""
-        limit, is_sequence = options.filters.min_clips, isinstance(query, TemporalQuery)
+        limit = options.filters.min_clips
         options = options.within_dates(query.dates)
+        is_sequence = isinstance(query, TemporalQuery)
         count = self._num_files(options) if is_sequence else self.num_clips(options)
-        if not 0 < count < limit:
-            return ""
-        noun = "files" if is_sequence else "clips"
-        return f"confidence was not measured for so few {noun} ({count}; it needs {limit})"
+        if 0 < count < limit:
+            noun = "files" if is_sequence else "clips"
+            return f"confidence was not measured for so few {noun} ({count}; it needs {limit})"
+        if isinstance(query, TemporalQuery) and self._has_offsets and self.calibration.sequences:
+            # Hits with a confidence may have been left out for a low one.
+            sequences = hits or self._search_steps(query, 1, replace(options, min_confidence=0.0))
+            if any(hit.confidence is None for hit in sequences):
+                return f"confidence was not measured: fewer than {limit} files have such a sequence"
+        return ""
+
+    @property
+    def _has_offsets(self) -> bool:
+        """True if the store has the hubness offsets that the calibration was fitted with."""
+        has_bank = self.view.sample[1] is not None
+        bank = str(self.view.snapshot.hubness_bank)
+        return has_bank and self.calibration is not None and bank == self.calibration.hubness
 
     def num_clips(self, options: SearchOptions) -> int:
         """Return the number of clips that are searched."""
@@ -481,12 +492,12 @@ class Retriever:
         return ClipFeatures(arrays, snapshot.fingerprints(rows))
 
 
-def _is_plain(query: AnyQuery) -> bool:
+def can_have_confidence(query: AnyQuery) -> bool:
     """Return whether a query is a text without negatives, or a sequence of such texts."""
     if isinstance(query, TemporalQuery):
-        return all(map(_is_plain, query.steps))
+        return all(map(can_have_confidence, query.steps))
     if isinstance(query, ComposedQuery):
-        return len(query.parts) == 1 and _is_plain(query.parts[0].query)
+        return len(query.parts) == 1 and can_have_confidence(query.parts[0].query)
     return query.text is not None and not query.negatives
 
 

@@ -461,7 +461,7 @@ class Agents:
                         path=visible_text(shown_path(self.state, table.paths[number][0])),
                         clip_id=clip.id,
                         duration=float(table.durations[number]),
-                        modified=float(table.modified[number]),
+                        modified=float(table.modification_times[number]),
                         tags=[visible_text(tag, 80) for tag in table.tags[number][:20]],
                     )
                     for number, clip in zip(numbers, clips, strict=True)

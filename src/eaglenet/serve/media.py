@@ -128,7 +128,7 @@ class VideoFiles:
     def _find(self, clip_id: str) -> OpenVideo | list[_TouchedVideo]:
         clip, files = self.engine.clip(clip_id)
         roots = _resolve_roots(self.engine.manifest.roots)
-        size, modification_time = files.sizes[0], float(files.modified[0])
+        size, modification_time = files.sizes[0], float(files.modification_times[0])
         candidates: list[_TouchedVideo] = []
         has_changed = False
         for path in files.paths[0]:

@@ -80,7 +80,7 @@ class WeightReader(Mapping[str, Tensor]):
             state |= self.module(f"{ours}.{our_name}", f"{theirs}.{their_name}")
         return state
 
-    def fused(self, ours: str, theirs: str, parts: Sequence[str]) -> State:
+    def fused_module(self, ours: str, theirs: str, parts: Sequence[str]) -> State:
         """Return one module from several, whose names are ``theirs`` with each part inserted."""
         return {
             f"{ours}.{kind}": torch.cat([self(f"{theirs.format(part)}.{kind}") for part in parts])
@@ -241,7 +241,9 @@ def distilbert_text(read: WeightReader, prefix: str, projection: str) -> State:
     for index in range(weight_names.depth_of(read, f"{prefix}transformer.layer.")):
         our_name, their_name = f"{ours}.blocks.{index}", f"{prefix}transformer.layer.{index}"
         state |= read.modules(our_name, their_name, DISTILBERT_BLOCK_NAMES)
-        state |= read.fused(f"{our_name}.attention.qkv", f"{their_name}.attention.{{}}_lin", "qkv")
+        state |= read.fused_module(
+            f"{our_name}.attention.qkv", f"{their_name}.attention.{{}}_lin", "qkv"
+        )
     return state
 
 
@@ -258,7 +260,7 @@ def bert_blocks(read: WeightReader, stack: Any, bert: str, norm: str) -> State:
     for index in range(len(stack.blocks)):
         ours, theirs = f"stack.blocks.{index}", f"{bert}.encoder.layer.{index}"
         state |= read.modules(ours, theirs, names)
-        state |= read.fused(
+        state |= read.fused_module(
             f"{ours}.in_projection", f"{theirs}.attention.self.{{}}", ("query", "key", "value")
         )
     return state

@@ -337,7 +337,7 @@ def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) 
         state |= read.module(f"tokens.maps.{name}", f"video_dim_reduce.{name}.fc")
         state |= gated_embedding(read, f"text_heads.{index}", f"text_GU.{name}")
     if method.weigh is not None:
-        state |= read.fused("weigh", "moe_fc_txt.{}", list(method.widths))
+        state |= read.fused_module("weigh", "moe_fc_txt.{}", list(method.widths))
     else:
         names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths for kind in KINDS]
         read.unused_weights |= dict.fromkeys(names, ONE_EXPERT)

@@ -1,4 +1,4 @@
-"""Build and check what an experiment needs: encoder, method and data; estimate its cost."""
+"""Build and check the encoder, method and data of an experiment, and estimate its cost."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ from eaglenet.research.training.step import training_losses
 FIRST_PAIRS = 4
 """Pairs in the first step timed on a CPU, where a whole batch may take minutes."""
 ENOUGH_SECONDS = 2.0
-"""Shortest step to extrapolate from; after a shorter step, twice the pairs are timed."""
+"""Seconds of a step from which to extrapolate; after a shorter step, twice the pairs are timed."""
 MakeBatch = Callable[[int], PairBatch]
-"""Returns a batch of the given number of pairs."""
+"""Returns a batch with this number of pairs."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def estimate_run(
     base = peak_memory(device)
     seconds = time_step(pairs)
     if seconds < 5 * ENOUGH_SECONDS:
-        seconds = time_step(pairs)  # the first step also allocates
+        seconds = time_step(pairs)  # The first step also allocated memory.
     while pairs < training.batch_size and seconds < ENOUGH_SECONDS:
         pairs = min(2 * pairs, training.batch_size)
         seconds = time_step(pairs)
@@ -250,7 +250,10 @@ def check_data(data: DataChoice) -> None:
 
 
 def check_fit(method: Method, data: DataChoice) -> None:
-    """Score one blank pair; raise if its sizes do not fit the model, before videos are decoded."""
+    """Score one blank pair; raise if its sizes do not fit the model.
+
+    This happens before videos are decoded.
+    """
     spec = data.frames
     if spec.num_frames < 1 or spec.size < 1:
         raise ConfigError(
@@ -279,7 +282,7 @@ def load_source(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Source:
-    """Open one split; frames that are missing in ``cache`` are decoded into it."""
+    """Open a split; frames that are not in ``cache`` are decoded into it."""
     spec = SOURCES[data.dataset]
     if method.tokenizer is None and not (spec.is_features or spec.gives_features):
         return open_video_features(data, split, OpenContext(method, cache, device, progress))
