@@ -106,7 +106,7 @@ def evaluate(
             raise UsageError("--moments scores a store; leave out options of data and splits")
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
-    from eaglenet.indexing.hubness import read_text_file
+    from eaglenet.indexing.model import read_text_file
     from eaglenet.research.evaluation.metrics import EvaluationOptions
     from eaglenet.research.experiments.evaluation import (
         evaluate_model,
