@@ -531,9 +531,22 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(
     from eaglenet.cli.options import print_table
 
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_table("title", ["", *["t2v R@1"] * 6], [["components/frl+sigmoid", *["13.2 +- 0.2"] * 6]])
     row = capsys.readouterr().out.splitlines()[-2].strip()
     assert row.split("components/frl+sigmoid")[1].split("   ")[1:] == ["13.2 +- 0.2"] * 6
+
+
+def test_a_piped_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+    from eaglenet.cli.options import print_table
+
+    print_table("[a] in b", ["split", "left out"], [["train", "7"], ["val", "1,234,567"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "[a] in b",
+        "split   left out",
+        "train          7",
+        "val    1,234,567",
+    ]
 
 
 def test_budgets_that_differ_are_named() -> None:
