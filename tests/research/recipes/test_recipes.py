@@ -384,7 +384,7 @@ def test_every_method_that_reads_experts_has_one_budget_on_experts() -> None:
         (Recipe("hgr", "features"), "choose --data experts"),
         (Recipe("hgr", "demo"), "choose --data experts"),
         (Recipe("supportset", "features"), "token ids"),
-        (Recipe("ts2net", "msrvtt", "siglip2-b16"), "inside an image tower that gives patches"),
+        (Recipe("ts2net", "msrvtt", "siglip2-b16"), "inside an image tower with patches"),
         (Recipe("xpool", "demo", "clip-b16"), "--tower clip-b16 cannot be .* choose one of random"),
         (Recipe("xpool", "msrvtt", "pe-b16", "released"), "choose one of paper"),
         (Recipe("xpool", "didemo", "clip-b16", "original"), "published: --data msrvtt"),

@@ -332,7 +332,7 @@ def find_problem(recipe: Recipe) -> str:
         )
     if method in INSIDE_PATCHES and tower not in (*CLIP_TOWERS, "random", "small"):
         return (
-            f"{method} works inside an image tower that gives patches and cannot run on data "
+            f"{method} works inside an image tower with patches and cannot run on data "
             f"{data} with tower {tower}; choose --data demo, folder or frames with --tower small, "
             f"or videos with --tower {' or '.join(CLIP_TOWERS)}"
         )
