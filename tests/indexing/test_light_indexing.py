@@ -14,13 +14,16 @@ from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.decoding import ClipFrames
 from eaglenet.indexing.encoding import ClipEncoding, prepare_for_precision
 from eaglenet.indexing.files import CandidateFile
-from eaglenet.indexing.hubness import choose_hubness_bank
-from eaglenet.indexing.index import uses_light_model
+from eaglenet.indexing.model import (
+    choose_hubness_bank,
+    load_light,
+    make_light_manifest,
+    uses_light_model,
+)
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.methods.base import Method
 from eaglenet.models.light_model import LightModel
 from eaglenet.models.onnx_vision import sample_images
-from eaglenet.search.model import load_light, make_light_manifest
 from eaglenet.search.torch_model import make_manifest
 from eaglenet.store.manifest import Manifest
 from sampling import one_in
