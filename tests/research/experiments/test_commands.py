@@ -502,7 +502,7 @@ def test_scores_of_a_run_can_be_written_and_post_processed(features: Path, tmp_p
     assert metrics["t2v"] == record["t2v"]
     assert metrics["v2t"] == record["v2t"]
     assert "dual_softmax" in metrics
-    with pytest.raises(EagleNetError, match=r"end in \.npy"):
+    with pytest.raises(EagleNetError, match=r"ends in \.npy"):
         invoke(*evaluate, tmp_path / "sim.csv")
 
 
