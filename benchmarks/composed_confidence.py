@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from calibration import Gallery, cross_fit, draw_trials, measure
 from common import save_result
 from confidence import ABSENT_SHARE, FITTED_SIZES, confidences_of, read_subjects
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.confidence import Calibration
 from eaglenet.search.grammar import SUBTRACTED_WEIGHT

@@ -40,7 +40,7 @@ from calibration import (
 )
 from common import environment, save_result
 from eaglenet.core.files import read_json
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.light_model import LightModel
 from eaglenet.search.confidence import FEATURES, Calibration
 from frame_vectors import encode_folder, encode_texts

@@ -58,7 +58,7 @@ from calibration import (
 from common import save_result
 from confidence import ABSENT_SHARE, read_subjects
 from confidence_features import make_gallery
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.confidence import FEATURES, make_evidence
 from eaglenet.store.hubness import TEMPERATURE, HubnessBank

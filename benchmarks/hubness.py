@@ -21,7 +21,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.indexing.encoding import prepare_for_precision
-from eaglenet.indexing.hubness import encode_hubness_bank, model_hubness_bank
+from eaglenet.indexing.model import encode_hubness_bank, model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.research.data.sources import DataChoice, OpenContext, Source
 from eaglenet.research.evaluation.metrics import retrieval_metrics

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.core.hits import Moment
 from eaglenet.core.types import Clips
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.research.data.annotation_files import MomentText
 from eaglenet.research.evaluation.moments import moment_metrics

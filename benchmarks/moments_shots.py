@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import moments
 from common import save_result
 from eaglenet.indexing.decoding import fixed_windows, shot_windows
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.research.evaluation.moments import span_ious
 from eaglenet.video.decoding import shot_boundaries

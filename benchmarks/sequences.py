@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.search.sequences import rank_sequences
 from moments import Source, cut, describe_material, encode_text, load_sources

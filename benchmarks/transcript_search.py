@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from common import save_result
 from eaglenet.core.frame_spec import FrameSpec, Splitting
+from eaglenet.indexing.model import make_light_manifest
 from eaglenet.indexing.transcripts import encode_transcripts, make_store_lines
 from eaglenet.models.light_model import LightModel, MeaningEncoder
 from eaglenet.search.engine import Engine
-from eaglenet.search.model import make_light_manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
 from eaglenet.store.store import LocalStore
 from eaglenet.transcripts.lines import TranscriptLine, analyse, chance_cosine

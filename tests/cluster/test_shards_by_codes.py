@@ -17,7 +17,7 @@ from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
 from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack, unpack_near
 from eaglenet.core.hits import Hit
-from eaglenet.indexing.hubness import encode_hubness_bank
+from eaglenet.indexing.model import encode_hubness_bank
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query

@@ -19,9 +19,9 @@ from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing.decoding import decode_ahead
 from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.model import DEFAULT_MODEL
 from eaglenet.models.light_model import LightModel
 from eaglenet.search.engine import Engine
-from eaglenet.search.model import DEFAULT_MODEL
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.store.database import put_manifest

@@ -32,7 +32,7 @@ from eaglenet.cluster.shards import (
     parse_shard,
 )
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.indexing.hubness import encode_hubness_bank
+from eaglenet.indexing.model import encode_hubness_bank
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.serve.app import create_app, run_app

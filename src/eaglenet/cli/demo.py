@@ -48,8 +48,8 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
 
     Needs no network. A second run indexes only new files.
     """
+    from eaglenet.indexing.model import DEFAULT_MODEL
     from eaglenet.search.engine import Engine
-    from eaglenet.search.model import DEFAULT_MODEL
 
     if not CLIPS.is_dir():
         raise UsageError(f"{CLIPS}: the clips of the demo are missing; install the package again")

@@ -128,7 +128,7 @@ def _announce(store: str, model: str | None) -> None:
     from eaglenet.store.store import kind_of
 
     if model is None and not kind_of(store).exists(store):
-        from eaglenet.search.model import DEFAULT_MODEL
+        from eaglenet.indexing.model import DEFAULT_MODEL
 
         print_line(NEW_STORE.format(model=DEFAULT_MODEL), is_error=True)
     print_line("looking for videos", is_error=True)

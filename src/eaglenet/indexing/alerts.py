@@ -127,7 +127,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def command_environment(moment: Mapping[str, Any]) -> dict[str, str]:
-    """Return this process's environment, and each value of a moment as ``EAGLENET_NAME``."""
+    """Return the environment without secrets, and each value of a moment as ``EAGLENET_NAME``."""
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     values = {f"EAGLENET_{name.upper()}": str(value) for name, value in moment.items()}
     return {**environment, **values}
@@ -274,7 +274,7 @@ class AlertDatabase:
             )
 
     def next_pending(self) -> tuple[str, dict[str, Any], int, float] | None:
-        """Return id, content, number of attempts and due time of the moment that is due first."""
+        """Return id, moment, number of attempts and due time of the moment that is due first."""
         with self._transaction() as connection:
             row = connection.execute(
                 "SELECT id, moment, attempts, next_attempt FROM moments WHERE state = 'pending' "

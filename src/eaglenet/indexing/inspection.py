@@ -34,8 +34,8 @@ Result = TypeVar("Result")
 MAX_DURATION = 1e8
 """Maximum seconds of a video: three years. Some work grows with the duration that a file states."""
 MAX_TIME = 2.0**53
-"""Maximum time of a frame in seconds, above which floats are not exact. Even recorders that count
-from 1970 stay far below."""
+"""Maximum time of a frame in seconds, beyond which floats skip whole seconds. Even recorders that
+count from 1970 stay far below."""
 MAX_CLIPS = 2**20
 """Maximum clips of a file: 120 days of 10 s each."""
 TOO_LONG = "it is longer than three years, or has more than a million clips"

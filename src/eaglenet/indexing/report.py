@@ -145,7 +145,7 @@ class IndexReport:
     """Seconds from the start until all new files were searchable."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     def __repr__(self) -> str:
@@ -157,7 +157,7 @@ class IndexReport:
         return f"<IndexReport: {'; '.join([self._counts(), *problems])}>"
 
     def __str__(self) -> str:
-        """Summary and problems, as `eaglenet index` prints them."""
+        """Return the summary and the problems, as `eaglenet index` prints them."""
         lines = [*self.summary_lines(), *self.remark_lines()]
         for title, files in self.problem_groups():
             lines += problem_lines(title, files[:MAX_SHOWN])
@@ -176,7 +176,7 @@ class IndexReport:
         return f"<div>{'<br>'.join(lines)}</div>{tables}"
 
     def problem_groups(self) -> tuple[tuple[str, Sequence[FileProblem]], ...]:
-        """Problems by kind, each with its title."""
+        """Return the problems by kind, each kind with its title."""
         return (
             ("not indexed", [file for file in self.problems if not file.is_indexed]),
             ("with a missing transcript", [file for file in self.problems if file.is_indexed]),
@@ -194,7 +194,7 @@ class IndexReport:
         )
 
     def summary_lines(self, store: str = "the store") -> Iterator[str]:
-        """Counts of the run and of the store."""
+        """Yield the counts of the run and of the store."""
         yield self._counts()
         if self.completed:
             yield f"{pluralize(self.completed, 'file')} of earlier runs completed"
@@ -217,7 +217,7 @@ class IndexReport:
             )
 
     def remark_lines(self) -> Iterator[str]:
-        """Remarks on files that were left out without a problem."""
+        """Yield remarks on files that were left out without a problem."""
         if self.other_files:
             yield _other_files(self.other_files)
         if self.hidden:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from eaglenet.core.errors import StoreLockedError, UsageError
 from eaglenet.indexing.files import find_videos
-from eaglenet.indexing.index import ModelSource, index_videos
+from eaglenet.indexing.index import index_videos
+from eaglenet.indexing.model import ModelSource
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.store.disk import is_network_disk

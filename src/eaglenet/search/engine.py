@@ -511,7 +511,7 @@ DISTINCTIVE_WORDS = {
     "c\u00e3o carro praia neve jogando correndo n\u00e3o",
     "Dutch": "het een naar zijn wordt twee vrouw jongen meisje kinderen hond kat speelt loopt",
 }
-"""Words that do not exist in English: one is enough if a text has none of ``ENGLISH``."""
+"""Words that do not exist in English: two decide, or one in a text without ``ENGLISH`` words."""
 SHARED_WORDS = {
     "German": "die den des am sie",
     "French": "le la un de du des et en au il elle",
@@ -520,7 +520,7 @@ SHARED_WORDS = {
     "Portuguese": "os um de do da dos das em no na que com",
     "Dutch": "de en met op van aan bij uit door",
 }
-"""Words that also occur in names or in English: two are needed, or one and a distinctive word."""
+"""Words that also occur in names or in English: two decide in a text without ``ENGLISH`` words."""
 _WORDS = [
     (name, set(DISTINCTIVE_WORDS[name].split()), set(words.split()))
     for name, words in SHARED_WORDS.items()

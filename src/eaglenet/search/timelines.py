@@ -300,7 +300,7 @@ def save_text(path: Path, text: str) -> None:
 
 
 def _edl(timeline: _Timeline) -> str:
-    """CMX 3600, as Resolve, Premiere and Avid read it."""
+    """Format as CMX 3600, for Resolve, Premiere and Avid."""
     rate = timeline.rate
     is_drop = any(cut.media.is_drop_frame for cut in timeline.cuts) and can_drop_frames(rate)
     mode = "DROP FRAME" if is_drop else "NON-DROP FRAME"
@@ -324,7 +324,7 @@ def _edl(timeline: _Timeline) -> str:
 
 
 def _fcpxml(timeline: _Timeline) -> str:
-    """FCPXML 1.9, for Final Cut Pro and Resolve."""
+    """Format as FCPXML 1.9, for Final Cut Pro and Resolve."""
     root = Element("fcpxml", version="1.9")
     resources = SubElement(root, "resources")
     formats: dict[tuple[Fraction, int, int], str] = {}
@@ -394,7 +394,7 @@ def _fcpxml(timeline: _Timeline) -> str:
 
 
 def _xmeml(timeline: _Timeline) -> str:
-    """Final Cut Pro 7 XML, which Premiere imports."""
+    """Format as Final Cut Pro 7 XML, for Premiere."""
     root = Element("xmeml", version="5")
     sequence = SubElement(root, "sequence", id="sequence-1")
     lengths = timeline.lengths()
@@ -455,7 +455,7 @@ def _add_xmeml_file(item: Element, media: Media, files: dict[str, str]) -> None:
 
 
 def _otio(timeline: _Timeline) -> str:
-    """OpenTimelineIO JSON."""
+    """Format as OpenTimelineIO JSON."""
 
     def time(value: float, rate: Fraction) -> dict[str, Any]:
         return {"OTIO_SCHEMA": "RationalTime.1", "rate": float(rate), "value": float(value)}
@@ -522,7 +522,7 @@ def _cell(text: str) -> str:
 
 
 def _m3u8(timeline: _Timeline) -> str:
-    """Playlist for VLC and mpv, with start and stop times."""
+    """Format as a playlist for VLC and mpv, with start and stop times."""
     lines = ["#EXTM3U"]
     for cut in timeline.cuts:
         rate = cut.media.rate
@@ -536,7 +536,7 @@ def _m3u8(timeline: _Timeline) -> str:
 
 
 def _srt(timeline: _Timeline) -> str:
-    """One subtitle per cut, for the cuts played in sequence."""
+    """Format as one subtitle per cut, for the cuts played in sequence."""
     lines, start = [], Fraction(0)
     for cut in timeline.cuts:
         end = start + cut.seconds

@@ -55,8 +55,8 @@ class TokenCheck:
 
     A client that exceeds the limit is refused even with the right token, so that it cannot learn
     which one is right. Browsers get a cookie of random characters instead of the token. The cookie
-    cannot be guessed, so the limit does not apply to it, and a browser is not slowed down by
-    others with the same address. Instances behind one load balancer share it (``session``).
+    cannot be guessed, so the right one is always accepted: a browser is not slowed down by others
+    with the same address. Instances behind one load balancer share the cookie (``session``).
     """
 
     def __init__(

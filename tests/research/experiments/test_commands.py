@@ -458,9 +458,9 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with pytest.raises(SystemExit) as left:
         main()
-    assert left.value.code == 1
+    assert left.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "expected a folder" in line
+    assert "is not a folder" in line
 
 
 def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(
@@ -531,9 +531,22 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(
     from eaglenet.cli.options import print_table
 
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_table("title", ["", *["t2v R@1"] * 6], [["components/frl+sigmoid", *["13.2 +- 0.2"] * 6]])
     row = capsys.readouterr().out.splitlines()[-2].strip()
     assert row.split("components/frl+sigmoid")[1].split("   ")[1:] == ["13.2 +- 0.2"] * 6
+
+
+def test_a_piped_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+    from eaglenet.cli.options import print_table
+
+    print_table("[a] in b", ["split", "left out"], [["train", "7"], ["val", "1,234,567"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "[a] in b",
+        "split   left out",
+        "train          7",
+        "val    1,234,567",
+    ]
 
 
 def test_budgets_that_differ_are_named() -> None:
