@@ -248,8 +248,8 @@ def optimize_tables(num_clips: int) -> Iterator[Step]:
     def choose() -> dict[str, Any]:
         for probes in PROBES:
             rows = [set(lance_rows(table, vector, probes)) for vector in queries()]
-            shared = [len(ours & truth) for ours, truth in zip(rows, exact, strict=True)]
-            recall = float(np.mean(shared)) / SHORTLIST
+            num_shared = [len(ours & truth) for ours, truth in zip(rows, exact, strict=True)]
+            recall = float(np.mean(num_shared)) / SHORTLIST
             if recall >= GOAL:
                 break
         return {"probes": probes, "recall": round(recall, 4)}
